@@ -1,0 +1,20 @@
+"""Fast backward passes of convolution and transposed convolution for JAX."""
+
+from jax_convgrad.conv import (
+    conv_dgrad,
+    conv_fprop,
+    conv_general_dilated,
+    conv_transpose,
+    conv_wgrad,
+)
+from jax_convgrad.registry import has_cuda, info
+
+__all__ = [
+    "conv_dgrad",
+    "conv_fprop",
+    "conv_general_dilated",
+    "conv_transpose",
+    "conv_wgrad",
+    "has_cuda",
+    "info",
+]

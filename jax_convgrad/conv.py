@@ -1,0 +1,610 @@
+"""Layers and operators of the convolution family.
+
+The layers are `jax.lax`'s functions of the same names with a fast backward pass, wired by
+`jax.custom_vjp`; the operators are the three bilinear maps themselves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.typing import ArrayLike, DTypeLike
+
+from jax_convgrad import compat, primitives, shapes
+from jax_convgrad.reference import move_groups, swap_channels
+from jax_convgrad.shapes import ConvConfig, ConvGeometry, Pairs, Shape
+
+# Operators.
+
+
+def conv_fprop(
+    x: ArrayLike,
+    w: ArrayLike,
+    *,
+    strides: int | Sequence[int] = 1,
+    padding: str | Sequence[tuple[int, int]] = "VALID",
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    dimension_numbers: Any = None,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:
+    """The convolution ``x -> y``: a bilinear map, differentiable to any order in both modes.
+
+    Definition: XLA's operation semantics, Conv, without base dilation.
+
+    Args:
+      x: image; float16, bfloat16, float32 or float64, with a batch, a channel and one to three
+        spatial axes in the order that ``dimension_numbers`` says.
+      w: weights of the same dtype: output channels, input channels / groups, and the kernel.
+      strides: window strides, one int or one per spatial axis.
+      padding: "SAME", "SAME_LOWER", "VALID", or one (low, high) pair per spatial axis, in elements of
+        ``x``; negative numbers crop.
+      dilation: kernel dilation, one int or one per spatial axis.
+      groups: feature group count.
+      dimension_numbers: as in `jax.lax.conv_general_dilated`; None means NCHW, OIHW, NCHW.
+      precision: as in lax.
+      preferred_element_type: dtype of the result, the arrays' own by default.
+
+    Returns:
+      ``y`` with floor((size + low + high - (kernel - 1) * dilation - 1) / stride) + 1 elements along
+      each spatial axis.
+
+    Raises:
+      TypeError: dtypes that differ or are not floating point; arguments of the wrong kind.
+      ValueError: shapes or arguments that do not fit; the text shows both shapes.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from jax_convgrad import conv_fprop
+      >>> conv_fprop(jnp.ones((2, 3, 8)), jnp.ones((4, 3, 5)), strides=2, padding="SAME").shape
+      (2, 4, 4)
+    """
+    x, w = jnp.asarray(x), jnp.asarray(w)
+    dtype = shapes.check_float_dtypes("conv_fprop", x=x.dtype, w=w.dtype)
+    preferred = shapes.result_dtype("conv_fprop", dtype, preferred_element_type)
+    config = shapes.make_config(
+        "conv_fprop",
+        x.shape,
+        w.shape,
+        strides=strides,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        dimension_numbers=dimension_numbers,
+    )
+    ConvGeometry.make("conv_fprop", config, x.shape, w.shape)
+    return primitives.conv_fprop(x, w, config, precision, preferred)
+
+
+def conv_dgrad(
+    dy: ArrayLike,
+    w: ArrayLike,
+    x_shape: Sequence[int],
+    *,
+    strides: int | Sequence[int] = 1,
+    padding: str | Sequence[tuple[int, int]] = "VALID",
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    dimension_numbers: Any = None,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:
+    """The input gradient ``dx`` of the convolution ``x -> y``: the adjoint of `conv_fprop` in ``x``.
+
+    Definition: <dy, conv_fprop(x, w)> = <conv_dgrad(dy, w, x.shape), x> for all x and dy.
+
+    Args:
+      dy: gradient of the convolution's output, in y's shape.
+      w: weights of the same dtype, as for `conv_fprop`.
+      x_shape: the whole shape of ``x``. It is an argument because several input sizes give the same
+        output size when a stride is above 1; rows that no window reads get zeros.
+      strides, padding, dilation, groups, dimension_numbers, precision, preferred_element_type: those of
+        the convolution x -> y, see `conv_fprop`.
+
+    Returns:
+      ``dx`` with shape ``x_shape``.
+
+    Raises:
+      TypeError: dtypes that differ or are not floating point; arguments of the wrong kind.
+      ValueError: ``dy`` is not what a convolution of ``x_shape`` with ``w`` gives, or other arguments
+        do not fit; the text shows the shapes.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from jax_convgrad import conv_dgrad
+      >>> conv_dgrad(jnp.ones((2, 4, 4)), jnp.ones((4, 3, 5)), (2, 3, 8), strides=2, padding="SAME").shape
+      (2, 3, 8)
+    """
+    dy, w = jnp.asarray(dy), jnp.asarray(w)
+    dtype = shapes.check_float_dtypes("conv_dgrad", dy=dy.dtype, w=w.dtype)
+    preferred = shapes.result_dtype("conv_dgrad", dtype, preferred_element_type)
+    x_shape = shapes.full_shape("conv_dgrad", "x_shape", x_shape, w.ndim)
+    config = shapes.make_config(
+        "conv_dgrad",
+        x_shape,
+        w.shape,
+        strides=strides,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        dimension_numbers=dimension_numbers,
+    )
+    ConvGeometry.make("conv_dgrad", config, x_shape, w.shape).check_dy("conv_dgrad", dy.shape)
+    return primitives.conv_dgrad(dy, w, x_shape, config, precision, preferred)
+
+
+def conv_wgrad(
+    x: ArrayLike,
+    dy: ArrayLike,
+    w_shape: Sequence[int],
+    *,
+    strides: int | Sequence[int] = 1,
+    padding: str | Sequence[tuple[int, int]] = "VALID",
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    dimension_numbers: Any = None,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:
+    """The weight gradient ``dw`` of the convolution ``x -> y``: the adjoint of `conv_fprop` in ``w``.
+
+    Definition: <dy, conv_fprop(x, w)> = <conv_wgrad(x, dy, w.shape), w> for all w and dy.
+
+    Args:
+      x: image, as for `conv_fprop`.
+      dy: gradient of the convolution's output, in y's shape, of the same dtype.
+      w_shape: the whole shape of ``w``.
+      strides, padding, dilation, groups, dimension_numbers, precision, preferred_element_type: those of
+        the convolution x -> y, see `conv_fprop`.
+
+    Returns:
+      ``dw`` with shape ``w_shape``.
+
+    Raises:
+      TypeError: dtypes that differ or are not floating point; arguments of the wrong kind.
+      ValueError: ``dy`` is not what a convolution of ``x`` with weights of ``w_shape`` gives, or other
+        arguments do not fit; the text shows the shapes.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from jax_convgrad import conv_wgrad
+      >>> conv_wgrad(jnp.ones((2, 3, 8)), jnp.ones((2, 4, 4)), (4, 3, 5), strides=2, padding="SAME").shape
+      (4, 3, 5)
+    """
+    x, dy = jnp.asarray(x), jnp.asarray(dy)
+    dtype = shapes.check_float_dtypes("conv_wgrad", x=x.dtype, dy=dy.dtype)
+    preferred = shapes.result_dtype("conv_wgrad", dtype, preferred_element_type)
+    w_shape = shapes.full_shape("conv_wgrad", "w_shape", w_shape, x.ndim)
+    config = shapes.make_config(
+        "conv_wgrad",
+        x.shape,
+        w_shape,
+        strides=strides,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        dimension_numbers=dimension_numbers,
+    )
+    ConvGeometry.make("conv_wgrad", config, x.shape, w_shape).check_dy("conv_wgrad", dy.shape)
+    return primitives.conv_wgrad(x, dy, w_shape, config, precision, preferred)
+
+
+# Layers.
+
+
+def conv_general_dilated(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    feature_group_count: int = 1,
+    batch_group_count: int = 1,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: Any = None,
+    *,
+    bias: ArrayLike | None = None,
+) -> Array:
+    """`jax.lax.conv_general_dilated` with a fast backward pass, and an optional bias.
+
+    Arguments, order and defaults are lax's, and so is the result. Reverse mode of any order,
+    `jax.hessian`, `jvp` of `grad`, `linearize` and `vmap` work; plain forward mode does not pass a
+    `jax.custom_vjp` (use `conv_fprop` for that). An operand that is not differentiated costs nothing.
+    With ``out_sharding``, or with other than one to three spatial axes, lax's own operation is called.
+
+    Args:
+      lhs: image; float16, bfloat16, float32 or float64.
+      rhs: weights of the same dtype.
+      window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count,
+      batch_group_count, precision, preferred_element_type, out_sharding: as in lax.
+      bias: None or a vector with one element per output channel, in the arrays' dtype.
+
+    Returns:
+      The convolution, in ``preferred_element_type`` (the arrays' dtype by default).
+
+    Raises:
+      TypeError: dtypes that differ or are not floating point; arguments of the wrong kind.
+      ValueError: shapes or arguments that do not fit; the text shows both shapes.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from jax_convgrad import conv_general_dilated
+      >>> x, w, b = jnp.ones((1, 8, 8, 3)), jnp.ones((3, 3, 3, 4)), jnp.zeros(4)
+      >>> numbers = ("NHWC", "HWIO", "NHWC")
+      >>> loss = lambda w, b: conv_general_dilated(
+      ...     x, w, (2, 2), "SAME", dimension_numbers=numbers, bias=b).sum()
+      >>> [g.shape for g in jax.grad(loss, (0, 1))(w, b)]
+      [(3, 3, 3, 4), (4,)]
+    """
+    name = "conv_general_dilated"
+    lhs, rhs, bias = _arrays(lhs, rhs, bias)
+    dtype = shapes.check_float_dtypes(name, lhs=lhs.dtype, rhs=rhs.dtype)
+    preferred = shapes.result_dtype(name, dtype, preferred_element_type)
+    numbers = shapes.make_dimension_numbers(name, lhs.shape, rhs.shape, dimension_numbers)
+    rank = lhs.ndim - 2
+    shown = f"lhs has shape {lhs.shape}, rhs has shape {rhs.shape}"
+    strides = shapes.positive_ints(name, "window_strides", window_strides, rank, shown)
+    lhs_dilation = shapes.positive_ints(
+        name, "lhs_dilation", 1 if lhs_dilation is None else lhs_dilation, rank, shown
+    )
+    rhs_dilation = shapes.positive_ints(
+        name, "rhs_dilation", 1 if rhs_dilation is None else rhs_dilation, rank, shown
+    )
+    if isinstance(padding, str) and any(d > 1 for d in lhs_dilation):
+        raise ValueError(
+            f"{name}: padding={padding!r} has no meaning with lhs_dilation={lhs_dilation}; give (low, high) "
+            f"pairs or use conv_transpose ({shown})"
+        )
+    groups = shapes.check_group_counts(
+        name, lhs.shape, rhs.shape, numbers, feature_group_count, batch_group_count
+    )
+    if bias is not None:
+        shapes.check_bias(name, bias.shape, bias.dtype, rhs.shape[numbers.rhs_spec[0]], dtype)
+
+    if out_sharding is not None or not 1 <= rank <= shapes.MAX_SPATIAL_RANK:
+        y = lax.conv_general_dilated(
+            lhs,
+            rhs,
+            strides,
+            padding,
+            lhs_dilation,
+            rhs_dilation,
+            numbers,
+            feature_group_count,
+            batch_group_count,
+            precision,
+            preferred,
+            out_sharding,
+        )
+        return y if bias is None else y + _along(bias, y, numbers.out_spec[1])
+
+    if batch_group_count > 1:
+        # The groups of the batch, moved beside the channels, are groups of channels.
+        lhs = move_groups(lhs, batch_group_count, numbers.lhs_spec[0], numbers.lhs_spec[1])
+    if any(d > 1 for d in lhs_dilation):
+        pairs = shapes.int_pairs(name, "padding", padding, rank, shown)
+        if all(s == 1 for s in strides):
+            return _transposed(
+                name,
+                lhs,
+                rhs,
+                bias,
+                lhs_dilation,
+                pairs,
+                rhs_dilation,
+                numbers,
+                groups,
+                precision,
+                preferred,
+            )
+        # Dilated and strided at once: outside the family, so the zeros are really inserted.
+        lhs = _insert_zeros(lhs, lhs_dilation, numbers.lhs_spec)
+    config = shapes.make_config(
+        name,
+        lhs.shape,
+        rhs.shape,
+        strides=strides,
+        padding=padding,
+        dilation=rhs_dilation,
+        groups=groups,
+        dimension_numbers=numbers,
+    )
+    ConvGeometry.make(name, config, lhs.shape, rhs.shape)
+    return _layer(_Fprop(config, precision, preferred), lhs, rhs, bias)
+
+
+def conv_transpose(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    transpose_kernel: bool = False,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+    use_consistent_padding: bool = False,
+    *,
+    feature_group_count: int = 1,
+    output_padding: int | Sequence[int] = 0,
+    output_shape: Sequence[int] | None = None,
+    bias: ArrayLike | None = None,
+) -> Array:
+    """`jax.lax.conv_transpose` with fast forward and backward passes, groups, output sizes and a bias.
+
+    A transposed convolution is the input gradient of a convolution used forwards, so its own input
+    gradient is a convolution and its weight gradient the convolution's, with image and gradient
+    swapped. Positional arguments, defaults and results are lax's.
+
+    Args:
+      lhs: input; float16, bfloat16, float32 or float64, one to three spatial axes.
+      rhs: weights of the same dtype. Axis I holds the input channels / groups and axis O the output
+        channels; with ``transpose_kernel`` it is the other way round.
+      strides: upsampling factors, one per spatial axis.
+      padding: "SAME", "SAME_LOWER" or "VALID" of the convolution underneath, or one (low, high) pair per
+        spatial axis: those of the dilated input, or with ``use_consistent_padding`` those of the
+        convolution underneath.
+      rhs_dilation: kernel dilation, one per spatial axis.
+      dimension_numbers: as in `jax.lax.conv_general_dilated`; None means NHWC, HWIO, NHWC.
+      transpose_kernel: flip the kernel and swap its channel axes, as the gradient of a convolution does.
+      precision, preferred_element_type: as in lax.
+      use_consistent_padding: see ``padding``.
+      feature_group_count: number of groups.
+      output_padding: extra outputs at the high side, smaller than the stride or the dilation.
+      output_shape: spatial output sizes, instead of what the padding would give. "SAME" then splits the
+        padding evenly; with "VALID" or pairs the low side stays and the high side gives way.
+      bias: None or a vector with one element per output channel, in the arrays' dtype.
+
+    Returns:
+      The transposed convolution: (size - 1) * stride + 1 + low + high - (kernel - 1) * dilation elements
+      along each spatial axis.
+
+    Raises:
+      TypeError: dtypes that differ or are not floating point; arguments of the wrong kind.
+      ValueError: shapes or arguments that do not fit; the text shows both shapes.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from jax_convgrad import conv_transpose
+      >>> x, w = jnp.ones((1, 8, 8, 6)), jnp.ones((4, 4, 6, 3))
+      >>> conv_transpose(x, w, (2, 2), "SAME").shape
+      (1, 16, 16, 3)
+      >>> jax.grad(lambda w: conv_transpose(x, w, (2, 2), "SAME").sum())(w).shape
+      (4, 4, 6, 3)
+    """
+    name = "conv_transpose"
+    lhs, rhs, bias = _arrays(lhs, rhs, bias)
+    dtype = shapes.check_float_dtypes(name, lhs=lhs.dtype, rhs=rhs.dtype)
+    preferred = shapes.result_dtype(name, dtype, preferred_element_type)
+    rank = lhs.ndim - 2
+    if dimension_numbers is None:
+        dimension_numbers = shapes.channels_last_numbers(name, lhs.shape, rhs.shape)
+    numbers = shapes.make_dimension_numbers(name, lhs.shape, rhs.shape, dimension_numbers)
+    shown = f"lhs has shape {lhs.shape}, rhs has shape {rhs.shape}"
+    strides = shapes.positive_ints(name, "strides", strides, rank, shown)
+    dilation = shapes.positive_ints(
+        name, "rhs_dilation", 1 if rhs_dilation is None else rhs_dilation, rank, shown
+    )
+    x_spec, (out_axis, in_axis, *kernel_axes), y_spec = numbers
+    pairs = shapes.transposed_padding(
+        name,
+        tuple(lhs.shape[axis] for axis in x_spec[2:]),
+        tuple(
+            shapes.dilated(rhs.shape[axis], d)
+            for axis, d in zip(kernel_axes, dilation, strict=True)
+        ),
+        strides,
+        dilation,
+        padding,
+        use_consistent_padding=use_consistent_padding,
+        output_padding=output_padding,
+        output_shape=output_shape,
+    )
+    if transpose_kernel:
+        rhs = lax.rev(rhs, kernel_axes)
+        numbers = lax.ConvDimensionNumbers(x_spec, swap_channels(numbers.rhs_spec), y_spec)
+        out_axis, in_axis = in_axis, out_axis
+    groups = shapes.check_group_counts(name, lhs.shape, rhs.shape, numbers, feature_group_count, 1)
+    if bias is not None:
+        shapes.check_bias(name, bias.shape, bias.dtype, rhs.shape[out_axis], dtype)
+    if not 1 <= rank <= shapes.MAX_SPATIAL_RANK:
+        y = lax.conv_general_dilated(
+            lhs,
+            rhs,
+            (1,) * rank,
+            pairs,
+            strides,
+            dilation,
+            numbers,
+            groups,
+            precision=precision,
+            preferred_element_type=preferred,
+        )
+        return y if bias is None else y + _along(bias, y, y_spec[1])
+    return _transposed(
+        name, lhs, rhs, bias, strides, pairs, dilation, numbers, groups, precision, preferred
+    )
+
+
+def _transposed(
+    name: str,
+    lhs: Array,
+    rhs: Array,
+    bias: Array | None,
+    strides: tuple[int, ...],
+    padding: Pairs,
+    dilation: tuple[int, ...],
+    numbers: lax.ConvDimensionNumbers,
+    groups: int,
+    precision: Any,
+    preferred: np.dtype,
+) -> Array:
+    """lax's convolution of an input dilated by ``strides``, as the dgrad that it is.
+
+    The convolution underneath runs from our output to our input, with the kernel reversed, the
+    channel axes of the weights exchanged, and the groups where its output channels are.
+    """
+    lhs_spec, (out_axis, in_axis, *kernel_axes), out_spec = numbers
+    kernel = tuple(
+        shapes.dilated(rhs.shape[axis], d) for axis, d in zip(kernel_axes, dilation, strict=True)
+    )
+    sizes = tuple(
+        shapes.transposed_size(name, lhs.shape[axis], k, s, pair, f"{lhs.shape} and {rhs.shape}")
+        for axis, k, s, pair in zip(lhs_spec[2:], kernel, strides, padding, strict=True)
+    )
+    shape = [0] * lhs.ndim
+    for axis, size in zip(
+        out_spec, (lhs.shape[lhs_spec[0]], rhs.shape[out_axis], *sizes), strict=True
+    ):
+        shape[axis] = size
+    if 0 in shape or 0 in lhs.shape or 0 in rhs.shape:
+        y = jnp.zeros(shape, preferred)
+        return y if bias is None else y + _along(bias, y, out_spec[1])
+    weights = lax.rev(rhs, kernel_axes)
+    if groups > 1:
+        weights = move_groups(weights, groups, out_axis, in_axis)
+    config = ConvConfig(
+        strides,
+        shapes.underlying_padding(padding, kernel),
+        dilation,
+        groups,
+        lax.ConvDimensionNumbers(out_spec, (in_axis, out_axis, *kernel_axes), lhs_spec),
+    )
+    ConvGeometry.make(name, config, tuple(shape), weights.shape).check_dy(name, lhs.shape)
+    return _layer(_Dgrad(config, precision, preferred, tuple(shape)), lhs, weights, bias)
+
+
+# The layers' custom VJP, one for both: a layer is one member of the family, its gradients the others.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fprop:
+    """A convolution as a layer: input x, gradients dgrad and wgrad."""
+
+    config: ConvConfig
+    precision: Any
+    dtype: np.dtype
+
+    @property
+    def channel_axis(self) -> int:
+        return self.config.dimension_numbers.out_spec[1]
+
+    def forward(self, x: Array, w: Array) -> Array:
+        return primitives.conv_fprop(x, w, self.config, self.precision, self.dtype)
+
+    def input_gradient(self, dy: Array, w: Array, x_shape: Shape) -> Array:
+        return primitives.conv_dgrad(dy, w, x_shape, self.config, self.precision, dy.dtype)
+
+    def weight_gradient(self, x: Array, dy: Array, w_shape: Shape) -> Array:
+        return primitives.conv_wgrad(x, dy, w_shape, self.config, self.precision, dy.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Dgrad:
+    """A transposed convolution as a layer: its input is the gradient side of the one underneath."""
+
+    config: ConvConfig
+    precision: Any
+    dtype: np.dtype
+    x_shape: Shape
+
+    @property
+    def channel_axis(self) -> int:
+        return self.config.dimension_numbers.lhs_spec[1]
+
+    def forward(self, x: Array, w: Array) -> Array:
+        return primitives.conv_dgrad(x, w, self.x_shape, self.config, self.precision, self.dtype)
+
+    def input_gradient(self, dy: Array, w: Array, x_shape: Shape) -> Array:
+        return primitives.conv_fprop(dy, w, self.config, self.precision, dy.dtype)
+
+    def weight_gradient(self, x: Array, dy: Array, w_shape: Shape) -> Array:
+        return primitives.conv_wgrad(dy, x, w_shape, self.config, self.precision, dy.dtype)
+
+
+def _layer(kind: _Fprop | _Dgrad, x: Array, w: Array, bias: Array | None) -> Array:
+    # Replicated operands are spread over the mesh axes of shard_map out here, where JAX itself adds the
+    # sum over devices that the gradient of a replicated weight needs.
+    operands = [x, w] if bias is None else [x, w, bias]
+    return _custom_layer(kind, *compat.match_varying(*operands), *([None] if bias is None else []))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _custom_layer(kind: _Fprop | _Dgrad, x: Array, w: Array, bias: Array | None) -> Array:
+    return _forward(kind, x, w, bias)
+
+
+def _forward(kind: _Fprop | _Dgrad, x: Array, w: Array, bias: Array | None) -> Array:
+    y = kind.forward(x, w)
+    return y if bias is None else y + _along(bias, y, kind.channel_axis)
+
+
+def _custom_layer_fwd(kind: _Fprop | _Dgrad, x: Any, w: Any, bias: Any) -> tuple[Array, Any]:
+    # What is not differentiated is not computed: an operand is kept only for the gradient that reads
+    # it, and the shapes stand in where only those are needed.
+    y = _forward(kind, x.value, w.value, None if bias is None else bias.value)
+    kept_x = x.value if w.perturbed else None
+    kept_w = w.value if x.perturbed else None
+    kept_bias = bias.value if bias is not None and bias.perturbed else None
+    return y, (kept_x, kept_w, kept_bias, _Shape(x.value), _Shape(w.value))
+
+
+def _custom_layer_bwd(kind: _Fprop | _Dgrad, residuals: Any, dy: Any) -> Any:
+    x, w, bias, x_aval, w_aval = residuals
+    if isinstance(dy, jax.custom_derivatives.SymbolicZero):
+        return None, None, None
+    dx = dw = dbias = None
+    if w is not None:
+        dx = kind.input_gradient(dy, w.astype(dy.dtype), x_aval.shape).astype(x_aval.dtype)
+    if x is not None:
+        dw = kind.weight_gradient(x.astype(dy.dtype), dy, w_aval.shape).astype(w_aval.dtype)
+    if bias is not None:
+        axes = tuple(axis for axis in range(dy.ndim) if axis != kind.channel_axis)
+        dbias = jnp.sum(dy, axes).astype(bias.dtype)
+    return dx, dw, dbias
+
+
+_custom_layer.defvjp(_custom_layer_fwd, _custom_layer_bwd, symbolic_zeros=True)
+
+
+@jax.tree_util.register_static
+class _Shape:
+    """Shape and dtype of a residual whose values are not needed."""
+
+    def __init__(self, value: Array) -> None:
+        self.shape, self.dtype = value.shape, value.dtype
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Shape) and (self.shape, self.dtype) == (other.shape, other.dtype)
+
+
+def _arrays(
+    lhs: ArrayLike, rhs: ArrayLike, bias: ArrayLike | None
+) -> tuple[Array, Array, Array | None]:
+    return jnp.asarray(lhs), jnp.asarray(rhs), None if bias is None else jnp.asarray(bias)
+
+
+def _along(bias: Array, y: Array, axis: int) -> Array:
+    """``bias`` shaped to be added along ``axis`` of ``y``, in y's dtype."""
+    return lax.broadcast_in_dim(bias.astype(y.dtype), y.shape, (axis,))
+
+
+def _insert_zeros(x: Array, dilation: tuple[int, ...], spec: tuple[int, ...]) -> Array:
+    amounts = [(0, 0, 0)] * x.ndim
+    for axis, d in zip(spec[2:], dilation, strict=True):
+        amounts[axis] = (0, 0, d - 1)
+    return lax.pad(x, np.zeros((), x.dtype), amounts)

@@ -1,0 +1,445 @@
+"""The three bilinear primitives of the convolution family, closed under every transformation.
+
+    conv_fprop(x, w) -> y        conv_dgrad(dy, w; x_shape) -> dx        conv_wgrad(x, dy; w_shape) -> dw
+
+With one geometry each one's derivatives are the other two, so JVP and transposition stay inside the
+family at every order. A batched operand folds into the batch or the channels, two into the groups.
+The lowering runs what `routes` names. Every function here checks its shapes through `shapes`.
+
+Parameters of all three: ``config`` (ConvConfig), ``precision`` (as lax has it), and
+``preferred_element_type`` (dtype of the result); dgrad adds ``x_shape``, wgrad ``w_shape``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from jax_convgrad import compat, handlers, reference, registry, routes
+from jax_convgrad.shapes import ConvConfig, ConvGeometry, Shape, check_float_dtypes
+
+conv_fprop_p = Primitive("conv_fprop")
+conv_dgrad_p = Primitive("conv_dgrad")
+conv_wgrad_p = Primitive("conv_wgrad")
+
+
+def conv_fprop(
+    x: Array, w: Array, config: ConvConfig, precision: Any, preferred_element_type: Any
+) -> Array:
+    """Binds conv_fprop_p, operands brought to the same varying mesh axes."""
+    x, w = compat.match_varying(x, w)
+    return conv_fprop_p.bind(
+        x,
+        w,
+        config=config,
+        precision=precision,
+        preferred_element_type=jnp.dtype(preferred_element_type),
+    )
+
+
+def conv_dgrad(
+    dy: Array,
+    w: Array,
+    x_shape: Shape,
+    config: ConvConfig,
+    precision: Any,
+    preferred_element_type: Any,
+) -> Array:
+    """Binds conv_dgrad_p, operands brought to the same varying mesh axes."""
+    dy, w = compat.match_varying(dy, w)
+    return conv_dgrad_p.bind(
+        dy,
+        w,
+        x_shape=tuple(x_shape),
+        config=config,
+        precision=precision,
+        preferred_element_type=jnp.dtype(preferred_element_type),
+    )
+
+
+def conv_wgrad(
+    x: Array,
+    dy: Array,
+    w_shape: Shape,
+    config: ConvConfig,
+    precision: Any,
+    preferred_element_type: Any,
+) -> Array:
+    """Binds conv_wgrad_p, operands brought to the same varying mesh axes."""
+    x, dy = compat.match_varying(x, dy)
+    return conv_wgrad_p.bind(
+        x,
+        dy,
+        w_shape=tuple(w_shape),
+        config=config,
+        precision=precision,
+        preferred_element_type=jnp.dtype(preferred_element_type),
+    )
+
+
+# Abstract evaluation. Results are updates of an operand's abstract value, never fresh ones: that is
+# what carries the varying axes of shard_map.
+
+
+def _conv_fprop_abstract(
+    x: Any, w: Any, *, config: ConvConfig, precision: Any, preferred_element_type: Any
+) -> Any:
+    check_float_dtypes("conv_fprop", x=x.dtype, w=w.dtype)
+    geometry = ConvGeometry.make("conv_fprop", config, x.shape, w.shape)
+    numbers = config.dimension_numbers
+    return _result(
+        "conv_fprop",
+        x,
+        w,
+        geometry.y_shape,
+        preferred_element_type,
+        numbers.lhs_spec,
+        numbers.out_spec,
+    )
+
+
+def _conv_dgrad_abstract(
+    dy: Any,
+    w: Any,
+    *,
+    x_shape: Shape,
+    config: ConvConfig,
+    precision: Any,
+    preferred_element_type: Any,
+) -> Any:
+    check_float_dtypes("conv_dgrad", dy=dy.dtype, w=w.dtype)
+    geometry = ConvGeometry.make("conv_dgrad", config, x_shape, w.shape)
+    geometry.check_dy("conv_dgrad", dy.shape)
+    numbers = config.dimension_numbers
+    return _result(
+        "conv_dgrad",
+        dy,
+        w,
+        geometry.x_shape,
+        preferred_element_type,
+        numbers.out_spec,
+        numbers.lhs_spec,
+    )
+
+
+def _conv_wgrad_abstract(
+    x: Any,
+    dy: Any,
+    *,
+    w_shape: Shape,
+    config: ConvConfig,
+    precision: Any,
+    preferred_element_type: Any,
+) -> Any:
+    check_float_dtypes("conv_wgrad", x=x.dtype, dy=dy.dtype)
+    geometry = ConvGeometry.make("conv_wgrad", config, x.shape, w_shape)
+    geometry.check_dy("conv_wgrad", dy.shape)
+    return _result("conv_wgrad", x, dy, geometry.w_shape, preferred_element_type, None, None)
+
+
+def _result(
+    function: str,
+    image: Any,
+    other: Any,
+    shape: Shape,
+    dtype: Any,
+    image_spec: tuple[int, ...] | None,
+    result_spec: tuple[int, ...] | None,
+) -> Any:
+    """The abstract result: ``image`` with another shape and dtype.
+
+    In an Explicit mesh the batch's sharding is carried from image to result; a weight gradient sums
+    over the batch, so it comes out replicated.
+    """
+    if compat.varying_axes(image) != compat.varying_axes(other):
+        raise ValueError(
+            f"{function}: operands vary over different mesh axes, {set(compat.varying_axes(image))} and "
+            f"{set(compat.varying_axes(other))}; bring them together with jax.lax.pcast"
+        )
+    changes: dict[str, Any] = {}
+    split = compat.partitions(image)
+    if split is not None:
+        entries: list[Any] = [None] * len(shape)
+        if image_spec is not None and result_spec is not None:
+            entries[result_spec[0]] = split[image_spec[0]]
+        changes["sharding"] = compat.with_partitions(image, tuple(entries))
+    return image.update(shape=tuple(shape), dtype=dtype, weak_type=False, **changes)
+
+
+# Derivatives. A cotangent has the dtype of the result it belongs to, which preferred_element_type may
+# have made wider than the operands: the product is then taken in the wider one and rounded once.
+
+
+def _widened(
+    bind: Callable[..., Array],
+    target: Any,
+    first: Array,
+    second: Array,
+    *shape: Shape,
+    **params: Any,
+) -> Array:
+    wide = jnp.promote_types(first.dtype, second.dtype)
+    result = bind(
+        first.astype(wide), second.astype(wide), *shape, params["config"], params["precision"], wide
+    )
+    return result.astype(target.dtype)
+
+
+def _conv_fprop_transpose_x(ct: Array, x: Any, w: Array, **params: Any) -> Array:
+    return _widened(conv_dgrad, x.aval, ct, w, x.aval.shape, **params)
+
+
+def _conv_fprop_transpose_w(ct: Array, x: Array, w: Any, **params: Any) -> Array:
+    return _widened(conv_wgrad, w.aval, x, ct, w.aval.shape, **params)
+
+
+def _conv_dgrad_transpose_dy(
+    ct: Array, dy: Any, w: Array, *, x_shape: Shape, **params: Any
+) -> Array:
+    return _widened(conv_fprop, dy.aval, ct, w, **params)
+
+
+def _conv_dgrad_transpose_w(
+    ct: Array, dy: Array, w: Any, *, x_shape: Shape, **params: Any
+) -> Array:
+    return _widened(conv_wgrad, w.aval, ct, dy, w.aval.shape, **params)
+
+
+def _conv_wgrad_transpose_x(
+    ct: Array, x: Any, dy: Array, *, w_shape: Shape, **params: Any
+) -> Array:
+    return _widened(conv_dgrad, x.aval, dy, ct, x.aval.shape, **params)
+
+
+def _conv_wgrad_transpose_dy(
+    ct: Array, x: Array, dy: Any, *, w_shape: Shape, **params: Any
+) -> Array:
+    return _widened(conv_fprop, dy.aval, x, ct, **params)
+
+
+# Batching. `_fold` merges a mapped axis into another one, inside each of `groups` equal parts of it;
+# `_unfold` takes it out again. With both operands mapped the examples become groups.
+
+
+def _fold(array: Array, mapped: int, axis: int, groups: int = 1) -> Array:
+    array = jnp.moveaxis(array, mapped, 0)
+    size, *shape = array.shape
+    array = array.reshape(size, *shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :])
+    array = jnp.moveaxis(array, 0, axis + 1)
+    return array.reshape(*shape[:axis], size * shape[axis], *shape[axis + 1 :])
+
+
+def _unfold(array: Array, size: int, axis: int, groups: int = 1) -> Array:
+    shape = array.shape
+    rest = shape[axis] // (size * groups)
+    array = array.reshape(*shape[:axis], groups, size, rest, *shape[axis + 1 :])
+    array = jnp.moveaxis(array, axis + 1, 0)
+    return array.reshape(size, *shape[:axis], groups * rest, *shape[axis + 1 :])
+
+
+def _grown(shape: Shape, axis: int, size: int) -> Shape:
+    return (*shape[:axis], shape[axis] * size, *shape[axis + 1 :])
+
+
+def _conv_fprop_batch(
+    operands: Any, axes: Any, *, config: ConvConfig, **params: Any
+) -> tuple[Array, int]:
+    (x, w), (x_axis, w_axis) = operands, axes
+    (x_n, x_c, *_), (w_o, _, *_), (y_n, y_c, *_) = config.dimension_numbers
+    groups = config.groups
+    if w_axis is None:
+        size = x.shape[x_axis]
+        y = conv_fprop(_fold(x, x_axis, x_n), w, config, **params)
+        return _unfold(y, size, y_n), 0
+    size = w.shape[w_axis]
+    if x_axis is None:
+        y = conv_fprop(x, _fold(w, w_axis, w_o, groups), config, **params)
+        return _unfold(y, size, y_c, groups), 0
+    config = config.replace(groups=groups * size)
+    y = conv_fprop(_fold(x, x_axis, x_c), _fold(w, w_axis, w_o), config, **params)
+    return _unfold(y, size, y_c), 0
+
+
+def _conv_dgrad_batch(
+    operands: Any, axes: Any, *, x_shape: Shape, config: ConvConfig, **params: Any
+) -> tuple[Array, int]:
+    (dy, w), (dy_axis, w_axis) = operands, axes
+    (x_n, x_c, *_), (w_o, w_i, *_), (y_n, y_c, *_) = config.dimension_numbers
+    groups = config.groups
+    if w_axis is None:
+        size = dy.shape[dy_axis]
+        dx = conv_dgrad(_fold(dy, dy_axis, y_n), w, _grown(x_shape, x_n, size), config, **params)
+        return _unfold(dx, size, x_n), 0
+    size = w.shape[w_axis]
+    x_shape = _grown(x_shape, x_c, size)
+    if dy_axis is None:
+        dx = conv_dgrad(dy, _fold(w, w_axis, w_i), x_shape, config, **params)
+        return _unfold(dx, size, x_c, groups), 0
+    config = config.replace(groups=groups * size)
+    dx = conv_dgrad(_fold(dy, dy_axis, y_c), _fold(w, w_axis, w_o), x_shape, config, **params)
+    return _unfold(dx, size, x_c), 0
+
+
+def _conv_wgrad_batch(
+    operands: Any, axes: Any, *, w_shape: Shape, config: ConvConfig, **params: Any
+) -> tuple[Array, int]:
+    (x, dy), (x_axis, dy_axis) = operands, axes
+    (_, x_c, *_), (w_o, w_i, *_), (_, y_c, *_) = config.dimension_numbers
+    groups = config.groups
+    if dy_axis is None:
+        size = x.shape[x_axis]
+        dw = conv_wgrad(
+            _fold(x, x_axis, x_c, groups), dy, _grown(w_shape, w_i, size), config, **params
+        )
+        return _unfold(dw, size, w_i), 0
+    size = dy.shape[dy_axis]
+    w_shape = _grown(w_shape, w_o, size)
+    if x_axis is None:
+        dw = conv_wgrad(x, _fold(dy, dy_axis, y_c, groups), w_shape, config, **params)
+        return _unfold(dw, size, w_o, groups), 0
+    config = config.replace(groups=groups * size)
+    dw = conv_wgrad(_fold(x, x_axis, x_c), _fold(dy, dy_axis, y_c), w_shape, config, **params)
+    return _unfold(dw, size, w_o), 0
+
+
+# Lowering.
+
+
+def _conv_fprop_implementation(
+    platform: str | None,
+    x: Array,
+    w: Array,
+    *,
+    config: ConvConfig,
+    precision: Any,
+    preferred_element_type: Any,
+) -> Array:
+    geometry = ConvGeometry.make("conv_fprop", config, x.shape, w.shape)
+    route = _route(platform, "conv_fprop", geometry, x.dtype, preferred_element_type)
+    if geometry.is_empty:
+        return jnp.zeros(geometry.y_shape, preferred_element_type)
+    if route in routes.HANDLER_ROUTES:
+        return handlers.conv_fprop(
+            x, w, config=config, result_dtype=preferred_element_type, y_shape=geometry.y_shape
+        )
+    return reference.conv_fprop(
+        x, w, config=config, precision=precision, preferred_element_type=preferred_element_type
+    )
+
+
+def _conv_dgrad_implementation(
+    platform: str | None,
+    dy: Array,
+    w: Array,
+    *,
+    x_shape: Shape,
+    config: ConvConfig,
+    precision: Any,
+    preferred_element_type: Any,
+) -> Array:
+    geometry = ConvGeometry.make("conv_dgrad", config, x_shape, w.shape)
+    route = _route(platform, "conv_dgrad", geometry, dy.dtype, preferred_element_type)
+    if geometry.is_empty:
+        return jnp.zeros(x_shape, preferred_element_type)
+    if route in routes.HANDLER_ROUTES:
+        return handlers.conv_dgrad(
+            dy, w, config=config, result_dtype=preferred_element_type, x_shape=x_shape
+        )
+    return reference.conv_dgrad(
+        dy,
+        w,
+        x_shape=x_shape,
+        config=config,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
+
+
+def _conv_wgrad_implementation(
+    platform: str | None,
+    x: Array,
+    dy: Array,
+    *,
+    w_shape: Shape,
+    config: ConvConfig,
+    precision: Any,
+    preferred_element_type: Any,
+) -> Array:
+    geometry = ConvGeometry.make("conv_wgrad", config, x.shape, w_shape)
+    route = _route(platform, "conv_wgrad", geometry, x.dtype, preferred_element_type)
+    if geometry.is_empty:
+        return jnp.zeros(w_shape, preferred_element_type)
+    if route in routes.HANDLER_ROUTES:
+        return handlers.conv_wgrad(
+            x, dy, config=config, result_dtype=preferred_element_type, w_shape=w_shape
+        )
+    return reference.conv_wgrad(
+        x,
+        dy,
+        w_shape=w_shape,
+        config=config,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+        grouping="feature" if route == "swap" else "batch",
+    )
+
+
+def _route(
+    platform: str | None, operator: str, geometry: ConvGeometry, dtype: Any, result_dtype: Any
+) -> str:
+    """The chosen route's name, or the platform's fallback where its handlers are not there."""
+    name = routes.choose(platform, operator, geometry, dtype, result_dtype).name
+    if name in routes.HANDLER_ROUTES:
+        assert platform is not None
+        if not registry.handlers(platform).serve(registry.CONV_TARGETS[operator], dtype):
+            return routes.fallback(platform).name
+    return name
+
+
+def _define(
+    primitive: Primitive,
+    abstract: Callable[..., Any],
+    transpose_first: Callable[..., Array],
+    transpose_second: Callable[..., Array],
+    batch: Callable[..., Any],
+    implementation: Callable[..., Array],
+) -> None:
+    primitive.def_impl(functools.partial(compat.apply_primitive, primitive))
+    primitive.def_abstract_eval(abstract)
+    ad.defbilinear(primitive, transpose_first, transpose_second)
+    batching.primitive_batchers[primitive] = batch
+    for platform in (None, "cpu", "cuda"):
+        rule = mlir.lower_fun(functools.partial(implementation, platform), multiple_results=False)
+        mlir.register_lowering(primitive, rule, platform=platform)
+
+
+_define(
+    conv_fprop_p,
+    _conv_fprop_abstract,
+    _conv_fprop_transpose_x,
+    _conv_fprop_transpose_w,
+    _conv_fprop_batch,
+    _conv_fprop_implementation,
+)
+_define(
+    conv_dgrad_p,
+    _conv_dgrad_abstract,
+    _conv_dgrad_transpose_dy,
+    _conv_dgrad_transpose_w,
+    _conv_dgrad_batch,
+    _conv_dgrad_implementation,
+)
+_define(
+    conv_wgrad_p,
+    _conv_wgrad_abstract,
+    _conv_wgrad_transpose_x,
+    _conv_wgrad_transpose_dy,
+    _conv_wgrad_batch,
+    _conv_wgrad_implementation,
+)

@@ -1,0 +1,161 @@
+"""Finds, loads and registers the compiled handlers, once and lazily.
+
+A registration that is rejected before the backend starts stops JAX from starting at all, so nothing
+happens at import: the first lowering (or `info()`) loads the module of its platform. What went wrong
+is kept in the loader's own words and shown by `info()`; programs then run on the pure-JAX routes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform as machine
+import sys
+import threading
+import warnings
+from types import ModuleType
+from typing import Any
+
+import jax
+
+PACKAGE = "jax_convgrad"
+CONV_TARGETS = {name: f"jax_convgrad_{name}" for name in ("conv_fprop", "conv_dgrad", "conv_wgrad")}
+
+_ONEDNN_DISTRIBUTION = "onednn-cpu-gomp"
+_ONEDNN_LIBRARY = "libdnnl.so.3"
+_lock = threading.Lock()
+
+
+@dataclasses.dataclass(frozen=True)
+class Handlers:
+    """What one platform's compiled module offers, or why it offers nothing."""
+
+    targets: frozenset[str] = frozenset()
+    dtypes: frozenset[str] = frozenset()
+    versions: tuple[tuple[str, str], ...] = ()
+    reason: str | None = None
+
+    def serve(self, target: str, dtype: Any) -> bool:
+        return target in self.targets and str(dtype) in self.dtypes
+
+
+class MissingHandlersWarning(UserWarning):
+    """The compiled module that this machine should have could not be used."""
+
+
+def handlers(platform: str) -> Handlers:
+    """The handlers of a platform ("cpu", "cuda", ...), loaded and registered at the first call.
+
+    Raises:
+      RuntimeError: the module cannot be used and JAX_CONVGRAD_REQUIRE_CPU=1 (or _CUDA) forbids
+        going on without it.
+    """
+    with _lock:
+        found = _load(platform)
+    if (
+        found.reason is not None
+        and os.environ.get(f"JAX_CONVGRAD_REQUIRE_{platform.upper()}") == "1"
+    ):
+        raise RuntimeError(f"jax_convgrad has no handlers for {platform}: {found.reason}")
+    return found
+
+
+@functools.cache
+def _load(platform: str) -> Handlers:
+    if platform != "cpu":
+        return Handlers(reason=f"this version has no handlers for {platform}")
+    if not (sys.platform == "linux" and machine.machine() == "x86_64"):
+        return Handlers(reason=f"no oneDNN for {sys.platform} on {machine.machine()}")
+    try:
+        found = _register(_import_cpu(), platform)
+    except Exception as error:  # whatever it was, a training step can go on without the handlers
+        found = Handlers(reason=f"{type(error).__name__}: {error}")
+        warnings.warn(
+            f"jax_convgrad runs without its {platform} handlers, on slower pure-JAX routes: {found.reason}",
+            MissingHandlersWarning,
+            stacklevel=2,
+        )
+    return found
+
+
+def _register(module: ModuleType, platform: str) -> Handlers:
+    capsules = module.handlers()
+    for target, capsule in capsules.items():
+        jax.ffi.register_ffi_target(target, capsule, platform=platform)
+    return Handlers(
+        frozenset(capsules),
+        frozenset(module.supported_dtypes()),
+        tuple(sorted(module.versions().items())),
+    )
+
+
+def _import_cpu() -> ModuleType:
+    if importlib.util.find_spec(f"{PACKAGE}._cpu") is None:
+        raise ImportError(
+            "the extension module jax_convgrad._cpu was not built into this installation"
+        )
+    # The module asks for libdnnl by its soname; an already loaded copy of that name is used, so no
+    # path of the build machine needs to be written into it.
+    ctypes.CDLL(str(_onednn_library()))
+    return importlib.import_module(f"{PACKAGE}._cpu")
+
+
+def _onednn_library() -> os.PathLike[str]:
+    try:
+        files = importlib.metadata.files(_ONEDNN_DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        raise ImportError(f"the package {_ONEDNN_DISTRIBUTION} is not installed") from None
+    for file in files:
+        if file.name == _ONEDNN_LIBRARY:
+            return file.locate()
+    raise ImportError(f"the package {_ONEDNN_DISTRIBUTION} holds no {_ONEDNN_LIBRARY}")
+
+
+def info() -> dict[str, Any]:
+    """Versions, and for each platform which handlers are there or why they are not.
+
+    Returns:
+      A dict with "versions" (package name to version, plus "python") and "handlers" (platform to a
+      dict with "available", "targets", "dtypes", "versions" and "reason", None where available).
+
+    Example:
+      >>> import jax_convgrad
+      >>> sorted(jax_convgrad.info())
+      ['handlers', 'versions']
+    """
+    versions = {"python": machine.python_version()}
+    for name in ("jax-convgrad", "jax", "jaxlib", "numpy"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed as a package"
+    found = {platform: handlers(platform) for platform in ("cpu", "cuda")}
+    return {
+        "versions": versions,
+        "handlers": {
+            platform: {
+                "available": entry.reason is None,
+                "targets": sorted(entry.targets),
+                "dtypes": sorted(entry.dtypes),
+                "versions": dict(entry.versions),
+                "reason": entry.reason,
+            }
+            for platform, entry in found.items()
+        },
+    }
+
+
+def has_cuda() -> bool:
+    """Whether the CUDA handlers are built, loadable and registered.
+
+    Example:
+      >>> import jax_convgrad
+      >>> isinstance(jax_convgrad.has_cuda(), bool)
+      True
+    """
+    return handlers("cuda").reason is None

@@ -1,0 +1,51 @@
+"""Who does which problem: a pure function, with the measurement behind every row.
+
+Routes: "onednn" (the CPU handlers), "xla" (the plain lax op, where XLA is at its best and can fuse)
+and "swap" (pure JAX in its role-swapped form, which is also where a problem goes that no handler of
+its platform serves).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from jax_convgrad.shapes import ConvGeometry
+
+HANDLER_ROUTES = frozenset({"onednn"})
+
+
+class Route(NamedTuple):
+    """A route's name and why it was chosen."""
+
+    name: str
+    reason: str
+
+
+def choose(
+    platform: str | None, operator: str, geometry: ConvGeometry, dtype: Any, result_dtype: Any
+) -> Route:
+    """The route of one operator ("conv_fprop", "conv_dgrad", "conv_wgrad") on one platform.
+
+    ``platform`` is JAX's name for it, None where a program is lowered for no platform in particular.
+    """
+    if geometry.is_empty:
+        return Route("xla", "nothing to compute: zeros")
+    if platform == "cpu":
+        return _cpu(operator, geometry, str(dtype), str(result_dtype))
+    return fallback(platform)
+
+
+def fallback(platform: str | None) -> Route:
+    """Where a problem goes when its platform's handlers are not there."""
+    if platform == "cpu":
+        return Route(
+            "swap",
+            "no handler; XLA:CPU runs batch_group_count 20 to 400 times slower than feature groups",
+        )
+    return Route("xla", "no handler; XLA's own grouped weight gradient is at its best here")
+
+
+def _cpu(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) -> Route:
+    if dtype not in ("float32", "bfloat16") or result_dtype not in (dtype, "float32"):
+        return Route("swap", f"oneDNN's CPU convolutions have no {dtype} to {result_dtype}")
+    return Route("onednn", "measured faster than XLA:CPU (benchmarks/cpu)")

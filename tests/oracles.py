@@ -1,0 +1,87 @@
+"""The convolution family by definition, in float64 numpy. Shares nothing with the package.
+
+Canonical order throughout: x (N, C, spatial...), w (O, C/groups, kernel...), y (N, O, spatial...), with
+one stride, one (low, high) pair and one dilation per spatial axis. A loop over the kernel's taps; each
+tap is one matrix product per group.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+
+def out_size(size, kernel, stride, pair, dilation):
+    return max((size + sum(pair) - (kernel - 1) * dilation - 1) // stride + 1, 0)
+
+
+def conv_fprop(x, w, *, strides, padding, dilation, groups):
+    x, w = _f64(x), _f64(w)
+    y = np.zeros((x.shape[0], w.shape[0], *_out_spatial(x, w.shape, strides, padding, dilation)))
+    for tap, rows, window in _taps(x.shape, w.shape, y.shape, strides, padding, dilation):
+        for g in range(groups):
+            i, o = _channels(w.shape, groups, g)
+            y[(slice(None), o, *window)] += np.einsum(
+                "nc...,oc->no...", x[(slice(None), i, *rows)], w[(o, slice(None), *tap)]
+            )
+    return y
+
+
+def conv_dgrad(dy, w, x_shape, *, strides, padding, dilation, groups):
+    dy, w = _f64(dy), _f64(w)
+    dx = np.zeros(x_shape)
+    for tap, rows, window in _taps(x_shape, w.shape, dy.shape, strides, padding, dilation):
+        for g in range(groups):
+            i, o = _channels(w.shape, groups, g)
+            dx[(slice(None), i, *rows)] += np.einsum(
+                "no...,oc->nc...", dy[(slice(None), o, *window)], w[(o, slice(None), *tap)]
+            )
+    return dx
+
+
+def conv_wgrad(x, dy, w_shape, *, strides, padding, dilation, groups):
+    x, dy = _f64(x), _f64(dy)
+    dw = np.zeros(w_shape)
+    for tap, rows, window in _taps(x.shape, w_shape, dy.shape, strides, padding, dilation):
+        for g in range(groups):
+            i, o = _channels(w_shape, groups, g)
+            image = x[(slice(None), i, *rows)]
+            gradient = dy[(slice(None), o, *window)]
+            dw[(o, slice(None), *tap)] += np.einsum(
+                "ncp,nop->oc",
+                image.reshape(*image.shape[:2], -1),
+                gradient.reshape(*gradient.shape[:2], -1),
+            )
+    return dw
+
+
+def _f64(array):
+    return np.asarray(array).astype(np.float64)
+
+
+def _out_spatial(x, w_shape, strides, padding, dilation):
+    return tuple(map(out_size, x.shape[2:], w_shape[2:], strides, padding, dilation))
+
+
+def _channels(w_shape, groups, g):
+    out = w_shape[0] // groups
+    return slice(g * w_shape[1], (g + 1) * w_shape[1]), slice(g * out, (g + 1) * out)
+
+
+def _taps(x_shape, w_shape, y_shape, strides, padding, dilation):
+    """For each tap: its index, and the slices of x and y that it connects (those inside x only)."""
+    for tap in itertools.product(*map(range, w_shape[2:])):
+        rows, window = [], []
+        axes = zip(tap, x_shape[2:], y_shape[2:], strides, padding, dilation, strict=True)
+        for k, size, out, stride, (low, _), d in axes:
+            offset = k * d - low
+            first = max(0, -(offset // stride))
+            last = min(out - 1, (size - 1 - offset) // stride)
+            if last < first:
+                break
+            start = first * stride + offset
+            rows.append(slice(start, start + (last - first) * stride + 1, stride))
+            window.append(slice(first, last + 1))
+        else:
+            yield tap, tuple(rows), tuple(window)
