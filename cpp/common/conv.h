@@ -69,6 +69,10 @@ struct ConvGeometry {
   // kernel.
   int64_t WindowSize(int axis) const;
 
+  // Whether no tap of any window lies on an element of x, or an array has no elements: every result
+  // is zero then. Libraries are not built for that: oneDNN 3.2 has been seen to crash.
+  bool IsAllZero() const;
+
   bool operator==(const ConvGeometry& other) const;
 
   // One line with every field, for messages.
