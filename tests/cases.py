@@ -296,6 +296,7 @@ PLAIN_CASES = [
     Case("output0", (2, 3, 2, 5), (4, 3, 3, 3)),
     Case("input-channels0", (2, 0, 5, 5), (4, 0, 3, 3), (), "SAME"),
     Case("output-channels0", (2, 3, 5, 5), (0, 3, 3, 3), (), "SAME"),
+    Case("cropped-away-padded-again", (2, 3, 2, 5), (4, 3, 2, 3), (2, 1), ((-3, 6), (1, -4))),
     Case("all-cropped-away", (2, 3, 4, 5), (2, 3, 1, 2), (), ((-2, -2), (0, 0))),
 ]
 

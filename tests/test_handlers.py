@@ -103,6 +103,7 @@ CASES = [
     case("1d-stride-dilation", (2, 8, 23), (8, 8, 3), stride=2, pad=((3, 1),), dilation=3),
     case("1d-causal-depthwise", (2, 8, 17), (8, 1, 4), pad=((3, 0),), groups=8),
     case("1d-nwc-wio", (3, 5, 11), (7, 5, 3), x_spec=(0, 2, 1), y_spec=(0, 2, 1), w_spec=(2, 1, 0)),
+    case("1d-taps-that-miss-x", (3, 16, 1), (16, 16, 3), stride=2, pad=((2, 1),)),
     case("1d-long", (1, 16, 5000), (16, 16, 5), pad=8, dilation=4),
     case("2d", (2, 16, 8, 9), (16, 16, 3, 3), pad=1),
     case("2d-odd-channels", (3, 5, 7, 6), (9, 5, 3, 2), pad=((1, 0), (1, 1))),

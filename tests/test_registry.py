@@ -28,6 +28,7 @@ import importlib.util, warnings
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "jax_convgrad._cpu" else find(name, *rest)
 import jax, jax.numpy as jnp, jax_convgrad
+jax_convgrad.registry._DISTRIBUTION = "no-such-distribution"
 """
 
 

@@ -128,17 +128,19 @@ int64_t ConvGeometry::WindowSize(int axis) const {
   return kernel[axis] == 0 ? 0 : (kernel[axis] - 1) * dilation[axis] + 1;
 }
 
+bool ConvGeometry::TapReadsInput(int axis, int64_t tap) const {
+  const int64_t offset = tap * dilation[axis] - padding_low[axis];
+  // The first window whose tap is not in the low padding.
+  const int64_t window = offset >= 0 ? 0 : (-offset - 1) / strides[axis] + 1;
+  return window < out[axis] && window * strides[axis] + offset < in[axis];
+}
+
 bool ConvGeometry::IsAllZero() const {
   if (batch == 0 || in_channels == 0 || out_channels == 0) return true;
   for (int axis = 0; axis < spatial; ++axis) {
-    bool overlap = false;
-    for (int64_t tap = 0; tap < kernel[axis] && !overlap; ++tap) {
-      // The first window whose tap is not in the low padding.
-      const int64_t offset = tap * dilation[axis] - padding_low[axis];
-      const int64_t window = offset >= 0 ? 0 : (-offset - 1) / strides[axis] + 1;
-      overlap = window < out[axis] && window * strides[axis] + offset < in[axis];
-    }
-    if (!overlap) return true;
+    bool reads = false;
+    for (int64_t tap = 0; tap < kernel[axis] && !reads; ++tap) reads = TapReadsInput(axis, tap);
+    if (!reads) return true;
   }
   return false;
 }
