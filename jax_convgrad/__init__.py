@@ -1,5 +1,6 @@
 """Fast backward passes of convolution and transposed convolution for JAX."""
 
+from jax_convgrad import onednn, onnx
 from jax_convgrad.conv import (
     conv_dgrad,
     conv_fprop,
@@ -17,4 +18,6 @@ __all__ = [
     "conv_wgrad",
     "has_cuda",
     "info",
+    "onednn",
+    "onnx",
 ]

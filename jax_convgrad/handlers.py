@@ -19,7 +19,7 @@ from jax_convgrad.shapes import ConvConfig, Pairs, Shape
 def conv_fprop(
     x: Array, w: Array, *, config: ConvConfig, result_dtype: Any, y_shape: Shape
 ) -> Array:
-    x_spec, w_spec, y_spec = config.dimension_numbers
+    x_spec, _, y_spec = config.dimension_numbers
     crop, config = _split_negative(config)
     x = _crop(x, crop, x_spec)
     layouts = (_channels_last(x_spec), None), _channels_last(y_spec)
@@ -29,7 +29,7 @@ def conv_fprop(
 def conv_dgrad(
     dy: Array, w: Array, *, config: ConvConfig, result_dtype: Any, x_shape: Shape
 ) -> Array:
-    x_spec, w_spec, y_spec = config.dimension_numbers
+    x_spec, _, y_spec = config.dimension_numbers
     crop, config = _split_negative(config)
     cropped = list(x_shape)
     for axis, (low, high) in zip(x_spec[2:], crop, strict=True):
@@ -42,7 +42,7 @@ def conv_dgrad(
 def conv_wgrad(
     x: Array, dy: Array, *, config: ConvConfig, result_dtype: Any, w_shape: Shape
 ) -> Array:
-    x_spec, w_spec, y_spec = config.dimension_numbers
+    x_spec, _, y_spec = config.dimension_numbers
     crop, config = _split_negative(config)
     x = _crop(x, crop, x_spec)
     layouts = (_channels_last(x_spec), _channels_last(y_spec)), None
