@@ -297,6 +297,8 @@ PLAIN_CASES = [
     Case("kernel-equals-stride", (2, 3, 8, 9), (5, 3, 4, 3), (4, 3), layout=NHWC),
     Case("kernel-is-the-image", (3, 4, 5, 4), (6, 4, 5, 4)),
     Case("stride-larger-than-the-image", (2, 3, 4, 4), (5, 3, 2, 2), (7, 9)),
+    Case("taps-that-read-only-padding", (2, 3, 1, 1), (4, 3, 3, 3), (), "SAME", layout=NHWC),
+    Case("taps-before-the-image", (1, 1, 7, 1), (4, 1, 1, 2), (1, 3), ((0, -1), (1, 0))),
     Case("rows-only", (2, 3, 1, 9), (4, 3, 1, 5), (1, 2), ((0, 0), (2, 2)), layout=NHWC),
     Case("1d", (3, 4, 11), (5, 4, 3), (), "SAME"),
     Case("1d-channels-last-causal", (2, 4, 9), (6, 4, 3), (), ((4, 0),), (2,), layout=NWC),
