@@ -280,8 +280,15 @@ def check_error(case: Case, name: str, dtype: str, got: Any, xla: Any, exact: np
     assert error <= max(3 * allowed, floor), f"{name}: error {error:.3g}, XLA's own {allowed:.3g}"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("case", RANDOM_CASES, ids=ids)
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        pytest.param(case, dtype, id=f"{case.id}-{dtype}")
+        for i, case in enumerate(RANDOM_CASES)
+        for dtype in ("float32", "bfloat16", "float16")
+        if dtype != "float16" or i % 4 == 0
+    ],
+)
 def test_random_data(case: Case, dtype: str, rng: np.random.Generator):
     # Rounded to the dtype first: the error measured is that of the computation alone.
     data = [
@@ -305,7 +312,7 @@ def case_specs(case: Case) -> tuple[Any, Any, Any]:
     return y_spec, x_spec, w_spec
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "case", [c for c in TRANSPOSED_CASES if 0 not in c.conv.x + c.conv.w + c.conv.y], ids=ids
 )
@@ -337,11 +344,19 @@ def test_random_data_transposed(case: TransposedCase, dtype: str, rng: np.random
 def test_the_three_maps_are_adjoint(case: Case, rng: np.random.Generator):
     x, w, dy = (jnp.asarray(rng.normal(size=case.logical(name))) for name in "xwy")
     maps = operators(case)
-    inner = lambda a, b: float(jnp.vdot(a, b))  # noqa: E731
-    value = inner(dy, maps["fprop"](x, w))
-    scale = float(jnp.linalg.norm(x) * jnp.linalg.norm(w) * jnp.linalg.norm(dy))
-    assert abs(value - inner(maps["dgrad"](dy, w), x)) < 1e-13 * scale
-    assert abs(value - inner(maps["wgrad"](x, dy), w)) < 1e-13 * scale
+
+    @jax.jit
+    def inner_products(x: Any, w: Any, dy: Any) -> tuple[Any, Any, Any]:
+        return (
+            jnp.vdot(dy, maps["fprop"](x, w)),
+            jnp.vdot(maps["dgrad"](dy, w), x),
+            jnp.vdot(maps["wgrad"](x, dy), w),
+        )
+
+    value, by_dgrad, by_wgrad = inner_products(x, w, dy)
+    scale = jnp.linalg.norm(x) * jnp.linalg.norm(w) * jnp.linalg.norm(dy)
+    assert abs(value - by_dgrad) < 1e-13 * scale
+    assert abs(value - by_wgrad) < 1e-13 * scale
 
 
 CHECK_GRADS = [
