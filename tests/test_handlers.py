@@ -129,6 +129,7 @@ CASES = [
     case("2d-depthwise-7x7", (1, 24, 12, 12), (24, 1, 7, 7), pad=3, groups=24, **NHWC, **HWIO),
     case("2d-depthwise-5x11", (2, 40, 9, 13), (40, 1, 5, 11), (1, 2), (2, (9, 3)), groups=40),
     case("1d-depthwise-31", (2, 20, 50), (20, 1, 31), pad=15, groups=20),
+    case("2d-depthwise-taps-outside", (3, 3, 3, 2), (3, 1, 3, 4), pad=((1, 0), (2, 0)), groups=3),
     case("2d-depthwise-dilation", (1, 16, 14, 12), (16, 1, 3, 3), 2, 2, 2, groups=16),
     case("2d-depthwise-multiplier", (2, 6, 8, 8), (12, 1, 3, 3), pad=1, groups=6),
     case(

@@ -25,9 +25,10 @@ struct Wgrad {
   float* dw;
 };
 
-// Windows along one axis for which a tap lies inside x.
+// Windows along one axis for which a tap lies inside x: `last` is exclusive, and never more than
+// there are, also of a tap that lies inside for none.
 struct Range {
-  int64_t first, last;  // `last` is exclusive
+  int64_t first, last;
 };
 
 template <typename T>
@@ -37,7 +38,7 @@ JAX_CONVGRAD_INLINE Range Windows(const Wgrad<T>& g, int axis, int64_t tap) {
   const int64_t first = offset >= 0 ? 0 : (-offset - 1) / stride + 1;
   const int64_t room = g.in[axis] - 1 - offset;
   const int64_t last = room < 0 ? 0 : std::min(g.out[axis], room / stride + 1);
-  return {first, std::max(first, last)};
+  return {std::min(first, last), last};
 }
 
 // Vectors of 4, 8 and 16 numbers. Spelled out: GCC does not take a size that depends on a template.
