@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 from jax import Array, lax
-from jax.interpreters import xla
+from jax.interpreters import mlir, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
 
@@ -53,3 +53,27 @@ def partitions(aval: Any) -> tuple[Any, ...] | None:
 def with_partitions(aval: Any, entries: tuple[Any, ...]) -> NamedSharding:
     """The sharding of ``aval``'s mesh with other per-axis entries."""
     return NamedSharding(aval.sharding.mesh, PartitionSpec(*entries))
+
+
+def reshard_like(array: Array, aval: Any) -> Array:
+    """``array`` split over an Explicit mesh the way ``aval`` is, as a cotangent must be."""
+    wanted = partitions(aval)
+    if wanted is None or wanted == partitions(jax.typeof(array)):
+        return array
+    return jax.reshard(array, with_partitions(aval, wanted))
+
+
+def lower_fun(implementation: Any) -> Any:
+    """A lowering rule that traces ``implementation``, a function of one array per operand.
+
+    In an Explicit mesh the operands' shardings are taken off for that trace: abstract evaluation has
+    settled them already, and plain lax operations would ask for an `out_sharding` of their own.
+    """
+    rule = mlir.lower_fun(implementation, multiple_results=False)
+
+    def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
+        if any(entry is not None for aval in ctx.avals_in for entry in partitions(aval) or ()):
+            ctx = ctx.replace(avals_in=[aval.update(sharding=None) for aval in ctx.avals_in])
+        return rule(ctx, *operands, **params)
+
+    return lower

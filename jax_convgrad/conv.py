@@ -552,23 +552,25 @@ def _forward(kind: _Fprop | _Dgrad, x: Array, w: Array, bias: Array | None) -> A
 
 def _custom_layer_fwd(kind: _Fprop | _Dgrad, x: Any, w: Any, bias: Any) -> tuple[Array, Any]:
     # What is not differentiated is not computed: an operand is kept only for the gradient that reads
-    # it, and the shapes stand in where only those are needed.
+    # it, and its abstract value stands in where only that is needed.
     y = _forward(kind, x.value, w.value, None if bias is None else bias.value)
     kept_x = x.value if w.perturbed else None
     kept_w = w.value if x.perturbed else None
     kept_bias = bias.value if bias is not None and bias.perturbed else None
-    return y, (kept_x, kept_w, kept_bias, _Shape(x.value), _Shape(w.value))
+    return y, (kept_x, kept_w, kept_bias, _Static(jax.typeof(x.value)), _Static(jax.typeof(w.value)))
 
 
 def _custom_layer_bwd(kind: _Fprop | _Dgrad, residuals: Any, dy: Any) -> Any:
-    x, w, bias, x_aval, w_aval = residuals
+    x, w, bias, x_type, w_type = residuals
     if isinstance(dy, jax.custom_derivatives.SymbolicZero):
         return None, None, None
     dx = dw = dbias = None
     if w is not None:
-        dx = kind.input_gradient(dy, w.astype(dy.dtype), x_aval.shape).astype(x_aval.dtype)
+        dx = kind.input_gradient(dy, w.astype(dy.dtype), x_type.aval.shape)
+        dx = compat.reshard_like(dx.astype(x_type.aval.dtype), x_type.aval)
     if x is not None:
-        dw = kind.weight_gradient(x.astype(dy.dtype), dy, w_aval.shape).astype(w_aval.dtype)
+        dw = kind.weight_gradient(x.astype(dy.dtype), dy, w_type.aval.shape)
+        dw = compat.reshard_like(dw.astype(w_type.aval.dtype), w_type.aval)
     if bias is not None:
         axes = tuple(axis for axis in range(dy.ndim) if axis != kind.channel_axis)
         dbias = jnp.sum(dy, axes).astype(bias.dtype)
@@ -579,17 +581,11 @@ _custom_layer.defvjp(_custom_layer_fwd, _custom_layer_bwd, symbolic_zeros=True)
 
 
 @jax.tree_util.register_static
-class _Shape:
-    """Shape and dtype of a residual whose values are not needed."""
+@dataclasses.dataclass(frozen=True)
+class _Static:
+    """The abstract value of a residual whose values are not needed, carried as part of the program."""
 
-    def __init__(self, value: Array) -> None:
-        self.shape, self.dtype = value.shape, value.dtype
-
-    def __hash__(self) -> int:
-        return hash((self.shape, self.dtype))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Shape) and (self.shape, self.dtype) == (other.shape, other.dtype)
+    aval: Any
 
 
 def _arrays(

@@ -188,7 +188,7 @@ def _widened(
     result = bind(
         first.astype(wide), second.astype(wide), *shape, params["config"], params["precision"], wide
     )
-    return result.astype(target.dtype)
+    return compat.reshard_like(result.astype(target.dtype), target)
 
 
 def _conv_fprop_transpose_x(ct: Array, x: Any, w: Array, **params: Any) -> Array:
@@ -415,7 +415,7 @@ def _define(
     ad.defbilinear(primitive, transpose_first, transpose_second)
     batching.primitive_batchers[primitive] = batch
     for platform in (None, "cpu", "cuda"):
-        rule = mlir.lower_fun(functools.partial(implementation, platform), multiple_results=False)
+        rule = compat.lower_fun(functools.partial(implementation, platform))
         mlir.register_lowering(primitive, rule, platform=platform)
 
 

@@ -3,13 +3,19 @@
 Each operator is one `lax.conv_general_dilated`, with the roles of its dimensions swapped so that XLA
 sees a convolution without a dilated window wherever the mathematics allows one. Shares nothing with
 the handlers it stands beside but the parameters' names.
+
+NOTE [No negative low padding]. XLA:CPU of jaxlib 0.10 gives wrong float32 numbers for some convolutions
+with a negative padding at the low side and a positive one at the high side. The low side is therefore
+cropped here: from x before a convolution, from the result after one whose input is dilated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jax_convgrad.shapes import ConvConfig, Shape, dilated
@@ -21,11 +27,12 @@ def conv_fprop(
     x: Array, w: Array, *, config: ConvConfig, precision: Any, preferred_element_type: Any
 ) -> Array:
     """The convolution itself."""
+    x, padding = _crop_low(x, config.dimension_numbers.lhs_spec, config.padding)
     return lax.conv_general_dilated(
         x,
         w,
         config.strides,
-        config.padding,
+        padding,
         rhs_dilation=config.dilation,
         dimension_numbers=config.dimension_numbers,
         feature_group_count=config.groups,
@@ -55,7 +62,10 @@ def conv_dgrad(
         padding.append((low, x_shape[x_spec[2 + axis]] + kernel - 1 - spread - low))
     if config.groups > 1:
         w = move_groups(w, config.groups, w_spec[0], w_spec[1])
-    return lax.conv_general_dilated(
+    # The result starts with what the crop, see NOTE [No negative low padding], takes away again.
+    crop = tuple((min(low, 0), 0) for low, _ in padding)
+    padding = [(max(low, 0), high) for low, high in padding]
+    dx = lax.conv_general_dilated(
         dy,
         lax.rev(w, w_spec[2:]),
         (1,) * config.spatial_rank,
@@ -67,6 +77,7 @@ def conv_dgrad(
         precision=precision,
         preferred_element_type=preferred_element_type,
     )
+    return _crop_low(dx, x_spec, crop)[0]
 
 
 def conv_wgrad(
@@ -93,6 +104,7 @@ def conv_wgrad(
         kernel = dilated(w_shape[w_spec[2 + axis]], dilation)
         spread = (dy.shape[y_spec[2 + axis]] - 1) * stride + 1
         padding.append((low, kernel - 1 + spread - x.shape[x_spec[2 + axis]] - low))
+    x, padding = _crop_low(x, x_spec, padding)
     batch_groups = feature_groups = 1
     if config.groups > 1 and grouping == "batch":
         batch_groups = config.groups
@@ -113,6 +125,18 @@ def conv_wgrad(
         precision=precision,
         preferred_element_type=preferred_element_type,
     )
+
+
+def _crop_low(
+    array: Array, spec: tuple[int, ...], padding: Sequence[tuple[int, int]]
+) -> tuple[Array, list[tuple[int, int]]]:
+    """Takes a negative low padding off the spatial axes: (the rest of the array, the other padding)."""
+    if any(low < 0 for low, _ in padding):
+        amounts = [(0, 0, 0)] * array.ndim
+        for axis, (low, _) in zip(spec[2:], padding, strict=True):
+            amounts[axis] = (min(low, 0), 0, 0)
+        array = lax.pad(array, np.zeros((), array.dtype), amounts)
+    return array, [(max(low, 0), high) for low, high in padding]
 
 
 def swap_channels(spec: tuple[int, ...]) -> tuple[int, ...]:

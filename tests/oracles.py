@@ -8,6 +8,7 @@ tap is one matrix product per group.
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 
@@ -50,10 +51,14 @@ def conv_wgrad(x, dy, w_shape, *, strides, padding, dilation, groups):
             gradient = dy[(slice(None), o, *window)]
             dw[(o, slice(None), *tap)] += np.einsum(
                 "ncp,nop->oc",
-                image.reshape(*image.shape[:2], -1),
-                gradient.reshape(*gradient.shape[:2], -1),
+                _flat(image),
+                _flat(gradient),
             )
     return dw
+
+
+def _flat(array):
+    return array.reshape(*array.shape[:2], math.prod(array.shape[2:]))
 
 
 def _f64(array):

@@ -1,0 +1,144 @@
+// The convolution handlers: checks, what needs no library, and errors as values. See handlers.h.
+
+#include "common/conv.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <new>
+
+#include "common/error.h"
+#include "cpu/conv_plan.h"
+#include "cpu/handlers.h"
+#include "cpu/parallel_for.h"
+#include "oneapi/dnnl/dnnl.hpp"
+
+namespace jax_convgrad {
+namespace {
+
+// Row-major strides of w's logical shape, in the order of w_spec.
+std::array<int64_t, kMaxSpatialAxes + 2> WeightsStrides(const ffi::AnyBuffer& w,
+                                                        const ConvConfig& config) {
+  const ffi::Span<const int64_t> dims = w.dimensions();
+  std::array<int64_t, kMaxSpatialAxes + 2> logical{}, strides{};
+  int64_t stride = 1;
+  for (size_t axis = dims.size(); axis-- > 0;) {
+    logical[axis] = stride;
+    stride *= dims[axis];
+  }
+  for (size_t i = 0; i < dims.size(); ++i) {
+    strides[i] = logical[static_cast<size_t>(config.w_spec[i])];
+  }
+  return strides;
+}
+
+// oneDNN's kernels keep sizes in 32 bits and do not check what they are given.
+ffi::Error CheckFitsOnednn(ConvKind kind, const ConvGeometry& g) {
+  int64_t most = std::max({g.batch, g.in_channels, g.out_channels});
+  for (int axis = 0; axis < g.spatial; ++axis) {
+    most = std::max({most, g.in[axis] + g.padding_low[axis] + g.padding_high[axis],
+                     g.out[axis] * g.strides[axis], g.strides[axis], g.WindowSize(axis)});
+  }
+  if (most <= std::numeric_limits<int32_t>::max()) return ffi::Error::Success();
+  return Unimplemented(ConvName(kind), ": a size of ", most, " is more than oneDNN can count (",
+                       g.ToString(), ")");
+}
+
+ffi::ErrorCode CodeOf(dnnl_status_t status) {
+  switch (status) {
+    case dnnl_out_of_memory:
+      return ffi::ErrorCode::kResourceExhausted;
+    case dnnl_unimplemented:
+      return ffi::ErrorCode::kUnimplemented;
+    default:
+      return ffi::ErrorCode::kInternal;
+  }
+}
+
+ffi::Error RunChecked(ConvKind kind, ffi::ThreadPool& pool, const ConvConfig& config,
+                      const ConvGeometry& geometry, const ffi::AnyBuffer& x,
+                      const ffi::AnyBuffer& w, const ffi::AnyBuffer& y) {
+  const ffi::AnyBuffer& operand = kind == ConvKind::kDgrad ? y : x;
+  const ffi::AnyBuffer& result = kind == ConvKind::kFprop ? y : kind == ConvKind::kDgrad ? x : w;
+  try {
+    const std::shared_ptr<const ConvPlan> plan =
+        ConvPlan::Get({kind, geometry, operand.element_type(), result.element_type(),
+                       WeightsStrides(w, config), NumThreads(pool)});
+    plan->Run(pool, x.untyped_data(), w.untyped_data(), y.untyped_data());
+    return ffi::Error::Success();
+  } catch (const dnnl::error& error) {
+    return ffi::Error(CodeOf(error.status), Text(ConvName(kind), ": oneDNN: ", error.message, " (",
+                                                 geometry.ToString(), ")"));
+  } catch (const std::bad_alloc&) {
+    return ffi::Error(ffi::ErrorCode::kResourceExhausted,
+                      Text(ConvName(kind), ": no memory (", geometry.ToString(), ")"));
+  } catch (const std::exception& error) {
+    return ffi::Error(ffi::ErrorCode::kInternal,
+                      Text(ConvName(kind), ": ", error.what(), " (", geometry.ToString(), ")"));
+  }
+}
+
+ffi::Error RunConv(ConvKind kind, ffi::ThreadPool pool, const ConvConfig& config,
+                   const ffi::AnyBuffer& x, const ffi::AnyBuffer& w, const ffi::AnyBuffer& y) {
+  const ffi::ErrorOr<ConvGeometry> geometry = ConvGeometry::Make(kind, config, x, w, y);
+  if (geometry.has_error()) return geometry.error();
+  const ffi::Error type_error =
+      CheckConvTypes(kind, x, w, y, {ffi::DataType::F32, ffi::DataType::BF16});
+  if (type_error.failure()) return type_error;
+
+  if (x.element_count() == 0 || w.element_count() == 0 || y.element_count() == 0) {
+    // A sum over nothing. oneDNN does not take arrays without elements.
+    const ffi::AnyBuffer& result = kind == ConvKind::kFprop ? y : kind == ConvKind::kDgrad ? x : w;
+    if (result.element_count() > 0) std::memset(result.untyped_data(), 0, result.size_bytes());
+    return ffi::Error::Success();
+  }
+  const ffi::Error size_error = CheckFitsOnednn(kind, *geometry);
+  if (size_error.failure()) return size_error;
+  return RunChecked(kind, pool, config, *geometry, x, w, y);
+}
+
+ffi::Error FpropImpl(ffi::ThreadPool pool, ConvConfig config, ffi::AnyBuffer x, ffi::AnyBuffer w,
+                     ffi::Result<ffi::AnyBuffer> y) {
+  return RunConv(ConvKind::kFprop, pool, config, x, w, *y);
+}
+
+// The shape of dx does not follow from dy and w (several inputs give the same output size when the
+// stride is above 1), so it is read from the result.
+ffi::Error DgradImpl(ffi::ThreadPool pool, ConvConfig config, ffi::AnyBuffer dy, ffi::AnyBuffer w,
+                     ffi::Result<ffi::AnyBuffer> dx) {
+  return RunConv(ConvKind::kDgrad, pool, config, *dx, w, dy);
+}
+
+ffi::Error WgradImpl(ffi::ThreadPool pool, ConvConfig config, ffi::AnyBuffer x, ffi::AnyBuffer dy,
+                     ffi::Result<ffi::AnyBuffer> dw) {
+  return RunConv(ConvKind::kWgrad, pool, config, x, *dw, dy);
+}
+
+}  // namespace
+}  // namespace jax_convgrad
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ConvFprop, jax_convgrad::FpropImpl,
+                              ::xla::ffi::Ffi::Bind()
+                                  .Ctx<::xla::ffi::ThreadPool>()
+                                  .Attrs<::jax_convgrad::ConvConfig>()
+                                  .Arg<::xla::ffi::AnyBuffer>()    // x
+                                  .Arg<::xla::ffi::AnyBuffer>()    // w
+                                  .Ret<::xla::ffi::AnyBuffer>());  // y
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ConvDgrad, jax_convgrad::DgradImpl,
+                              ::xla::ffi::Ffi::Bind()
+                                  .Ctx<::xla::ffi::ThreadPool>()
+                                  .Attrs<::jax_convgrad::ConvConfig>()
+                                  .Arg<::xla::ffi::AnyBuffer>()    // dy
+                                  .Arg<::xla::ffi::AnyBuffer>()    // w
+                                  .Ret<::xla::ffi::AnyBuffer>());  // dx
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ConvWgrad, jax_convgrad::WgradImpl,
+                              ::xla::ffi::Ffi::Bind()
+                                  .Ctx<::xla::ffi::ThreadPool>()
+                                  .Attrs<::jax_convgrad::ConvConfig>()
+                                  .Arg<::xla::ffi::AnyBuffer>()    // x
+                                  .Arg<::xla::ffi::AnyBuffer>()    // dy
+                                  .Ret<::xla::ffi::AnyBuffer>());  // dw

@@ -1,0 +1,66 @@
+#ifndef JAX_CONVGRAD_CPU_CONV_PLAN_H_
+#define JAX_CONVGRAD_CPU_CONV_PLAN_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/conv.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jax_convgrad {
+
+// Everything that decides how a convolution is run.
+struct ConvProblem {
+  ConvKind kind;
+  ConvGeometry geometry;
+  ::xla::ffi::DataType operand_type;
+  ::xla::ffi::DataType result_type;
+  // Strides of w or dw in elements: output channel, input channel, spatial axes.
+  std::array<int64_t, kMaxSpatialAxes + 2> w_strides;
+  int64_t threads;
+
+  // All fields as numbers: equal exactly for equal problems.
+  std::vector<int64_t> Key() const;
+};
+
+// A convolution made ready for oneDNN: cut into pieces, with the primitives that run them.
+// Immutable, so any number of threads can run one plan at the same time.
+//
+// oneDNN runs single-threaded, on pieces, in XLA's own threads: it has no way to use XLA's pool,
+// and a second pool of threads beside it would fight it for the processors. All results are the
+// same bits at every call: which piece is added to which sum depends on the problem, never on
+// timing.
+class ConvPlan {
+ public:
+  // The plan for a problem, from a bounded cache or newly made. Throws dnnl::error and
+  // std::bad_alloc.
+  static std::shared_ptr<const ConvPlan> Get(const ConvProblem& problem);
+
+  ConvPlan(const ConvPlan&) = delete;
+  ConvPlan& operator=(const ConvPlan&) = delete;
+  ~ConvPlan();
+
+  // Runs it. `x`, `w` and `y` are the arrays of those shapes, one of them the result, which is
+  // overwritten. Throws dnnl::error and std::bad_alloc.
+  void Run(::xla::ffi::ThreadPool& pool, void* x, void* w, void* y) const;
+
+ private:
+  struct Impl;
+  explicit ConvPlan(std::unique_ptr<const Impl> impl);
+  std::unique_ptr<const Impl> impl_;
+};
+
+// Whether oneDNN has a real implementation of all three operators for this type on this processor,
+// not only the slow one it keeps as a reference.
+bool OnednnSupports(::xla::ffi::DataType type);
+
+// Version of the oneDNN library that was loaded, "3.2.0".
+std::string OnednnVersion();
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CPU_CONV_PLAN_H_

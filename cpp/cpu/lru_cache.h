@@ -1,0 +1,58 @@
+#ifndef JAX_CONVGRAD_CPU_LRU_CACHE_H_
+#define JAX_CONVGRAD_CPU_LRU_CACHE_H_
+
+#include <cstddef>
+#include <iterator>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+namespace jax_convgrad {
+
+// A bounded map of shared, immutable values that forgets the entry not used for the longest time.
+// Its lock is held only to look up and to insert; a value that is being dropped lives on for as
+// long as somebody uses it, and is destroyed outside the lock.
+template <typename Key, typename Value, typename Hash>
+class LruCache {
+ public:
+  explicit LruCache(size_t capacity) : capacity_(capacity) {}
+
+  // The value stored under `key`, or null.
+  std::shared_ptr<const Value> Find(const Key& key) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = index_.find(key);
+    if (found == index_.end()) return nullptr;
+    entries_.splice(entries_.begin(), entries_, found->second);
+    return found->second->second;
+  }
+
+  // Stores `value` and returns what is stored under `key` afterwards: the earlier value if another
+  // thread was faster.
+  std::shared_ptr<const Value> Insert(const Key& key, std::shared_ptr<const Value> value) {
+    std::list<Entry> dropped;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = index_.find(key);
+    if (found != index_.end()) return found->second->second;
+    entries_.emplace_front(key, std::move(value));
+    index_.emplace(key, entries_.begin());
+    if (entries_.size() > capacity_) {
+      index_.erase(entries_.back().first);
+      dropped.splice(dropped.begin(), entries_, std::prev(entries_.end()));
+    }
+    return entries_.front().second;
+  }
+
+ private:
+  using Entry = std::pair<Key, std::shared_ptr<const Value>>;
+
+  const size_t capacity_;
+  std::mutex mutex_;
+  std::list<Entry> entries_;  // most recently used first
+  std::unordered_map<Key, typename std::list<Entry>::iterator, Hash> index_;
+};
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CPU_LRU_CACHE_H_

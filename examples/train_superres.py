@@ -1,0 +1,446 @@
+"""Trains a small convolutional decoder for 2x super-resolution on real photographs.
+
+    python examples/train_superres.py --quick     # under a minute on two cores
+    python examples/train_superres.py             # some minutes, sharper
+
+The photographs are the two that ship with scikit-learn. A strip of each is held out: the network
+never sees it, and the figures and the picture at the end are of that strip alone. The network adds
+its output to the bicubic enlargement, so it has to find what bicubic interpolation loses.
+
+The same model is written once, over a module that has `conv_general_dilated` and `conv_transpose`:
+`jax_convgrad` for training, and `jax.lax` for the comparison of step times. Nothing else differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_convgrad
+
+SCALE = 2
+HELD_OUT = slice(256, 352)  # columns of both photographs
+EVAL_SIZE = 96
+PHOTOGRAPHS = ("china.jpg", "flower.jpg")
+DIMENSIONS = ("NHWC", "HWIO", "NHWC")
+
+Params = dict[str, jax.Array]
+Model = Callable[[Params, jax.Array], jax.Array]
+
+
+# --- Data ----------------------------------------------------------------------------------------
+
+
+class Region(NamedTuple):
+    """A part of a photograph and its half-sized copy, RGB in [0, 1]."""
+
+    high: np.ndarray
+    low: np.ndarray
+
+
+def shrink(high: np.ndarray) -> np.ndarray:
+    """Half the size, antialiased, and rounded to the 256 levels of an image file."""
+    height, width, channels = high.shape
+    shape = (height // SCALE, width // SCALE, channels)
+    low = jax.image.resize(high, shape, method="cubic", antialias=True)
+    return np.asarray(jnp.round(jnp.clip(low, 0, 1) * 255) / 255)
+
+
+def enlarge(low: jax.Array) -> jax.Array:
+    """Bicubic interpolation to twice the size: what the network has to beat."""
+    n, height, width, channels = low.shape
+    return jax.image.resize(low, (n, height * SCALE, width * SCALE, channels), method="cubic")
+
+
+def load_photographs() -> tuple[list[Region], Region]:
+    """The regions to train on, and the held-out patches as one batch.
+
+    The strip is cut out before anything is made smaller: no pixel of it leaks into training.
+    """
+    from sklearn.datasets import load_sample_image
+
+    training, patches = [], []
+    for name in PHOTOGRAPHS:
+        photograph = load_sample_image(name).astype(np.float32) / 255
+        rows = photograph.shape[0] // SCALE * SCALE
+        photograph = photograph[:rows]
+        for columns in (slice(0, HELD_OUT.start), slice(HELD_OUT.stop, None)):
+            high = photograph[:, columns]
+            training.append(Region(high, shrink(high)))
+        strip = photograph[:, HELD_OUT]
+        for top in range(rows % EVAL_SIZE, rows, EVAL_SIZE):
+            patches.append(strip[top : top + EVAL_SIZE])
+    high = np.stack(patches)
+    return training, Region(high, np.stack([shrink(patch) for patch in high]))
+
+
+def batches(
+    regions: list[Region], size: int, patch: int, rng: np.random.Generator
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Endless batches of random patches, turned and mirrored at random: (low, high)."""
+    areas = np.array([region.low.shape[0] * region.low.shape[1] for region in regions], np.float64)
+    while True:
+        lows, highs = [], []
+        for index in rng.choice(len(regions), size, p=areas / areas.sum()):
+            region = regions[index]
+            top = rng.integers(region.low.shape[0] - patch + 1)
+            left = rng.integers(region.low.shape[1] - patch + 1)
+            low = region.low[top : top + patch, left : left + patch]
+            top, left, side = top * SCALE, left * SCALE, patch * SCALE
+            high = region.high[top : top + side, left : left + side]
+            turns, mirror = rng.integers(4), rng.integers(2)
+            low, high = (np.rot90(image, turns) for image in (low, high))
+            lows.append(low[:, ::-1] if mirror else low)
+            highs.append(high[:, ::-1] if mirror else high)
+        yield np.stack(lows), np.stack(highs)
+
+
+# --- Model ---------------------------------------------------------------------------------------
+
+
+def init_params(rng: np.random.Generator, body: str, blocks: int, width: int) -> Params:
+    """He-normal weights and zero biases."""
+    params: dict[str, np.ndarray] = {}
+
+    def layer(name: str, size: int, inputs: int, outputs: int, gain: float = 1.0) -> None:
+        shape = (size, size, inputs, outputs)
+        deviation = gain * math.sqrt(2 / (size * size * inputs))
+        params[f"{name}_w"] = rng.normal(0, deviation, shape).astype(np.float32)
+        params[f"{name}_b"] = np.zeros(outputs, np.float32)
+
+    layer("head", 3, 3, width)
+    for index in range(blocks):
+        if body == "depthwise":
+            layer(f"block{index}_spatial", 7, 1, width)
+            layer(f"block{index}_wide", 1, width, 2 * width)
+            layer(f"block{index}_narrow", 1, 2 * width, width, gain=0.1)
+        else:
+            layer(f"block{index}_first", 3, width, width)
+            layer(f"block{index}_second", 3, width, width, gain=0.1)
+    # Each output pixel of a 4x4 kernel with stride 2 is reached by 2x2 of its taps.
+    layer("up", 4, width, width, gain=2.0)
+    layer("tail", 3, width, 3, gain=0.05)
+    return {name: jnp.asarray(value) for name, value in params.items()}
+
+
+def make_model(layers: ModuleType, body: str, blocks: int) -> Model:
+    """The network over `layers`, which is `jax_convgrad` or `jax.lax`.
+
+    `plain` blocks are those of EDSR: two 3x3 convolutions and a shortcut. `depthwise` blocks are
+    those of ConvNeXt: a 7x7 convolution for each channel alone, then two 1x1 convolutions.
+    """
+
+    def conv(params: Params, name: str, x: jax.Array, groups: int = 1) -> jax.Array:
+        y = layers.conv_general_dilated(
+            x,
+            params[f"{name}_w"],
+            (1, 1),
+            "SAME",
+            dimension_numbers=DIMENSIONS,
+            feature_group_count=groups,
+        )
+        return y + params[f"{name}_b"]
+
+    def up(params: Params, x: jax.Array) -> jax.Array:
+        y = layers.conv_transpose(
+            x, params["up_w"], (SCALE, SCALE), "SAME", dimension_numbers=DIMENSIONS
+        )
+        return y + params["up_b"]
+
+    def block(params: Params, name: str, x: jax.Array) -> jax.Array:
+        if body == "depthwise":
+            y = conv(params, f"{name}_spatial", x, groups=x.shape[-1])
+            y = jax.nn.relu(conv(params, f"{name}_wide", y))
+            return x + conv(params, f"{name}_narrow", y)
+        y = jax.nn.relu(conv(params, f"{name}_first", x))
+        return x + conv(params, f"{name}_second", y)
+
+    def model(params: Params, low: jax.Array) -> jax.Array:
+        x = conv(params, "head", low - 0.5)
+        for index in range(blocks):
+            x = block(params, f"block{index}", x)
+        x = jax.nn.relu(up(params, x))
+        return enlarge(low) + conv(params, "tail", x)
+
+    return model
+
+
+# --- Training ------------------------------------------------------------------------------------
+
+
+class State(NamedTuple):
+    """The parameters and Adam's moments."""
+
+    params: Params
+    mean: Params
+    square: Params
+    step: jax.Array
+
+
+def init_state(params: Params) -> State:
+    """Adam before its first step."""
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    return State(params, zeros, zeros, jnp.zeros((), jnp.int32))
+
+
+def make_step(model: Model, rate: float, steps: int) -> Callable[..., tuple[State, jax.Array]]:
+    """One step of Adam on the mean absolute error; the learning rate falls along a cosine."""
+
+    def loss_of(params: Params, low: jax.Array, high: jax.Array) -> jax.Array:
+        return jnp.mean(jnp.abs(model(params, low) - high))
+
+    @jax.jit
+    def step(state: State, low: jax.Array, high: jax.Array) -> tuple[State, jax.Array]:
+        loss, gradients = jax.value_and_grad(loss_of)(state.params, low, high)
+        count = state.step + 1
+        progress = jnp.minimum(count / steps, 1.0)
+        now = rate * (0.02 + 0.98 * 0.5 * (1 + jnp.cos(jnp.pi * progress)))
+        now = now * jnp.minimum(count / 20, 1.0)
+        mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state.mean, gradients)
+        square = jax.tree.map(lambda s, g: 0.99 * s + 0.01 * g * g, state.square, gradients)
+        now = now * jnp.sqrt(1 - 0.99**count) / (1 - 0.9**count)
+        params = jax.tree.map(
+            lambda p, m, s: p - now * m / (jnp.sqrt(s) + 1e-8), state.params, mean, square
+        )
+        return State(params, mean, square, count), loss
+
+    return step
+
+
+def train(
+    step: Callable[..., tuple[State, jax.Array]],
+    state: State,
+    data: Iterator[tuple[np.ndarray, np.ndarray]],
+    steps: int,
+) -> tuple[State, list[float], list[float]]:
+    """Trains with a progress bar. Returns the losses, and bicubic's error on the same patches."""
+    from tqdm import tqdm
+
+    bicubic_error = jax.jit(lambda low, high: jnp.mean(jnp.abs(enlarge(low) - high)))
+    losses, baseline = [], []
+    with tqdm(total=steps, unit="step", dynamic_ncols=True, desc="training") as bar:
+        for index in range(steps):
+            low, high = next(data)
+            state, loss = step(state, low, high)
+            losses.append(float(loss))
+            baseline.append(float(bicubic_error(low, high)))
+            if (index + 1) % 10 == 0 or index + 1 == steps:
+                bar.set_postfix_str(
+                    f"loss {statistics.fmean(losses[-50:]):.5f} "
+                    f"(bicubic {statistics.fmean(baseline[-50:]):.5f})",
+                    refresh=False,
+                )
+            bar.update()
+    return state, losses, baseline
+
+
+def compare_steps(
+    steppers: dict[str, Callable[..., tuple[State, jax.Array]]],
+    state: State,
+    batch: tuple[np.ndarray, np.ndarray],
+    rounds: int,
+) -> tuple[dict[str, float], float]:
+    """Median seconds of one training step of each, measured in turn on the same batch and state.
+
+    Returns with them how far the gradients of the two lie apart, relative to their norm.
+    """
+    low, high = map(jnp.asarray, batch)
+    gradients = {}
+    for name, step in steppers.items():
+        after, _ = step(state, low, high)  # compiles
+        moved = jax.tree.map(lambda new, old: new - 0.9 * old, after.mean, state.mean)
+        gradients[name] = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(moved)])
+    times: dict[str, list[float]] = {name: [] for name in steppers}
+    for _ in range(rounds):
+        for name, step in steppers.items():
+            started = time.perf_counter()
+            jax.block_until_ready(step(state, low, high))
+            times[name].append(time.perf_counter() - started)
+    first, *others = gradients.values()
+    apart = [jnp.linalg.norm(other - first) / jnp.linalg.norm(first) for other in others]
+    medians = {name: statistics.median(samples) for name, samples in times.items()}
+    return medians, float(max(apart, default=0.0))
+
+
+# --- Evaluation ----------------------------------------------------------------------------------
+
+
+def psnr(image: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Peak signal-to-noise ratio of each image of a batch, in decibels."""
+    error = np.mean(np.square(np.clip(image, 0, 1) - target, dtype=np.float64), axis=(1, 2, 3))
+    return -10 * np.log10(np.maximum(error, 1e-12))
+
+
+def draw(
+    path: pathlib.Path, bicubic: np.ndarray, result: np.ndarray, target: np.ndarray, rows: int
+) -> None:
+    """Input, result and target side by side, for the patches that are hardest to enlarge."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    before, after = psnr(bicubic, target), psnr(result, target)
+    hardest = np.argsort(before)[:rows]
+    figure = Figure(figsize=(8.4, 2.95 * len(hardest) + 0.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(hardest), 3, squeeze=False)
+    for row, index in zip(axes, hardest, strict=True):
+        columns = (
+            (f"input, enlarged: {before[index]:.2f} dB", bicubic),
+            (f"result: {after[index]:.2f} dB ({after[index] - before[index]:+.2f})", result),
+            ("target", target),
+        )
+        for axis, (title, images) in zip(row, columns, strict=True):
+            axis.imshow(np.clip(images[index], 0, 1), interpolation="nearest")
+            axis.set_title(title, fontsize=10)
+            axis.axis("off")
+    figure.suptitle("Held-out patches: bicubic enlargement, network, original", fontsize=11)
+    figure.savefig(path, dpi=100)
+
+
+# --- Main ----------------------------------------------------------------------------------------
+
+
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a run of under a minute")
+    parser.add_argument("--steps", type=int, help="training steps (3000, or 250 with --quick)")
+    parser.add_argument("--batch", type=int, default=16, help="patches per step (16)")
+    parser.add_argument("--patch", type=int, default=24, help="side of the small patches (24)")
+    parser.add_argument("--width", type=int, default=32, help="channels (32)")
+    parser.add_argument("--blocks", type=int, default=4, help="residual blocks (4)")
+    parser.add_argument(
+        "--body", choices=("plain", "depthwise"), default="plain", help="kind of residual block"
+    )
+    parser.add_argument(
+        "--layers",
+        choices=("ours", "lax", "both"),
+        default="both",
+        help="train with jax_convgrad, with plain lax, or (default) with jax_convgrad and measure "
+        "the step time of both",
+    )
+    parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate (0.002)")
+    parser.add_argument("--rounds", type=int, help="timed steps of each (15, or 7 with --quick)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and patches (0)")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("superres"), help="folder")
+    arguments = parser.parse_args(argv)
+    arguments.steps = arguments.steps or (250 if arguments.quick else 3000)
+    arguments.rounds = arguments.rounds or (7 if arguments.quick else 15)
+    if min(arguments.steps, arguments.batch, arguments.width, arguments.blocks) < 1:
+        parser.error("--steps, --batch, --width and --blocks must be at least 1")
+    if not 4 <= arguments.patch <= 100:
+        parser.error("--patch must be between 4 and 100")
+    return arguments
+
+
+def require(*modules: str) -> None:
+    """Says what to install, before anything is computed."""
+    import importlib.util
+
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        names = " ".join({"sklearn": "scikit-learn"}.get(name, name) for name in missing)
+        sys.exit(f"this example needs {names}: pip install {names}")
+
+
+def main(argv: list[str] | None = None) -> dict[str, Any]:
+    """Trains, evaluates, compares and reports. Returns the figures."""
+    arguments = parse_arguments(argv)
+    require("sklearn", "matplotlib", "tqdm")
+    started = time.perf_counter()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(arguments.seed)
+    training, held_out = load_photographs()
+    data = batches(training, arguments.batch, arguments.patch, rng)
+
+    modules = {"ours": ("jax_convgrad", jax_convgrad), "lax": ("lax", jax.lax)}
+    names = ("ours", "lax") if arguments.layers == "both" else (arguments.layers,)
+    models, steppers = {}, {}
+    for key in names:
+        name, layers = modules[key]
+        models[name] = make_model(layers, arguments.body, arguments.blocks)
+        steppers[name] = make_step(models[name], arguments.rate, arguments.steps)
+    trained_with = modules[names[0]][0]
+
+    params = init_params(rng, arguments.body, arguments.blocks, arguments.width)
+    count = sum(value.size for value in params.values())
+    print(
+        f"{count:,} parameters, {arguments.blocks} {arguments.body} blocks of {arguments.width} "
+        f"channels; batches of {arguments.batch} patches, {arguments.patch}x{arguments.patch} to "
+        f"{arguments.patch * SCALE}x{arguments.patch * SCALE}; layers of {trained_with}"
+    )
+    state, losses, baseline = train(
+        steppers[trained_with], init_state(params), data, arguments.steps
+    )
+
+    low = jnp.asarray(held_out.low)
+    bicubic = np.asarray(enlarge(low))
+    result = np.asarray(jax.jit(models[trained_with])(state.params, low))
+    before, after = psnr(bicubic, held_out.high), psnr(result, held_out.high)
+    picture = arguments.out / "superres.png"
+    draw(picture, bicubic, result, held_out.high, rows=4)
+
+    times, difference = compare_steps(steppers, state, next(data), arguments.rounds)
+
+    window = max(1, min(50, arguments.steps // 4))
+    mean = statistics.fmean
+    summary = {
+        "steps": arguments.steps,
+        "layers": trained_with,
+        "body": arguments.body,
+        "loss_first": mean(losses[:window]),
+        "loss_last": mean(losses[-window:]),
+        "bicubic_loss_first": mean(baseline[:window]),
+        "bicubic_loss_last": mean(baseline[-window:]),
+        "psnr_bicubic": float(before.mean()),
+        "psnr_model": float(after.mean()),
+        "psnr_gain": float((after - before).mean()),
+        "held_out_patches": len(before),
+        "held_out_patches_better": int((after > before).sum()),
+        "step_seconds": times,
+        "step_rounds": arguments.rounds,
+        "gradient_difference": difference,
+        "seconds": time.perf_counter() - started,
+        "picture": str(picture),
+    }
+    (arguments.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    report(summary)
+    return summary
+
+
+def report(summary: dict[str, Any]) -> None:
+    """Prints the figures."""
+    print(
+        f"loss (mean absolute error): {summary['loss_first']:.5f} at first, "
+        f"{summary['loss_last']:.5f} at the end; bicubic on the same patches "
+        f"{summary['bicubic_loss_first']:.5f} and {summary['bicubic_loss_last']:.5f}"
+    )
+    print(
+        f"held-out PSNR: bicubic {summary['psnr_bicubic']:.2f} dB, "
+        f"network {summary['psnr_model']:.2f} dB ({summary['psnr_gain']:+.2f}), better on "
+        f"{summary['held_out_patches_better']} of {summary['held_out_patches']} patches"
+    )
+    times = summary["step_seconds"]
+    text = ", ".join(f"{name} {1e3 * value:.1f} ms" for name, value in times.items())
+    if len(times) == 2:
+        ours, lax = times["jax_convgrad"], times["lax"]
+        text += f": {lax / ours:.2f} times as fast as lax; their gradients differ by "
+        text += f"{summary['gradient_difference']:.0e} of the norm"
+    print(f"training step (median of {summary['step_rounds']}, in turn): {text}")
+    print(f"wrote {summary['picture']} and summary.json; {summary['seconds']:.0f} s in all")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""The benchmark: `python -m jax_convgrad bench`.
+
+One run times the same passes of the same layers in several forms (this package, lax, the best form
+in pure JAX, PyTorch), interleaved and by one method, and states the error of every result beside
+its time.
+
+    cases.py     what is timed: layers, read from JSON
+    forms.py     who computes it: one small class for each form
+    float64.py   what the right answer is
+    timing.py    how it is timed
+    report.py    table, Markdown, JSON, chart
+    cli.py       the command line
+"""

@@ -1,0 +1,92 @@
+"""The right answer: every pass of a layer in float64, with NumPy alone.
+
+One matrix product for each tap of the kernel, which shares nothing with the programs that are
+timed, and which BLAS makes fast enough for full-sized layers (XLA's own float64 convolution on a
+CPU is a plain loop). The tests hold it against lax.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from jax_convgrad.bench.cases import Case
+
+Array = npt.NDArray[np.float64]
+
+# Multiply-adds that are done in about two seconds on two cores. Larger layers are checked on a
+# smaller batch.
+MAX_MACS = 20_000_000_000
+
+
+def affordable_batch(case: Case) -> int:
+    """The largest batch size at which the reference stays within MAX_MACS, at least 1."""
+    return max(1, min(case.n, MAX_MACS // max(1, case.macs // case.n)))
+
+
+def passes(case: Case, x: Array, w: Array, dy: Array) -> dict[str, Array]:
+    """The output and all gradients, channels last, weights as (spatial, in / groups, out)."""
+    x, w, dy = (np.asarray(a, np.float64) for a in (x, w, dy))
+    y, dx, dw = np.zeros(dy.shape), np.zeros(x.shape), np.zeros(w.shape)
+    groups = case.groups
+    for tap, near, far in _taps(case):
+        # `near` selects from the input and `far` from the output the elements that this tap
+        # connects. A transposed convolution as JAX has it does not turn its kernel round: see
+        # _taps.
+        w_tap = _group_weights(w[tap], groups)
+        x_rows, dy_rows = _group_rows(x[near], groups), _group_rows(dy[far], groups)
+        y[far] += _ungroup_rows(x_rows @ w_tap, y[far].shape)
+        dx[near] += _ungroup_rows(dy_rows @ w_tap.transpose(0, 2, 1), dx[near].shape)
+        dw[tap] += _ungroup_weights(x_rows.transpose(0, 2, 1) @ dy_rows)
+    db = dy.sum(axis=tuple(range(dy.ndim - 1)))
+    return {"y": y, "dx": dx, "dw": dw, "db": db}
+
+
+def _taps(case: Case) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
+    """For each kernel element: the slices of the layer's input and output that it connects.
+
+    With i an index of the strided side and o one of the dense side, tap t connects o = i * s - p +
+    t * d. The dense side is the input of a convolution and the output of a transposed one.
+    lax.conv_transpose applies its kernel as lax.conv does, to the dilated input, so its element e
+    is the tap k - 1 - e of the convolution whose adjoint it is.
+    """
+    strided = case.spatial if case.transposed else case.out_spatial
+    dense = case.out_spatial if case.transposed else case.spatial
+    for tap in itertools.product(*map(range, case.kernel)):
+        few, many = [slice(None)], [slice(None)]
+        for axis, t in enumerate(tap):
+            s = case.stride[axis]
+            offset = t * case.dilation[axis] - case.padding[axis]
+            first = max(0, -(offset // s))
+            last = min(strided[axis] - 1, (dense[axis] - 1 - offset) // s)
+            if last < first:
+                break
+            few.append(slice(first, last + 1))
+            many.append(slice(first * s + offset, last * s + offset + 1, s))
+        else:
+            if case.transposed:
+                element = tuple(k - 1 - t for k, t in zip(case.kernel, tap, strict=True))
+                yield element, tuple(few), tuple(many)
+            else:
+                yield tap, tuple(many), tuple(few)
+
+
+def _group_rows(a: Array, groups: int) -> Array:
+    """(n, spatial, c) to (groups, rows, c / groups)."""
+    return a.reshape(-1, groups, a.shape[-1] // groups).transpose(1, 0, 2)
+
+
+def _ungroup_rows(a: Array, shape: tuple[int, ...]) -> Array:
+    return a.transpose(1, 0, 2).reshape(shape)
+
+
+def _group_weights(w: Array, groups: int) -> Array:
+    """(in / groups, out) to (groups, in / groups, out / groups)."""
+    return w.reshape(w.shape[0], groups, -1).transpose(1, 0, 2)
+
+
+def _ungroup_weights(w: Array) -> Array:
+    return w.transpose(1, 0, 2).reshape(w.shape[1], -1)

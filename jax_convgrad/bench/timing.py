@@ -1,0 +1,266 @@
+"""How the forms are timed: one method for all of them, interleaved in one run.
+
+Every form of a pass is compiled and warmed up, and checked against float64, before anything is
+timed. Then, round by round, each form gives one sample in turn, in an order that rotates. A sample
+is
+
+1. a pause, in which the worker threads of the form before go to sleep (an OpenMP pool spins for a
+   while),
+2. one call that is not timed, which wakes this form's own threads and leaves the caches as this
+   form leaves them,
+3. a batch of calls long enough for the clock, timed together.
+
+The calls of a batch go through several copies of the inputs in turn, as many as it takes to exceed
+the last-level cache (within limits), so that no form reads its operands from a cache that its own
+last call filled. On a CPU every call is waited for. On a GPU the calls of a batch are enqueued one
+after the other and waited for once at the end, so that the time is the device's as long as a call
+takes longer than to enqueue it.
+
+The figures are the median over the rounds and the quartiles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import math
+import pathlib
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_convgrad.bench import float64
+from jax_convgrad.bench.cases import Case
+from jax_convgrad.bench.forms import RESULTS, Form, Inputs, Runner
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """The settings of a run."""
+
+    rounds: int = 9
+    min_rounds: int = 3
+    sample_seconds: float = 0.010
+    pause_seconds: float = 0.005
+    # A form this slow stops after min_rounds samples: lax takes seconds for some gradients.
+    form_seconds: float = 4.0
+    max_repeats: int = 1000
+    max_input_sets: int = 16
+    max_input_bytes: int = 512 * 2**20
+    seed: int = 0
+
+
+@dataclasses.dataclass
+class Result:
+    """One form's figures for one pass of one case. Times are in seconds."""
+
+    case: Case
+    pass_: str
+    form: str
+    samples: list[float] = dataclasses.field(default_factory=list)
+    repeats: int = 0
+    input_sets: int = 0
+    error: float | None = None
+    error_batch: int | None = None
+    variant: str = ""
+    # Why there is no time: "-" in the tables when the form does not exist here, "failed" when it
+    # broke.
+    absent: str | None = None
+    failure: str | None = None
+
+    @property
+    def median(self) -> float | None:
+        """The median of the samples."""
+        return statistics.median(self.samples) if self.samples else None
+
+    @property
+    def quartiles(self) -> tuple[float, float] | None:
+        """The first and the third quartile of the samples."""
+        if not self.samples:
+            return None
+        low, high = np.percentile(self.samples, (25, 75))
+        return float(low), float(high)
+
+
+Say = Callable[[str], None]
+
+
+def run(
+    cases: Sequence[Case],
+    forms: Sequence[Form],
+    passes: Sequence[str],
+    layout: str,
+    method: Method,
+    advance: Say,
+) -> list[Result]:
+    """Times all cases. `advance` is called with a text after each pass of each case."""
+    results = []
+    for case in cases:
+        with _x64_for(case):
+            yardstick = _Yardstick(case, method.seed)
+            for pass_ in passes:
+                results += _run_pass(case, pass_, forms, layout, method, yardstick)
+                advance(f"{case.id} {pass_}")
+        gc.collect()
+    return results
+
+
+class _Yardstick:
+    """Random inputs of a case and the right answers for them."""
+
+    def __init__(self, case: Case, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.inputs = Inputs.random(case, rng)
+        self.batch = float64.affordable_batch(case)
+        self.case = case.with_batch(self.batch)
+        n = self.batch
+        self.small = Inputs(self.inputs.x[:n], self.inputs.w, self.inputs.dy[:n])
+        self.truth = float64.passes(self.case, self.small.x, self.small.w, self.small.dy)
+
+    def error(self, out: dict[str, np.ndarray]) -> float:
+        """The largest difference from float64, relative to the largest value of the truth."""
+        worst = 0.0
+        for key, value in out.items():
+            truth = self.truth[key]
+            if value.shape != truth.shape:
+                raise ValueError(f"{key} has shape {value.shape}, expected {truth.shape}")
+            difference = float(np.max(np.abs(value - truth)))
+            if math.isnan(difference):
+                return math.nan
+            worst = max(worst, difference / max(float(np.max(np.abs(truth))), 1e-300))
+        return worst
+
+
+@dataclasses.dataclass
+class _Contestant:
+    result: Result
+    runner: Runner
+    sets: list[Any]
+    repeats: int = 1
+    spent: float = 0.0
+
+
+def _run_pass(
+    case: Case,
+    pass_: str,
+    forms: Sequence[Form],
+    layout: str,
+    method: Method,
+    yardstick: _Yardstick,
+) -> list[Result]:
+    results, contestants = [], []
+    count = _input_sets(yardstick.inputs.nbytes, method)
+    for form in forms:
+        result = Result(case, pass_, form.name, input_sets=count)
+        results.append(result)
+        result.absent = form.unavailable() or form.not_applicable(case)
+        if result.absent:
+            continue
+        try:
+            contestants.append(_prepare(result, form, layout, count, yardstick, method))
+        except Exception as error:  # One form that breaks must not end the run: it is reported.
+            result.failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}"
+    for round_ in range(method.rounds):
+        turn = round_ % max(1, len(contestants))
+        for entry in contestants[turn:] + contestants[:turn]:
+            if round_ >= method.min_rounds and entry.spent > method.form_seconds:
+                continue
+            time.sleep(method.pause_seconds)
+            started = time.perf_counter()
+            entry.runner.wait(entry.runner.call(entry.sets[-1]))
+            entry.result.samples.append(_sample(entry.runner, entry.sets, entry.repeats))
+            entry.spent += time.perf_counter() - started
+    return results
+
+
+def _prepare(
+    result: Result,
+    form: Form,
+    layout: str,
+    count: int,
+    yardstick: _Yardstick,
+    method: Method,
+) -> _Contestant:
+    """Compiles, checks against float64 and warms up, and finds how many calls make a sample."""
+    case, pass_ = result.case, result.pass_
+    candidates = []
+    for runner in form.runners(case, pass_, layout):
+        first = runner.load(yardstick.inputs)
+        out = runner.call(first)
+        runner.wait(out)
+        estimate = min(_sample(runner, [first], 1) for _ in range(2))
+        if estimate < 0.1:
+            estimate = min(estimate, *(_sample(runner, [first], 1) for _ in range(3)))
+        candidates.append((estimate, runner, first, out))
+    estimate, runner, first, out = min(candidates, key=lambda entry: entry[0])
+    result.variant = runner.variant
+    if yardstick.batch < case.n:
+        (runner_small,) = [
+            r for r in form.runners(yardstick.case, pass_, layout) if r.variant == runner.variant
+        ]
+        out = runner_small.call(runner_small.load(yardstick.small))
+        result.error = yardstick.error(runner_small.fetch(out))
+        result.error_batch = yardstick.batch
+    else:
+        result.error = yardstick.error(runner.fetch(out))
+    sets = [first, *(runner.load(yardstick.inputs) for _ in range(count - 1))]
+    result.repeats = min(method.max_repeats, max(1, math.ceil(method.sample_seconds / estimate)))
+    return _Contestant(result, runner, sets, result.repeats)
+
+
+def _sample(runner: Runner, sets: Sequence[Any], repeats: int) -> float:
+    """Seconds per call over a batch of calls."""
+    each = jax.default_backend() == "cpu"
+    call, wait, count = runner.call, runner.wait, len(sets)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        started = time.perf_counter()
+        for i in range(repeats):
+            out = call(sets[i % count])
+            if each:
+                wait(out)
+        if not each:
+            wait(out)
+        return (time.perf_counter() - started) / repeats
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _input_sets(nbytes: int, method: Method) -> int:
+    """How many copies of the inputs it takes to exceed the last-level cache, within limits."""
+    wanted = math.ceil(2 * last_level_cache() / max(1, nbytes))
+    affordable = method.max_input_bytes // max(1, nbytes)
+    return max(1, min(wanted, affordable, method.max_input_sets))
+
+
+def last_level_cache() -> int:
+    """Bytes of the device's last-level cache, as far as it is known."""
+    if jax.default_backend() != "cpu":
+        return 64 * 2**20  # More than the L2 of any present GPU (H100: 50 MB).
+    sizes = [32 * 2**20]
+    for path in pathlib.Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        with contextlib.suppress(OSError, ValueError):
+            text = path.read_text().strip()
+            unit = {"K": 2**10, "M": 2**20}.get(text[-1:], 1)
+            sizes.append(int(text.rstrip("KM")) * unit)
+    return max(sizes)
+
+
+@contextlib.contextmanager
+def _x64_for(case: Case) -> Iterator[None]:
+    """float64 switched on while a float64 case runs."""
+    if case.dtype == "f64":
+        with jax.enable_x64(True):
+            yield
+    else:
+        yield
+
+
+__all__ = ["RESULTS", "Method", "Result", "last_level_cache", "run"]

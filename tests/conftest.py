@@ -1,0 +1,65 @@
+"""Set-up shared by all tests: float64 on, eight virtual CPU devices, and a random generator per test."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+
+# Read when the CPU backend starts, so it must be set before anything imports jax and uses it.
+_DEVICES = "--xla_force_host_platform_device_count=8"
+if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES}".strip()
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+import jax_convgrad  # noqa: E402
+from jax_convgrad import registry  # noqa: E402
+
+jax.config.update("jax_enable_x64", True)
+
+# A failing test says what the case is by its name; these say what the arrays are.
+np.set_printoptions(threshold=200, linewidth=120)
+
+
+def pytest_report_header() -> list[str]:
+    info = jax_convgrad.info()
+    lines = ["jax_convgrad: " + ", ".join(f"{k} {v}" for k, v in info["versions"].items())]
+    for platform, entry in info["handlers"].items():
+        found = ", ".join(f"{k} {v}" for k, v in entry["versions"].items())
+        what = f"{found}; {', '.join(entry['dtypes'])}" if entry["available"] else entry["reason"]
+        lines.append(f"jax_convgrad handlers for {platform}: {what}")
+    return lines
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes more than ten seconds")
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Seeded from the test's name, so that a test sees the same data alone, in any order, anywhere."""
+    name = request.node.nodeid.rpartition("/")[2]
+    return np.random.default_rng(zlib.crc32(name.encode()))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _bounded_memory() -> Iterator[None]:
+    """Compiled programs of one module are of no use to the next."""
+    yield
+    jax.clear_caches()
+
+
+@pytest.fixture(scope="session")
+def cpu_handlers() -> bool:
+    """Whether the compiled CPU module serves (JAX_CONVGRAD_REQUIRE_CPU=1 makes its absence an error)."""
+    return registry.handlers("cpu").reason is None
+
+
+@pytest.fixture
+def subprocess_python() -> list[str]:
+    """The command that starts this interpreter anew."""
+    return [sys.executable]

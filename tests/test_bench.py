@@ -1,0 +1,443 @@
+"""The benchmark: case files, every form against float64, what is inside a timed function, reports.
+
+How fast anything is, is the business of the benchmark's report; nothing here asserts a time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import re
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jax_convgrad.__main__ import main
+from jax_convgrad.bench import float64, forms, report, timing
+from jax_convgrad.bench.cases import (
+    PUBLISHED,
+    Case,
+    CaseError,
+    dimension_numbers,
+    load_cases,
+    parse_case,
+    published,
+)
+from jax_convgrad.bench.forms import FORMS, PASSES, RESULTS, Inputs
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+FORM_NAMES = [
+    pytest.param(
+        name, marks=pytest.mark.skipif(name == "torch" and not HAS_TORCH, reason="no PyTorch")
+    )
+    for name in FORMS
+]
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    """A case file's entry for a small layer."""
+    plain = {"name": "t", "kind": "conv", "n": 2, "cin": 4, "sp": [7, 6], "cout": 6, "k": 3}
+    return {**plain, "dt": "f32", **changes}
+
+
+SMALL = {
+    "conv-1d": entry(sp=[9]),
+    "conv-1d-dilated": entry(sp=[11], k=2, p=2, d=4),
+    "conv-2d-stride2": entry(s=2, p=1),
+    "conv-2d-unread-row": entry(sp=[8, 7], s=3),
+    "conv-2d-groups": entry(p=1, g=2),
+    "conv-2d-depthwise": entry(p=1, cout=4, g=4),
+    "conv-2d-per-axis": entry(k=[3, 2], s=[1, 2], p=[2, 0], d=[2, 1]),
+    "conv-3d": entry(sp=[4, 5, 6], p=1),
+    "conv-3d-groups": entry(sp=[4, 5, 6], p=1, g=2),
+    "convt-1d": entry(kind="convt", sp=[5], k=4, s=2, p=1),
+    "convt-2d": entry(kind="convt", k=4, s=2, p=1),
+    "convt-2d-output-padding": entry(kind="convt", k=3, s=2, p=1, op=1),
+    "convt-2d-kernel-is-stride": entry(kind="convt", k=2, s=2),
+    "convt-2d-gaps": entry(kind="convt", k=2, s=3, op=2),
+    "convt-2d-dilated": entry(kind="convt", k=3, s=2, p=2, op=1, d=2),
+    "convt-2d-common-factor": entry(kind="convt", k=[3, 2], s=[4, 2], p=[1, 0], d=[6, 1], g=2),
+    "convt-2d-groups": entry(kind="convt", k=4, s=2, p=1, g=2),
+    "convt-2d-depthwise": entry(kind="convt", k=4, s=2, p=1, cout=4, g=4),
+    "convt-3d": entry(kind="convt", sp=[3, 4, 2], k=2, s=2),
+    "convt-3d-groups-output-padding": entry(kind="convt", sp=[3, 4, 2], k=3, s=2, p=1, op=1, g=2),
+}
+SMALL_CASES = [pytest.param(parse_case(value), id=key) for key, value in SMALL.items()]
+
+
+# --- Case files ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["cpu", "gpu"])
+def test_published_layers_parse_and_differ(which: str) -> None:
+    cases = published(which)
+    assert len(cases) >= 10
+    assert len({case.label for case in cases}) == len(cases)
+    assert {case.kind for case in cases} == {"conv", "convt"}
+    assert {case.ndim for case in cases} == {1, 2, 3}
+
+
+def test_every_published_layer_is_in_a_set() -> None:
+    cases, skipped = load_cases(PUBLISHED)
+    assert not skipped
+    assert {case.label for case in cases} == {
+        case.label for which in ("cpu", "gpu") for case in published(which)
+    }
+
+
+def test_a_case_survives_the_way_through_json() -> None:
+    for case in published("all"):
+        again = parse_case(json.loads(json.dumps(case.to_json())))
+        assert again.label == case.label
+        assert (again.x_shape, again.w_shape, again.y_shape) == (
+            case.x_shape,
+            case.w_shape,
+            case.y_shape,
+        )
+
+
+def test_resize_is_listed_as_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "cases.json"
+    resize = {"name": "up", "kind": "resize", "n": 1, "c": 3, "sp": [4, 4], "out": [8, 8]}
+    path.write_text(json.dumps([entry(), {**resize, "method": "linear", "dt": "f32"}]))
+    cases, skipped = load_cases(path)
+    assert [case.name for case in cases] == ["t"]
+    assert skipped == ["resize up f32: resize is not in this version"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "text"),
+    [
+        (entry(kind="pool"), "kind must be conv or convt, got 'pool'"),
+        ({"name": "t", "kind": "conv"}, "missing n, cin, sp, cout, k, dt"),
+        (entry(pad=1), "unknown pad"),
+        (entry(dt="int8"), "dt must be one of f32, bf16, f16, f64, got 'int8'"),
+        (entry(sp=[]), "sp must list 1, 2 or 3 spatial sizes"),
+        (entry(sp=[2, 2, 2, 2]), "sp must list 1, 2 or 3 spatial sizes"),
+        (entry(k=[3]), r"k must have one entry per spatial axis \(2\)"),
+        (entry(k=0), "k must be a whole number of at least 1, got 0"),
+        (entry(s=1.5), "s must be a whole number of at least 1, got 1.5"),
+        (entry(p=-1), "p must be a whole number of at least 0, got -1"),
+        (entry(n=True), "n must be a whole number of at least 1, got True"),
+        (entry(g=4), "g = 4 does not divide cin = 4 and cout = 6"),
+        (entry(k=9), "the output would be empty"),
+        (entry(op=1), r"op \(output padding\) belongs to convt"),
+        (entry(kind="convt", s=2, op=2), "op must be below"),
+        (7, "a case is an object with named sizes, got 7"),
+    ],
+)
+def test_a_broken_case_says_what_is_wrong(broken: Any, text: str) -> None:
+    with pytest.raises(CaseError, match=text):
+        parse_case(broken)
+
+
+def test_a_broken_file_says_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(CaseError, match="cannot read the case file"):
+        load_cases(tmp_path / "none.json")
+    path = tmp_path / "cases.json"
+    path.write_text("[")
+    with pytest.raises(CaseError, match="is not JSON"):
+        load_cases(path)
+    path.write_text("{}")
+    with pytest.raises(CaseError, match="must hold a list"):
+        load_cases(path)
+
+
+# --- Numbers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", SMALL_CASES)
+def test_float64_reference_equals_lax(case: Case, rng: np.random.Generator) -> None:
+    """Two ways that share nothing: NumPy tap by tap, and lax in float64 on the definition."""
+    x, w, dy = (rng.standard_normal(s) for s in (case.x_shape, case.w_shape, case.y_shape))
+    dilated = case.stride if case.transposed else (1,) * case.ndim
+
+    def layer(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(
+            x,
+            w,
+            (1,) * case.ndim if case.transposed else case.stride,
+            forms.dilated_padding(case) if case.transposed else [(p, p) for p in case.padding],
+            lhs_dilation=dilated,
+            rhs_dilation=case.dilation,
+            dimension_numbers=dimension_numbers(case.ndim, "NHWC"),
+            feature_group_count=case.groups,
+        )
+
+    y, pull_back = jax.vjp(layer, x, w)
+    dx, dw = pull_back(dy)
+    found = float64.passes(case, x, w, dy)
+    for name, expected in {
+        "y": y,
+        "dx": dx,
+        "dw": dw,
+        "db": dy.sum((*range(dy.ndim - 1),)),
+    }.items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-12, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("name", FORM_NAMES)
+@pytest.mark.parametrize("case", SMALL_CASES)
+def test_every_form_computes_the_same(
+    case: Case, name: str, layout: str, rng: np.random.Generator
+) -> None:
+    """Small integers are exact in float32, so that any difference is a wrong index."""
+    form = FORMS[name]
+    if form.not_applicable(case):
+        assert name == "swap" and case.kind == "conv"
+        return
+    shapes = (case.x_shape, case.w_shape, case.y_shape)
+    inputs = Inputs(*(rng.integers(-3, 4, shape).astype(np.float32) for shape in shapes))
+    truth = float64.passes(case, inputs.x, inputs.w, inputs.dy)
+    for pass_ in PASSES:
+        for runner in form.runners(case, pass_, layout):
+            out = runner.call(runner.load(inputs))
+            runner.wait(out)
+            found = runner.fetch(out)
+            assert tuple(found) == RESULTS[pass_]
+            for key, value in found.items():
+                np.testing.assert_array_equal(value, truth[key], err_msg=f"{pass_} {key}")
+
+
+def test_a_smaller_batch_serves_where_the_reference_would_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = parse_case(entry(n=4))
+    monkeypatch.setattr(float64, "MAX_MACS", 2 * case.macs // case.n)
+    assert float64.affordable_batch(case) == 2
+    (result,) = run([case], ["lax"], ["dw"])
+    assert result.error_batch == 2
+    assert result.error is not None and result.error < 1e-5
+    monkeypatch.setattr(float64, "MAX_MACS", 1)
+    assert float64.affordable_batch(case) == 1
+
+
+# --- What is timed -------------------------------------------------------------------------------
+
+CONVOLUTIONS = re.compile(
+    r"= [^=]*\bconvolution\(|custom_call_target=\"(?:jax_convgrad_conv|__onednn\$conv|__cudnn\$conv)"
+)
+
+
+@pytest.mark.parametrize(("pass_", "count"), [("fprop", 1), ("dx", 1), ("dw", 1), ("dxdwdb", 2)])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("ours", "conv"), ("ours", "convt"), ("lax", "conv"), ("lax", "convt"), ("swap", "convt")],
+)
+def test_only_the_pass_asked_for_is_in_the_program(
+    name: str, kind: str, pass_: str, count: int
+) -> None:
+    case = parse_case(entry(kind=kind, sp=[12, 12], cin=8, cout=16, s=2, p=1))
+    form = FORMS[name]
+    assert isinstance(form, forms.JaxForm)
+    shapes = (case.x_shape, case.w_shape, case.y_shape)
+    arguments = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
+    program = jax.jit(form.function(case, pass_, "NHWC")).lower(*arguments).compile().as_text()
+    assert len(CONVOLUTIONS.findall(program)) == count, program
+
+
+def run(cases: list[Case], names: list[str], passes: list[str], **changes: Any) -> list[Any]:
+    settings = {"rounds": 3, "sample_seconds": 0.0, "pause_seconds": 0.0, **changes}
+    method = timing.Method(**settings)
+    told: list[str] = []
+    results = timing.run(cases, [FORMS[n] for n in names], passes, "NHWC", method, told.append)
+    assert len(told) == len(cases) * len(passes)
+    return results
+
+
+def test_samples_come_from_calls_that_go_through_the_input_sets() -> None:
+    loaded, called = [], []
+
+    class Counting(forms.LaxForm):
+        name = "counting"
+
+        def runners(self, case: Case, pass_: str, layout: str) -> list[forms.Runner]:
+            (runner,) = super().runners(case, pass_, layout)
+
+            def load(inputs: Inputs) -> Any:
+                loaded.append(runner.load(inputs))
+                return loaded[-1]
+
+            def call(arrays: Any) -> Any:
+                called.append(next(i for i, a in enumerate(loaded) if a is arrays))
+                return runner.call(arrays)
+
+            return [forms.Runner(load, call, runner.wait, runner.fetch)]
+
+    case = parse_case(entry())
+    method = timing.Method(
+        rounds=2, sample_seconds=10.0, max_repeats=6, max_input_sets=3, pause_seconds=0.0
+    )
+    (result,) = timing.run([case], [Counting()], ["dx"], "NHWC", method, lambda text: None)
+    assert len(loaded) == result.input_sets == 3
+    assert result.repeats == 6
+    assert len(result.samples) == 2
+    # Each sample: one call that is not timed on the last set, then the sets in turn.
+    assert called[-14:] == [2, 0, 1, 2, 0, 1, 2] * 2
+
+
+def test_a_slow_form_stops_after_the_least_number_of_rounds() -> None:
+    (result,) = run([parse_case(entry())], ["lax"], ["dx"], rounds=9, form_seconds=0.0)
+    assert len(result.samples) == 3
+
+
+def test_float64_cases_run_in_float64() -> None:
+    (result,) = run([parse_case(entry(dt="f64"))], ["lax"], ["dxdwdb"])
+    assert result.error is not None and result.error < 1e-13
+
+
+def test_a_wrong_result_shows_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = forms.LaxForm.function
+
+    def wrong(self: Any, case: Case, pass_: str, layout: str) -> Any:
+        fn = right(self, case, pass_, layout)
+        return lambda x, w, dy: tuple(a * 1.5 for a in fn(x, w, dy))
+
+    monkeypatch.setattr(forms.LaxForm, "function", wrong)
+    (result,) = run([parse_case(entry())], ["lax"], ["dw"])
+    assert result.error == pytest.approx(0.5, rel=1e-3)
+
+
+# --- Reports and command line --------------------------------------------------------------------
+
+
+@pytest.fixture
+def case_file(tmp_path: Path) -> Path:
+    path = tmp_path / "cases.json"
+    resize = {"name": "up", "kind": "resize", "dt": "f32"}
+    path.write_text(json.dumps([entry(kind="convt", s=2), entry(name="other", p=1), resize]))
+    return path
+
+
+def test_bench_writes_table_json_markdown_and_chart(
+    case_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    out = {name: tmp_path / "out" / name for name in ("b.json", "b.md", "b.png")}
+    status = main(
+        ["bench", "--cases", str(case_file), "--rounds", "3", "--only", "convt|up"]
+        + ["--json", str(out["b.json"]), "--markdown", str(out["b.md"])]
+        + ["--plot", str(out["b.png"])]
+    )
+    text = capsys.readouterr().out
+    assert status == 0, text
+    assert "skipped resize up f32: resize is not in this version" in text
+    assert "convt t f32 (2x7x6, 4 to 6, k3 s2)" in text
+    assert "other" not in text
+    assert "lax / ours: " in text
+    assert "ours slower than lax by more than 5%: " in text
+
+    data = json.loads(out["b.json"].read_text())
+    assert set(data) == {
+        "schema", "date", "commit", "device", "info", "torch", "layout", "method", "results",
+        "skipped", "summary",
+    }  # fmt: skip
+    assert data["schema"] == report.SCHEMA
+    assert data["layout"] == "NHWC"
+    assert data["device"]["platform"] == jax.default_backend()
+    assert data["info"]["versions"]["jax"] == jax.__version__
+    assert data["skipped"] == ["resize up f32: resize is not in this version"]
+    assert len(data["results"]) == len(PASSES) * len(FORMS)
+    assert {(r["pass"], r["form"]) for r in data["results"]} == {
+        (pass_, form) for pass_ in PASSES for form in FORMS
+    }
+    for result in data["results"]:
+        assert parse_case(result["case"]).label == "convt t f32 (2x7x6, 4 to 6, k3 s2)"
+        assert result["failure"] is None
+        if result["form"] == "torch" and not HAS_TORCH:
+            assert result["absent"] == "PyTorch is not installed"
+            continue
+        assert len(result["samples_s"]) == 3
+        low, high = result["quartiles_s"]
+        assert 0 < low <= result["median_s"] <= high
+        assert result["error"] < 1e-5
+    assert math.isfinite(data["summary"]["geomean_over_ours"]["lax"]["ratio"])
+
+    assert "| case | pass | ours | lax |" in out["b.md"].read_text()
+    header = out["b.png"].read_bytes()[:24]
+    assert header[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", header[16:24])
+    assert width > 1000 and height > 200
+
+
+def test_bench_lists_cases(case_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--cases", str(case_file), "--list"]) == 0
+    assert "conv other f32 (2x7x6, 4 to 6, k3 s1 p1)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--forms", "ours,jax"], "--forms takes names out of ours, lax, swap, torch"),
+        (["--passes", ""], "--passes takes names out of fprop, dx, dw, dxdwdb"),
+        (["--only", "("], "--only '('"),
+        (["--only", "no such case"], "no case is left to run"),
+        (["--cases", "no-such-file.json"], "cannot read the case file"),
+    ],
+)
+def test_bench_refuses_what_makes_no_sense(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_a_form_that_breaks_is_reported_and_the_rest_goes_on(
+    case_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("no such engine")
+
+    monkeypatch.setattr(forms.SwapForm, "function", broken)
+    arguments = ["--cases", str(case_file), "--forms", "swap,lax", "--passes", "dx"]
+    assert main(["bench", *arguments, "--rounds", "1"]) == 1
+    text = capsys.readouterr().out
+    assert "swap failed on convt t f32 dx: RuntimeError: no such engine" in text
+    assert re.search(r"dX +failed +\d", text)
+
+
+def test_bench_runs_without_tqdm_and_matplotlib(
+    case_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    arguments = ["bench", "--cases", str(case_file), "--forms", "lax", "--passes", "dx"]
+    assert main([*arguments, "--rounds", "1"]) == 0
+    assert "[2/2] conv other f32 dx" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="--plot needs matplotlib"):
+        main([*arguments, "--plot", "chart.png"])
+
+
+def test_summary_counts_what_is_slower() -> None:
+    case = parse_case(entry())
+
+    def results(pass_: str, ours: float, lax: float, torch: float) -> list[timing.Result]:
+        times = {"ours": ours, "lax": lax, "torch": torch}
+        return [
+            timing.Result(case, pass_, form, samples=[seconds] * 3)
+            for form, seconds in times.items()
+        ]
+
+    found = report.summary(results("dx", 1.0, 4.0, 0.95) + results("dw", 1.0, 0.9, 0.5))
+    mean = {k: v["ratio"] for k, v in found["geomean_over_ours"].items()}
+    assert mean["lax"] == pytest.approx(math.sqrt(4.0 * 0.9))
+    assert mean["best"] == pytest.approx(math.sqrt(0.95 * 0.5))
+    assert found["slower_than"]["lax"]["passes"] == ["conv t f32 dw: 1.11"]
+    assert found["slower_than"]["torch"]["passes"] == ["conv t f32 dw: 2.00"]
+
+
+def test_info_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(rf"^ +jax +{re.escape(jax.__version__)}$", text, re.MULTILINE)
+    assert re.search(r"^ +available +(yes|no)$", text, re.MULTILINE)
+    assert main(["info", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["handlers"]["cpu"]) >= {"available", "dtypes", "reason", "versions"}

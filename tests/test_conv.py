@@ -1,0 +1,356 @@
+"""Values and gradients: exact on small integers, close on random data, equal to lax, and adjoint."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import (
+    CONV_CASES,
+    FLOATS,
+    PLAIN_CASES,
+    TRANSPOSED_CASES,
+    Case,
+    TransposedCase,
+    assert_exact,
+    conv_oracle,
+    from_layout,
+    ids,
+    relative_error,
+    to_layout,
+    value_and_gradients,
+)
+from jax import lax
+from jax.test_util import check_grads
+
+from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_transpose, conv_wgrad
+
+WIDER = [("bfloat16", "float32"), ("float16", "float32"), ("float32", "float64")]
+WIDER_IDS = [f"{a}-to-{b}" for a, b in WIDER]
+
+
+def operators(case: Case, **extra: Any) -> dict[str, Callable[..., jax.Array]]:
+    """The three maps as functions of their two arrays."""
+    keywords = {**case.operator_keywords, **extra}
+    return {
+        "fprop": lambda x, w: conv_fprop(x, w, **keywords),
+        "dgrad": lambda dy, w: conv_dgrad(dy, w, case.logical("x"), **keywords),
+        "wgrad": lambda x, dy: conv_wgrad(x, dy, case.logical("w"), **keywords),
+    }
+
+
+def in_layout(case: Case, x: Any, w: Any, dy: Any) -> tuple[Any, Any, Any]:
+    x_spec, w_spec, y_spec = case.numbers
+    return to_layout(x, x_spec), to_layout(w, w_spec), to_layout(dy, y_spec)
+
+
+def cast(dtype: str, *arrays: Any) -> tuple[jax.Array, ...]:
+    return tuple(jnp.asarray(array, dtype) for array in arrays)
+
+
+# Small integers make every product and partial sum representable: any difference is a wrong index.
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("case", PLAIN_CASES, ids=ids)
+def test_operators_are_exact(case: Case, dtype: str, rng: np.random.Generator):
+    check_operators(case, dtype, dtype, rng)
+
+
+@pytest.mark.parametrize(("dtype", "wider"), WIDER, ids=WIDER_IDS)
+@pytest.mark.parametrize("case", PLAIN_CASES[::6], ids=ids)
+def test_operators_with_a_wider_result_are_exact(case: Case, dtype: str, wider: str, rng: np.random.Generator):
+    check_operators(case, dtype, wider, rng, preferred_element_type=wider)
+
+
+def check_operators(case: Case, dtype: str, result: str, rng: np.random.Generator, **extra: Any) -> None:
+    data = case.data(rng, dtype)
+    expected = dict(zip(("fprop", "dgrad", "wgrad"), conv_oracle(case, *data), strict=True))
+    x, w, dy = cast(dtype, *in_layout(case, *data))
+    operands = {"fprop": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}
+    specs = dict(zip(("fprop", "wgrad", "dgrad"), (case.numbers[2], case.numbers[1], case.numbers[0]), strict=True))
+    for name, operator in operators(case, **extra).items():
+        got = jax.jit(operator)(*operands[name])
+        assert_exact(got, to_layout(expected[name], specs[name]), result, name)
+        assert not got.weak_type
+
+
+def check_layer(
+    layer: Callable[..., jax.Array],
+    operands: tuple[Any, ...],
+    dy: Any,
+    expected: tuple[Any, ...],
+    dtype: str,
+    result: str,
+) -> None:
+    """Value and gradients of ``layer``; ``expected`` is (y, dx, dw[, dbias])."""
+    (dy,) = cast(result, dy)
+    y, *gradients = value_and_gradients(layer)(dy, *cast(dtype, *operands))
+    assert_exact(y, expected[0], result, "y")
+    assert len(gradients) == len(expected) - 1
+    for name, got, wanted in zip(("dx", "dw", "dbias"), gradients, expected[1:], strict=False):
+        assert_exact(got, wanted, dtype, name)
+
+
+def conv_problem(case: Case, dtype: str, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    """((x, w, bias), dy, (y, dx, dw, dbias)) in the case's layout."""
+    x, w, dy = case.data(rng, dtype)
+    bias = rng.integers(-3, 4, case.w[0]).astype(np.float64)
+    y, dx, dw = conv_oracle(case, x, w, dy)
+    y = y + bias.reshape(-1, *[1] * (y.ndim - 2))
+    dbias = dy.sum((0, *range(2, dy.ndim)))
+    x, w, dy = in_layout(case, x, w, dy)
+    dx, dw, y = in_layout(case, dx, dw, y)
+    return (x, w, bias), dy, (y, dx, dw, dbias)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("case", CONV_CASES, ids=ids)
+def test_conv_general_dilated_is_exact(case: Case, dtype: str, rng: np.random.Generator):
+    operands, dy, expected = conv_problem(case, dtype, rng)
+    layer = lambda x, w, bias: conv_general_dilated(x, w, **case.lax_keywords, bias=bias)  # noqa: E731
+    check_layer(layer, operands, dy, expected, dtype, dtype)
+
+
+@pytest.mark.parametrize(("dtype", "wider"), WIDER, ids=WIDER_IDS)
+@pytest.mark.parametrize("case", CONV_CASES[::9], ids=ids)
+def test_conv_general_dilated_with_a_wider_result_is_exact(
+    case: Case, dtype: str, wider: str, rng: np.random.Generator
+):
+    operands, dy, expected = conv_problem(case, dtype, rng)
+    layer = lambda x, w, bias: conv_general_dilated(  # noqa: E731
+        x, w, **case.lax_keywords, bias=bias, preferred_element_type=wider
+    )
+    check_layer(layer, operands, dy, expected, dtype, wider)
+
+
+def transposed_problem(case: TransposedCase, dtype: str, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    conv = case.conv
+    x, w, dy = conv.data(rng, dtype)
+    bias = rng.integers(-3, 4, conv.w[0]).astype(np.float64)
+    y, dx, dw = conv_oracle(conv, x, w, dy)
+    y = y + bias.reshape(-1, *[1] * (y.ndim - 2))
+    dbias = dy.sum((0, *range(2, dy.ndim)))
+    x_spec, _, y_spec = conv.numbers
+    operands = to_layout(x, x_spec), case.passed_weights(w), bias
+    expected = to_layout(y, y_spec), to_layout(dx, x_spec), case.passed_weights(dw), dbias
+    return operands, to_layout(dy, y_spec), expected
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("case", TRANSPOSED_CASES, ids=ids)
+def test_conv_transpose_is_exact(case: TransposedCase, dtype: str, rng: np.random.Generator):
+    operands, dy, expected = transposed_problem(case, dtype, rng)
+    layer = lambda x, w, bias: conv_transpose(x, w, **case.keywords, bias=bias)  # noqa: E731
+    check_layer(layer, operands, dy, expected, dtype, dtype)
+
+
+@pytest.mark.parametrize(("dtype", "wider"), WIDER, ids=WIDER_IDS)
+@pytest.mark.parametrize("case", TRANSPOSED_CASES[::7], ids=ids)
+def test_conv_transpose_with_a_wider_result_is_exact(
+    case: TransposedCase, dtype: str, wider: str, rng: np.random.Generator
+):
+    operands, dy, expected = transposed_problem(case, dtype, rng)
+    layer = lambda x, w, bias: conv_transpose(  # noqa: E731
+        x, w, **case.keywords, bias=bias, preferred_element_type=wider
+    )
+    check_layer(layer, operands, dy, expected, dtype, wider)
+
+
+# The same values and gradients as lax's functions of the same names.
+
+
+@pytest.mark.parametrize("case", CONV_CASES, ids=ids)
+def test_conv_general_dilated_equals_lax(case: Case, rng: np.random.Generator):
+    (x, w, _), dy, _ = conv_problem(case, "float64", rng)
+    ours = functools.partial(conv_general_dilated, **case.lax_keywords)
+    theirs = functools.partial(lax.conv_general_dilated, **case.lax_keywords)
+    check_equal(ours, theirs, dy, x, w)
+
+
+@pytest.mark.parametrize("case", [c for c in TRANSPOSED_CASES if c.is_lax], ids=ids)
+def test_conv_transpose_equals_lax(case: TransposedCase, rng: np.random.Generator):
+    (x, w, _), dy, _ = transposed_problem(case, "float64", rng)
+    ours = functools.partial(conv_transpose, **case.lax_keywords)
+    theirs = functools.partial(lax.conv_transpose, **case.lax_keywords)
+    check_equal(ours, theirs, dy, x, w)
+
+
+def check_equal(ours: Any, theirs: Any, dy: Any, *operands: Any) -> None:
+    expected = value_and_gradients(theirs)(*cast("float64", dy, *operands))
+    got = value_and_gradients(ours)(*cast("float64", dy, *operands))
+    for name, a, b in zip(("y", "dx", "dw"), got, expected, strict=True):
+        assert_exact(a, np.asarray(b), "float64", name)
+        assert a.weak_type == b.weak_type
+
+
+def test_positional_arguments_are_those_of_lax(rng: np.random.Generator):
+    x, w = cast("float32", rng.normal(size=(4, 6, 5, 4)), rng.normal(size=(6, 2, 3, 2)))
+    numbers = lax.conv_dimension_numbers(x.shape, w.shape, None)
+    conv = ((1, 2), ((1, 1), (0, 1)), (1, 1), (2, 1), numbers, 3, 1, None, np.float32)
+    np.testing.assert_allclose(
+        conv_general_dilated(x, w, *conv), lax.conv_general_dilated(x, w, *conv), rtol=1e-5, atol=1e-5
+    )
+    x, w = cast("float32", rng.normal(size=(2, 4, 5, 3)), rng.normal(size=(3, 2, 4, 3)))
+    transposed = ((2, 2), ((1, 1), (0, 1)), (1, 2), None, True, None, np.float32, True)
+    np.testing.assert_allclose(
+        conv_transpose(x, w, *transposed), lax.conv_transpose(x, w, *transposed), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("precision", [None, "highest", lax.Precision.HIGHEST, ("high", "default")])
+def test_precision_is_passed_on(precision: Any, rng: np.random.Generator):
+    x, w = cast("float32", rng.normal(size=(2, 3, 6, 5)), rng.normal(size=(4, 3, 3, 3)))
+    y = conv_general_dilated(x, w, (1, 1), "SAME", precision=precision)
+    expected = lax.conv_general_dilated(x, w, (1, 1), "SAME", precision=precision)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_other_ranks_fall_to_lax(rng: np.random.Generator):
+    """No spatial axis, and four of them."""
+    x, w, bias = cast("float64", *(rng.integers(-3, 4, s) for s in ((3, 4), (5, 4), (5,))))
+    layer = lambda x, w, b: conv_general_dilated(x, w, (), "VALID", bias=b)  # noqa: E731
+    np.testing.assert_array_equal(layer(x, w, bias), x @ w.T + bias)
+    shapes = (1, 2, 3, 3, 3, 3), (3, 2, 2, 2, 2, 2)
+    x, w = cast("float64", *(rng.integers(-3, 4, s) for s in shapes))
+    ones = (1,) * 4
+    np.testing.assert_array_equal(
+        conv_general_dilated(x, w, ones, "SAME"), lax.conv_general_dilated(x, w, ones, "SAME")
+    )
+
+
+# Random data: never more than three times XLA's own error.
+
+RANDOM_CASES = [c for c in PLAIN_CASES if 0 not in c.x + c.w + c.y]
+
+
+def lax_reference(case: Case, x: Any, w: Any, dy: Any) -> tuple[Any, Any, Any]:
+    f = functools.partial(lax.conv_general_dilated, **case.lax_keywords)
+    return value_and_gradients(f)(dy, x, w)
+
+
+def check_error(name: str, dtype: str, got: Any, xla: Any, exact: np.ndarray) -> None:
+    # A float32 sum of few products may come out of XLA nearly without error by luck, but rounding the
+    # result alone costs up to half an epsilon per element, in whatever order the rest is added. One
+    # epsilon of floor is that rounding and one more, of the sum.
+    floor = float(jnp.finfo(dtype).eps)
+    error, allowed = relative_error(got, exact), relative_error(xla, exact)
+    assert error <= max(3 * allowed, floor), f"{name}: error {error:.3g}, XLA's own {allowed:.3g}"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("case", RANDOM_CASES, ids=ids)
+def test_random_data(case: Case, dtype: str, rng: np.random.Generator):
+    # Rounded to the dtype first: the error measured is that of the computation alone.
+    data = [
+        np.asarray(rng.normal(size=shape).astype(jnp.dtype(dtype))).astype(np.float64)
+        for shape in (case.x, case.w, case.y)
+    ]
+    expected = [to_layout(a, s) for a, s in zip(conv_oracle(case, *data), case_specs(case), strict=True)]
+    x, w, dy = cast(dtype, *in_layout(case, *data))
+    xla = lax_reference(case, x, w, dy)
+    layer = functools.partial(conv_general_dilated, **case.lax_keywords)
+    ours = value_and_gradients(layer)(dy, x, w)
+    for name, a, b, exact in zip(("y", "dx", "dw"), ours, xla, expected, strict=True):
+        check_error(name, dtype, a, b, exact)
+
+
+def case_specs(case: Case) -> tuple[Any, Any, Any]:
+    """Layouts of y, dx, dw."""
+    x_spec, w_spec, y_spec = case.numbers
+    return y_spec, x_spec, w_spec
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("case", [c for c in TRANSPOSED_CASES if 0 not in c.conv.x + c.conv.w + c.conv.y], ids=ids)
+def test_random_data_transposed(case: TransposedCase, dtype: str, rng: np.random.Generator):
+    conv = case.conv
+    data = [
+        np.asarray(rng.normal(size=shape).astype(jnp.dtype(dtype))).astype(np.float64)
+        for shape in (conv.x, conv.w, conv.y)
+    ]
+    y, dx, dw = (
+        to_layout(a, s) for a, s in zip(conv_oracle(conv, *data), case_specs(conv), strict=True)
+    )
+    x, w, dy = cast(dtype, *in_layout(conv, *data))
+    xla = lax_reference(conv, x, w, dy)
+    (passed,) = cast(dtype, case.passed_weights(data[1]))
+    layer = functools.partial(conv_transpose, **case.keywords)
+    got_y, got_dx, got_dw = value_and_gradients(layer)(dy, x, passed)
+    check_error("y", dtype, got_y, xla[0], y)
+    check_error("dx", dtype, got_dx, xla[1], dx)
+    expected_dw = case.passed_weights(from_layout(dw, conv.numbers.rhs_spec))
+    xla_dw = case.passed_weights(from_layout(xla[2], conv.numbers.rhs_spec))
+    check_error("dw", dtype, got_dw, xla_dw, expected_dw)
+
+
+# Adjoints, without any other definition of what a convolution is.
+
+
+@pytest.mark.parametrize("case", RANDOM_CASES, ids=ids)
+def test_the_three_maps_are_adjoint(case: Case, rng: np.random.Generator):
+    x, w, dy = (jnp.asarray(rng.normal(size=case.logical(name))) for name in "xwy")
+    maps = operators(case)
+    inner = lambda a, b: float(jnp.vdot(a, b))  # noqa: E731
+    value = inner(dy, maps["fprop"](x, w))
+    scale = float(jnp.linalg.norm(x) * jnp.linalg.norm(w) * jnp.linalg.norm(dy))
+    assert abs(value - inner(maps["dgrad"](dy, w), x)) < 1e-13 * scale
+    assert abs(value - inner(maps["wgrad"](x, dy), w)) < 1e-13 * scale
+
+
+CHECK_GRADS = [
+    "stride2-leaves-a-row-unread",
+    "dilation-and-stride",
+    "groups2-channels-last",
+    "depthwise-multiplier3",
+    "negative-and-positive-padding",
+    "1d-stride-groups",
+    "3d-groups-dilation",
+    "layout-tuples",
+]
+
+
+@pytest.mark.parametrize("name", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("case", [c for c in PLAIN_CASES if c.id in CHECK_GRADS], ids=ids)
+def test_check_grads_operators(case: Case, name: str, rng: np.random.Generator):
+    operands = {"fprop": "xw", "dgrad": "yw", "wgrad": "xy"}[name]
+    arrays = [jnp.asarray(rng.normal(size=case.logical(which))) for which in operands]
+    check_grads(jax.jit(operators(case)[name]), arrays, order=2, modes=("fwd", "rev"))
+
+
+LAYER_CHECKS = ["stride2-same", "groups2", "lhs-dilation-groups", "batch-groups3-stride", "lhs-dilation-and-strides"]
+
+
+@pytest.mark.parametrize("case", [c for c in CONV_CASES if c.id in LAYER_CHECKS], ids=ids)
+def test_check_grads_conv_general_dilated(case: Case, rng: np.random.Generator):
+    arrays = [jnp.asarray(rng.normal(size=case.logical(which))) for which in "xw"]
+    bias = jnp.asarray(rng.normal(size=case.w[0]))
+    layer = lambda x, w, b: conv_general_dilated(x, w, **case.lax_keywords, bias=b)  # noqa: E731
+    check_grads(jax.jit(layer), (*arrays, bias), order=2, modes=("rev",))
+
+
+TRANSPOSED_CHECKS = ["same-k3s2", "transpose-kernel-groups", "output-padding-at-least-the-stride", "3d"]
+
+
+@pytest.mark.parametrize("case", [c for c in TRANSPOSED_CASES if c.id in TRANSPOSED_CHECKS], ids=ids)
+def test_check_grads_conv_transpose(case: TransposedCase, rng: np.random.Generator):
+    (x, w, bias), _, _ = transposed_problem(case, "float64", rng)
+    arrays = [jnp.asarray(rng.normal(size=a.shape)) for a in (x, w, bias)]
+    layer = lambda x, w, b: conv_transpose(x, w, **case.keywords, bias=b)  # noqa: E731
+    check_grads(jax.jit(layer), arrays, order=2, modes=("rev",))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_same_call_gives_the_same_bits(dtype: str, rng: np.random.Generator):
+    case = next(c for c in PLAIN_CASES if c.id == "groups3-stride-dilation")
+    x, w, dy = cast(dtype, *(rng.normal(size=case.logical(which)) for which in "xwy"))
+    layer = functools.partial(conv_general_dilated, **case.lax_keywords)
+    run = value_and_gradients(layer)
+    first = [np.asarray(a).tobytes() for a in run(dy, x, w)]
+    for _ in range(100):
+        assert [np.asarray(a).tobytes() for a in run(dy, x, w)] == first
