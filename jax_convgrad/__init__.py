@@ -1,5 +1,6 @@
 """Fast backward passes of convolution and transposed convolution for JAX."""
 
+from jax_convgrad import plans
 from jax_convgrad.conv import (
     conv_dgrad,
     conv_fprop,
@@ -7,6 +8,7 @@ from jax_convgrad.conv import (
     conv_transpose,
     conv_wgrad,
 )
+from jax_convgrad.plans import set_algorithm_search, set_deterministic, set_workspace_limit
 from jax_convgrad.registry import has_cuda, info
 
 __all__ = [
@@ -17,4 +19,8 @@ __all__ = [
     "conv_wgrad",
     "has_cuda",
     "info",
+    "plans",
+    "set_algorithm_search",
+    "set_deterministic",
+    "set_workspace_limit",
 ]

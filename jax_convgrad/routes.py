@@ -1,8 +1,8 @@
 """Who does which problem: a pure function, with the measurement behind every row.
 
-Routes: "onednn" (the CPU handlers), "xla" (the plain lax op, where XLA is at its best and can fuse)
-and "swap" (pure JAX in its role-swapped form, which is also where a problem goes that no handler of
-its platform serves).
+Routes: "onednn" and "cudnn" (the handlers on CPU and CUDA), "xla" (the plain lax op, where XLA is at
+its best and can fuse) and "swap" (pure JAX in its role-swapped form, which is also where a problem goes
+that no handler of its platform serves).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from jax_convgrad.shapes import ConvGeometry
 
-HANDLER_ROUTES = frozenset({"onednn"})
+HANDLER_ROUTES = frozenset({"onednn", "cudnn"})
 
 
 class Route(NamedTuple):
@@ -32,6 +32,8 @@ def choose(
         return Route("xla", "nothing to compute: zeros")
     if platform == "cpu":
         return _cpu(operator, geometry, str(dtype), str(result_dtype))
+    if platform == "cuda":
+        return _cuda(operator, geometry, str(dtype), str(result_dtype))
     return fallback(platform)
 
 
@@ -49,3 +51,20 @@ def _cpu(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) -
     if dtype not in ("float32", "bfloat16") or result_dtype not in (dtype, "float32"):
         return Route("swap", f"oneDNN's CPU convolutions have no {dtype} to {result_dtype}")
     return Route("onednn", "measured faster than XLA:CPU (benchmarks/cpu)")
+
+
+def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) -> Route:
+    config = geometry.config
+    if result_dtype != dtype:
+        return Route("xla", f"cuDNN from {dtype} to {result_dtype} is not measured")
+    if config.groups > 1:
+        return Route("cudnn", "XLA inserts zeros or falls off cuDNN for grouped gradients")
+    if geometry.spatial_rank == 3:
+        return Route("cudnn", "XLA transposes 3-D arrays to channels-first around every call")
+    if any(s > 1 for s in config.strides):
+        return Route("cudnn", "XLA misses cuDNN for gradients of transposed convolutions")
+    if any(d > 1 for d in config.dilation):
+        return Route("cudnn", "XLA computes dilated weight gradients with a window as large as dy")
+    if any(low < 0 or high < 0 for low, high in config.padding):
+        return Route("cudnn", "XLA computes cropped weight gradients with a window as large as dy")
+    return Route("xla", "dense with stride 1: XLA calls cuDNN for all three, and fuses around it")

@@ -13,8 +13,8 @@
 namespace jax_convgrad {
 
 // A bounded map of shared, immutable values that forgets the entry not used for the longest time.
-// Its lock is held only to look up and to insert; a value that is being dropped lives on for as long
-// as somebody uses it, and is destroyed outside the lock.
+// Its lock is held only to look up and to insert; a value that is being dropped lives on for as
+// long as somebody uses it, and is destroyed outside the lock.
 template <typename Key, typename Value, typename Hash>
 class LruCache {
  public:

@@ -1,5 +1,7 @@
 // The convolution handlers: checks, what needs no library, and errors as values. See handlers.h.
 
+#include "common/conv.h"
+
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include <memory>
 #include <new>
 
-#include "common/conv.h"
 #include "common/error.h"
 #include "cuda/conv_plan.h"
 #include "cuda/dnn_handle.h"
@@ -66,10 +67,9 @@ ffi::ErrorOr<Call> Check(ConvKind kind, int32_t device, const CudaConvConfig& co
                          const Workspace& workspace) {
   const ffi::ErrorOr<ConvGeometry> geometry = ConvGeometry::Make(kind, config.conv, x, w, y);
   if (geometry.has_error()) return ffi::Unexpected(geometry.error());
-  const ffi::Error type_error =
-      CheckConvTypes(kind, x, w, y,
-                     {ffi::DataType::F16, ffi::DataType::BF16, ffi::DataType::F32,
-                      ffi::DataType::F64});
+  const ffi::Error type_error = CheckConvTypes(
+      kind, x, w, y,
+      {ffi::DataType::F16, ffi::DataType::BF16, ffi::DataType::F32, ffi::DataType::F64});
   if (type_error.failure()) return ffi::Unexpected(type_error);
 
   const ffi::AnyBuffer& operand = kind == ConvKind::kDgrad ? y : x;
@@ -97,8 +97,8 @@ ffi::ErrorOr<Call> Check(ConvKind kind, int32_t device, const CudaConvConfig& co
   // Says nothing for other types, so it must not make two problems of one.
   problem.allow_tf32 = config.allow_tf32 || operand.element_type() != ffi::DataType::F32;
   problem.deterministic = GetDeterministic();
-  problem.workspace_limit = std::max<int64_t>(
-      0, static_cast<int64_t>(workspace.size_bytes()) - kWorkspaceAlignment);
+  problem.workspace_limit =
+      std::max<int64_t>(0, static_cast<int64_t>(workspace.size_bytes()) - kWorkspaceAlignment);
   if (GetWorkspaceLimit() >= 0) {
     problem.workspace_limit = std::min(problem.workspace_limit, GetWorkspaceLimit());
   }
@@ -112,8 +112,7 @@ ffi::Error NoExceptions(ConvKind kind, Body body) {
   try {
     return body();
   } catch (const std::bad_alloc&) {
-    return ffi::Error(ffi::ErrorCode::kResourceExhausted,
-                      Text(ConvName(kind), ": no host memory"));
+    return ffi::Error(ffi::ErrorCode::kResourceExhausted, Text(ConvName(kind), ": no host memory"));
   } catch (const std::exception& error) {
     return ffi::Error(ffi::ErrorCode::kInternal, Text(ConvName(kind), ": ", error.what()));
   }
@@ -151,9 +150,9 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> PlanOf(const Call& call, cudaStr
   return FindOrMakePlan(call.problem, call.buffers, stream);
 }
 
-ffi::Error Execute(ConvKind kind, cudaStream_t stream, int32_t device,
-                   const CudaConvConfig& config, const ffi::AnyBuffer& x, const ffi::AnyBuffer& w,
-                   const ffi::AnyBuffer& y, const Workspace& workspace) {
+ffi::Error Execute(ConvKind kind, cudaStream_t stream, int32_t device, const CudaConvConfig& config,
+                   const ffi::AnyBuffer& x, const ffi::AnyBuffer& w, const ffi::AnyBuffer& y,
+                   const Workspace& workspace) {
   return NoExceptions(kind, [&] {
     const ffi::ErrorOr<Call> call = Check(kind, device, config, x, w, y, workspace);
     if (call.has_error()) return ffi::Error(call.error());
@@ -176,7 +175,8 @@ using Stage = ffi::Error (*)(ConvKind, cudaStream_t, int32_t, const CudaConvConf
 
 template <Stage stage>
 ffi::Error Fprop(cudaStream_t stream, int32_t device, CudaConvConfig config, ffi::AnyBuffer x,
-                 ffi::AnyBuffer w, ffi::Result<ffi::AnyBuffer> y, ffi::Result<Workspace> workspace) {
+                 ffi::AnyBuffer w, ffi::Result<ffi::AnyBuffer> y,
+                 ffi::Result<Workspace> workspace) {
   return stage(ConvKind::kFprop, stream, device, config, x, w, *y, *workspace);
 }
 
@@ -184,13 +184,15 @@ ffi::Error Fprop(cudaStream_t stream, int32_t device, CudaConvConfig config, ffi
 // stride is above 1), so it is read from the result.
 template <Stage stage>
 ffi::Error Dgrad(cudaStream_t stream, int32_t device, CudaConvConfig config, ffi::AnyBuffer dy,
-                 ffi::AnyBuffer w, ffi::Result<ffi::AnyBuffer> dx, ffi::Result<Workspace> workspace) {
+                 ffi::AnyBuffer w, ffi::Result<ffi::AnyBuffer> dx,
+                 ffi::Result<Workspace> workspace) {
   return stage(ConvKind::kDgrad, stream, device, config, *dx, w, dy, *workspace);
 }
 
 template <Stage stage>
 ffi::Error Wgrad(cudaStream_t stream, int32_t device, CudaConvConfig config, ffi::AnyBuffer x,
-                 ffi::AnyBuffer dy, ffi::Result<ffi::AnyBuffer> dw, ffi::Result<Workspace> workspace) {
+                 ffi::AnyBuffer dy, ffi::Result<ffi::AnyBuffer> dw,
+                 ffi::Result<Workspace> workspace) {
   return stage(ConvKind::kWgrad, stream, device, config, x, *dw, dy, *workspace);
 }
 
@@ -213,20 +215,17 @@ constexpr auto kExecute = ffi::ExecutionStage::kExecute;
 }  // namespace
 }  // namespace jax_convgrad
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(ConvFpropInitialize,
-                              jax_convgrad::Fprop<jax_convgrad::Initialize>,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ConvFpropInitialize, jax_convgrad::Fprop<jax_convgrad::Initialize>,
                               jax_convgrad::ConvBinding<jax_convgrad::kInitialize>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(ConvFprop, jax_convgrad::Fprop<jax_convgrad::Execute>,
                               jax_convgrad::ConvBinding<jax_convgrad::kExecute>(),
                               {::xla::ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER_SYMBOL(ConvDgradInitialize,
-                              jax_convgrad::Dgrad<jax_convgrad::Initialize>,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ConvDgradInitialize, jax_convgrad::Dgrad<jax_convgrad::Initialize>,
                               jax_convgrad::ConvBinding<jax_convgrad::kInitialize>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(ConvDgrad, jax_convgrad::Dgrad<jax_convgrad::Execute>,
                               jax_convgrad::ConvBinding<jax_convgrad::kExecute>(),
                               {::xla::ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER_SYMBOL(ConvWgradInitialize,
-                              jax_convgrad::Wgrad<jax_convgrad::Initialize>,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ConvWgradInitialize, jax_convgrad::Wgrad<jax_convgrad::Initialize>,
                               jax_convgrad::ConvBinding<jax_convgrad::kInitialize>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(ConvWgrad, jax_convgrad::Wgrad<jax_convgrad::Execute>,
                               jax_convgrad::ConvBinding<jax_convgrad::kExecute>(),

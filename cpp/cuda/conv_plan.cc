@@ -7,7 +7,17 @@
 #include <utility>
 #include <vector>
 
-#include "cudnn_frontend.h"
+// Not cudnn_frontend.h: its other half takes most of the compiler's time and wants nvrtc.h.
+#include <cudnn.h>
+
+#include "cudnn_frontend/backend/plan_helpers.h"
+#include "cudnn_frontend_ConvDesc.h"
+#include "cudnn_frontend_ExecutionPlan.h"
+#include "cudnn_frontend_Heuristics.h"
+#include "cudnn_frontend_Operation.h"
+#include "cudnn_frontend_OperationGraph.h"
+#include "cudnn_frontend_Tensor.h"
+#include "cudnn_frontend_VariantPack.h"
 
 namespace cudnn_frontend {
 // Read by every call of the frontend; set from DnnLibrary before the first one.
@@ -124,16 +134,14 @@ fe::OperationGraph MakeGraph(const ConvProblem& problem, cudnnHandle_t handle) {
   const fe::Operation operation = [&]() -> fe::Operation {
     switch (problem.kind) {
       case ConvKind::kDgrad:
-        return fe::OperationBuilder(
-                   CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR)
+        return fe::OperationBuilder(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR)
             .setdxDesc(x)
             .setwDesc(w)
             .setdyDesc(y)
             .setcDesc(conv)
             .build();
       case ConvKind::kWgrad:
-        return fe::OperationBuilder(
-                   CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR)
+        return fe::OperationBuilder(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR)
             .setxDesc(x)
             .setdwDesc(w)
             .setdyDesc(y)
@@ -181,9 +189,8 @@ class DnnPlan : public ConvPlan {
   DnnPlan(const ConvProblem& problem, std::string engine, fe::ExecutionPlan plan)
       : problem_(problem), engine_(std::move(engine)), plan_(std::move(plan)) {
     const auto& notes = plan_.getAllBehaviorNotes();
-    owns_kernels_ =
-        std::find(notes.begin(), notes.end(), CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) !=
-        notes.end();
+    owns_kernels_ = std::find(notes.begin(), notes.end(),
+                              CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != notes.end();
   }
 
   const std::string& engine() const override { return engine_; }
@@ -288,37 +295,34 @@ ffi::ErrorOr<ConvCandidates> ConvCandidates::Query(const ConvProblem& problem,
   }((*library)->dlhandle());
   (void)opened;
 
-  return Guarded(
-      problem, "asking for engines", [&]() -> ffi::ErrorOr<ConvCandidates> {
-        fe::OperationGraph graph = MakeGraph(problem, handle.get());
-        fe::EngineConfigList configs;
-        // Mode A alone offers nothing for some problems (float64, for one).
-        const std::vector<cudnnStatus_t> statuses = fe::get_heuristics_list(
-            std::vector<fe::HeurMode_t>{fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}, graph,
-            [&](cudnnBackendDescriptor_t config) { return Forbidden(problem, config); }, configs,
-            /*evaluate_all=*/true);
-        auto impl = std::make_unique<Impl>();
-        impl->problem = problem;
-        for (fe::ManagedOpaqueDescriptor& config : configs) {
-          std::string engine = fe::detail::get_engine_tag(config);
-          const bool known =
-              std::any_of(impl->candidates.begin(), impl->candidates.end(),
-                          [&](const Impl::Candidate& c) { return c.engine == engine; });
-          if (known) continue;
-          int64_t bytes = -1;
-          if (fe::detail::get_workspace_size(config, bytes).is_bad()) bytes = -1;
-          impl->candidates.push_back({std::move(engine), bytes, std::move(config)});
-        }
-        if (impl->candidates.empty()) {
-          std::string words;
-          for (cudnnStatus_t status : statuses) words += Text(" ", fe::to_string(status));
-          return ffi::Unexpected(
-              Unimplemented(ConvName(problem.kind), ": cuDNN has no engine for this problem:",
-                            words, " ", fe::detail::get_last_error_string_(), " (",
-                            problem.ToString(), ")"));
-        }
-        return ConvCandidates(std::move(impl));
-      });
+  return Guarded(problem, "asking for engines", [&]() -> ffi::ErrorOr<ConvCandidates> {
+    fe::OperationGraph graph = MakeGraph(problem, handle.get());
+    fe::EngineConfigList configs;
+    // Mode A alone offers nothing for some problems (float64, for one).
+    const std::vector<cudnnStatus_t> statuses = fe::get_heuristics_list(
+        std::vector<fe::HeurMode_t>{fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}, graph,
+        [&](cudnnBackendDescriptor_t config) { return Forbidden(problem, config); }, configs,
+        /*evaluate_all=*/true);
+    auto impl = std::make_unique<Impl>();
+    impl->problem = problem;
+    for (fe::ManagedOpaqueDescriptor& config : configs) {
+      std::string engine = fe::detail::get_engine_tag(config);
+      const bool known = std::any_of(impl->candidates.begin(), impl->candidates.end(),
+                                     [&](const Impl::Candidate& c) { return c.engine == engine; });
+      if (known) continue;
+      int64_t bytes = -1;
+      if (fe::detail::get_workspace_size(config, bytes).is_bad()) bytes = -1;
+      impl->candidates.push_back({std::move(engine), bytes, std::move(config)});
+    }
+    if (impl->candidates.empty()) {
+      std::string words;
+      for (cudnnStatus_t status : statuses) words += Text(" ", fe::to_string(status));
+      return ffi::Unexpected(
+          Unimplemented(ConvName(problem.kind), ": cuDNN has no engine for this problem:", words,
+                        " ", fe::detail::get_last_error_string_(), " (", problem.ToString(), ")"));
+    }
+    return ConvCandidates(std::move(impl));
+  });
 }
 
 size_t ConvCandidates::size() const { return impl_->candidates.size(); }
@@ -331,18 +335,18 @@ int64_t ConvCandidates::workspace_bytes(size_t index) const {
   return impl_->candidates[index].workspace_bytes;
 }
 
-ffi::ErrorOr<std::shared_ptr<const ConvPlan>> ConvCandidates::Build(
-    size_t index, const DnnHandle& handle) const {
+ffi::ErrorOr<std::shared_ptr<const ConvPlan>> ConvCandidates::Build(size_t index,
+                                                                    const DnnHandle& handle) const {
   const Impl::Candidate& candidate = impl_->candidates[index];
-  return Guarded(impl_->problem, "building a plan",
-                 [&]() -> ffi::ErrorOr<std::shared_ptr<const ConvPlan>> {
-                   fe::ExecutionPlan plan = fe::ExecutionPlanBuilder()
-                                                .setHandle(handle.get())
-                                                .setEngineConfig(candidate.config)
-                                                .build();
-                   return std::shared_ptr<const ConvPlan>(std::make_shared<DnnPlan>(
-                       impl_->problem, candidate.engine, std::move(plan)));
-                 });
+  return Guarded(
+      impl_->problem, "building a plan", [&]() -> ffi::ErrorOr<std::shared_ptr<const ConvPlan>> {
+        fe::ExecutionPlan plan = fe::ExecutionPlanBuilder()
+                                     .setHandle(handle.get())
+                                     .setEngineConfig(candidate.config)
+                                     .build();
+        return std::shared_ptr<const ConvPlan>(
+            std::make_shared<DnnPlan>(impl_->problem, candidate.engine, std::move(plan)));
+      });
 }
 
 }  // namespace jax_convgrad

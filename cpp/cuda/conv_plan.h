@@ -37,8 +37,8 @@ struct ConvProblemHash {
   size_t operator()(const ConvProblem& problem) const;
 };
 
-// The same convolution with its one spatial axis as the second of two: cuDNN has no engines for one.
-// The data stays as it is; an axis of size 1 in front of the other is nothing in memory.
+// The same convolution with its one spatial axis as the second of two: cuDNN has no engines for
+// one. The data stays as it is; an axis of size 1 in front of the other is nothing in memory.
 ConvGeometry Widened(const ConvGeometry& geometry);
 
 // The arrays of a call in the roles they have in the convolution x -> y; one of them is the result.

@@ -85,18 +85,17 @@ cudaError_t DeviceScratch::Allocate(const ConvProblem& problem, int64_t workspac
   }
   char* const base = static_cast<char*>(memory_);
   const Sizes sizes = SizesOf(problem);
-  buffers_ = {base, base + sizes.x, base + sizes.x + sizes.w,
-              base + sizes.x + sizes.w + sizes.y};
+  buffers_ = {base, base + sizes.x, base + sizes.x + sizes.w, base + sizes.x + sizes.w + sizes.y};
 
   const std::vector<unsigned char> pattern = Pattern(problem.operand_type);
   const int64_t data = sizes.x + sizes.w + sizes.y;
   const int64_t first = std::min(data, kPatternBytes);
-  status = cudaMemcpyAsync(base, pattern.data(), static_cast<size_t>(first),
-                           cudaMemcpyHostToDevice, stream);
+  status = cudaMemcpyAsync(base, pattern.data(), static_cast<size_t>(first), cudaMemcpyHostToDevice,
+                           stream);
   for (int64_t done = first; done < data && status == cudaSuccess;) {
     const int64_t more = std::min(done, data - done);
-    status = cudaMemcpyAsync(base + done, base, static_cast<size_t>(more),
-                             cudaMemcpyDeviceToDevice, stream);
+    status = cudaMemcpyAsync(base + done, base, static_cast<size_t>(more), cudaMemcpyDeviceToDevice,
+                             stream);
     done += more;
   }
   // The pattern must live until it has been read.

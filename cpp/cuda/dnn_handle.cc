@@ -81,8 +81,8 @@ ffi::ErrorOr<const DnnLibrary*> DnnLibrary::Load(bool only_if_loaded) {
     }
   }
   if (dlhandle == nullptr) {
-    return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition,
-                                      Text("cuDNN cannot be opened: ", errors)));
+    return ffi::Unexpected(
+        ffi::Error(ffi::ErrorCode::kFailedPrecondition, Text("cuDNN cannot be opened: ", errors)));
   }
   ffi::ErrorOr<const DnnLibrary*> library = Open(dlhandle);
   if (library.has_value()) state.library = *library;
@@ -117,9 +117,8 @@ std::string DnnLibrary::VersionText(size_t version) {
 ffi::ErrorOr<DnnHandle> DnnHandle::Borrow(const char* op, int device, cudaStream_t stream) {
   const ffi::ErrorOr<const DnnLibrary*> library = DnnLibrary::Get();
   if (library.has_error()) {
-    return ffi::Unexpected(
-        ffi::Error(library.error().errc().value_or(ffi::ErrorCode::kInternal),
-                   Text(op, ": ", library.error().message())));
+    return ffi::Unexpected(ffi::Error(library.error().errc().value_or(ffi::ErrorCode::kInternal),
+                                      Text(op, ": ", library.error().message())));
   }
   const auto on_stream = [&](cudnnHandle_t handle) -> ffi::ErrorOr<DnnHandle> {
     DnnHandle borrowed(device, handle, stream);

@@ -13,16 +13,16 @@
 
 namespace jax_convgrad {
 
-// cuDNN is opened at run time, when the first problem needs it, so that nothing links against it and
-// the copy that JAX has loaded is the one used: a second cuDNN beside it in a system folder would
-// bring its own kernels and its own bugs.
+// cuDNN is opened at run time, when the first problem needs it, so that nothing links against it
+// and the copy that JAX has loaded is the one used: a second cuDNN beside it in a system folder
+// would bring its own kernels and its own bugs.
 class DnnLibrary {
  public:
   // The earliest cuDNN accepted; before it one plan could run wrongly on several devices.
   static constexpr size_t kMinimumVersion = 91001;
 
-  // Opens the library at the first call: the copy in the process if there is one, else the file named
-  // by SetPath, else what the system finds. Errors carry the loader's words.
+  // Opens the library at the first call: the copy in the process if there is one, else the file
+  // named by SetPath, else what the system finds. Errors carry the loader's words.
   static ffi::ErrorOr<const DnnLibrary*> Get();
 
   // The same, but only if a copy is in the process already; null if there is none.
@@ -49,12 +49,12 @@ class DnnLibrary {
   size_t version_ = 0;
 };
 
-// A handle that belongs to one thread until it is destroyed, which gives it back to the pool. Handles
-// are kept for the life of the process, because making one allocates device memory.
+// A handle that belongs to one thread until it is destroyed, which gives it back to the pool.
+// Handles are kept for the life of the process, because making one allocates device memory.
 class DnnHandle {
  public:
-  // A handle of `device` that works on `stream`. Makes one if none is free, except while `stream` is
-  // being captured: then it waits for another thread to give one back.
+  // A handle of `device` that works on `stream`. Makes one if none is free, except while `stream`
+  // is being captured: then it waits for another thread to give one back.
   static ffi::ErrorOr<DnnHandle> Borrow(const char* op, int device, cudaStream_t stream);
 
   DnnHandle(DnnHandle&& other) noexcept;

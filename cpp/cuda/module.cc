@@ -56,8 +56,8 @@ nb::list Plans() {
     plan["engine"] = nb::cast(chosen->plan->engine());
     plan["workspace_bytes"] = chosen->plan->workspace_bytes();
     plan["chosen_by"] = nb::cast(chosen->chosen_by);
-    plan["microseconds"] =
-        chosen->microseconds < 0 ? nb::object(nb::none()) : nb::object(nb::float_(chosen->microseconds));
+    plan["microseconds"] = chosen->microseconds < 0 ? nb::object(nb::none())
+                                                    : nb::object(nb::float_(chosen->microseconds));
     plan["note"] = nb::cast(chosen->note);
     nb::list tried;
     for (const jax_convgrad::TriedEngine& engine : chosen->tried) {
@@ -66,9 +66,8 @@ nb::list Plans() {
       entry["workspace_bytes"] = engine.workspace_bytes < 0
                                      ? nb::object(nb::none())
                                      : nb::object(nb::int_(engine.workspace_bytes));
-      entry["microseconds"] = engine.microseconds < 0
-                                  ? nb::object(nb::none())
-                                  : nb::object(nb::float_(engine.microseconds));
+      entry["microseconds"] = engine.microseconds < 0 ? nb::object(nb::none())
+                                                      : nb::object(nb::float_(engine.microseconds));
       entry["failure"] = nb::cast(engine.failure);
       tried.append(entry);
     }
@@ -115,5 +114,7 @@ NB_MODULE(_cuda, module) {
   module.def("plans", Plans, "Every plan in use, the most recently used first.");
   module.def("remember_choices", &jax_convgrad::RememberChoices, nb::arg("choices"),
              "Pairs of a problem, as plans() shows it, and the engine to take for it.");
+  module.def("remembered_choices", &jax_convgrad::RememberedChoices,
+             "The pairs that remember_choices was given, less those cleared since.");
   module.def("clear_plans", &jax_convgrad::ClearPlans, "Forgets plans and remembered choices.");
 }

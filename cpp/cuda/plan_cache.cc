@@ -13,7 +13,8 @@
 namespace jax_convgrad {
 namespace {
 
-// More than any one program has layers: a plan must last from a program's preparation to its capture.
+// More than any one program has layers: a plan must last from a program's preparation to its
+// capture.
 constexpr size_t kMostPlans = 4096;
 
 std::atomic<SearchMode> search_mode{SearchMode::kDefault};
@@ -24,9 +25,7 @@ struct Key {
   ConvProblem problem;
   SearchMode mode;
 
-  bool operator==(const Key& other) const {
-    return mode == other.mode && problem == other.problem;
-  }
+  bool operator==(const Key& other) const { return mode == other.mode && problem == other.problem; }
 };
 
 struct KeyHash {
@@ -56,8 +55,7 @@ Plans& ThePlans() {
 }
 
 std::shared_ptr<const ChosenPlan> ChosenOf(const std::shared_ptr<const Entry>& entry) {
-  return entry == nullptr ? nullptr
-                          : std::shared_ptr<const ChosenPlan>(entry, &entry->chosen);
+  return entry == nullptr ? nullptr : std::shared_ptr<const ChosenPlan>(entry, &entry->chosen);
 }
 
 void Retire(std::vector<std::shared_ptr<const Entry>> entries) {
@@ -142,6 +140,12 @@ void RememberChoices(std::vector<std::pair<std::string, std::string>> choices) {
   Plans& plans = ThePlans();
   const std::lock_guard<std::mutex> lock(plans.mutex);
   for (auto& [text, engine] : choices) plans.remembered[std::move(text)] = std::move(engine);
+}
+
+std::vector<std::pair<std::string, std::string>> RememberedChoices() {
+  Plans& plans = ThePlans();
+  const std::lock_guard<std::mutex> lock(plans.mutex);
+  return {plans.remembered.begin(), plans.remembered.end()};
 }
 
 void ClearPlans() {

@@ -42,6 +42,8 @@ std::vector<std::pair<std::string, std::shared_ptr<const ChosenPlan>>> ListPlans
 // those remembered before. Plans that exist already stay.
 void RememberChoices(std::vector<std::pair<std::string, std::string>> choices);
 
+std::vector<std::pair<std::string, std::string>> RememberedChoices();
+
 // Forgets all plans and remembered choices.
 void ClearPlans();
 

@@ -135,22 +135,20 @@ class Search {
         least = std::min(least, tried.workspace_bytes);
       }
     }
-    const std::string advice =
-        memory ? Text("; with a workspace of ", least, " bytes more engines can be tried, see "
-                      "jax_convgrad.set_workspace_limit")
-               : "";
-    return ffi::Error(
-        memory ? ffi::ErrorCode::kResourceExhausted : ffi::ErrorCode::kUnimplemented,
-        Text(problem_.ToString(), ": none of ", tried_.size(), " engines of cuDNN works: ", list,
-             advice));
+    const std::string advice = memory ? Text("; with a workspace of ", least,
+                                             " bytes more engines can be tried, see "
+                                             "jax_convgrad.set_workspace_limit")
+                                      : "";
+    return ffi::Error(memory ? ffi::ErrorCode::kResourceExhausted : ffi::ErrorCode::kUnimplemented,
+                      Text(problem_.ToString(), ": none of ", tried_.size(),
+                           " engines of cuDNN works: ", list, advice));
   }
 
   std::vector<TriedEngine> TakeTried() {
     // What was never reached says nothing.
-    tried_.erase(std::remove_if(tried_.begin(), tried_.end(),
-                                [](const TriedEngine& t) {
-                                  return t.failure.empty() && t.microseconds < 0;
-                                }),
+    tried_.erase(std::remove_if(
+                     tried_.begin(), tried_.end(),
+                     [](const TriedEngine& t) { return t.failure.empty() && t.microseconds < 0; }),
                  tried_.end());
     return std::move(tried_);
   }
@@ -220,9 +218,9 @@ class Search {
       return 1000.0 * static_cast<double>(milliseconds) / runs;
     };
     if (start.status() != cudaSuccess || stop.status() != cudaSuccess) {
-      return ffi::Unexpected(CudaError(
-          ConvName(problem_.kind), "cudaEventCreate",
-          start.status() != cudaSuccess ? start.status() : stop.status()));
+      return ffi::Unexpected(
+          CudaError(ConvName(problem_.kind), "cudaEventCreate",
+                    start.status() != cudaSuccess ? start.status() : stop.status()));
     }
     ffi::ErrorOr<double> time = group(1);  // the very first run may be slower
     if (time.has_value()) time = group(1);
@@ -299,10 +297,8 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
   }
   if (chosen.plan == nullptr) chosen.plan = search.First();
   if (chosen.plan == nullptr) return ffi::Unexpected(search.Failure());
-  chosen.chosen_by =
-      SearchModeName(chosen.microseconds < 0 && mode == SearchMode::kExhaustive
-                         ? SearchMode::kHeuristic
-                         : mode);
+  chosen.chosen_by = SearchModeName(
+      chosen.microseconds < 0 && mode == SearchMode::kExhaustive ? SearchMode::kHeuristic : mode);
   chosen.tried = search.TakeTried();
   return chosen;
 }

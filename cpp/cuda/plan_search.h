@@ -41,9 +41,10 @@ struct ChosenPlan {
   std::vector<TriedEngine> tried;
 };
 
-// Tries the engine `remembered` first (empty: none), then what `mode` says. `buffers` are the call's
-// own: the chosen plan is recorded into a graph with them, which loads its kernels, but nothing runs
-// on them. `stream` is the call's; a timed search waits for it so that it has the device to itself.
+// Tries the engine `remembered` first (empty: none), then what `mode` says. `buffers` are the
+// call's own: the chosen plan is recorded into a graph with them, which loads its kernels, but
+// nothing runs on them. `stream` is the call's; a timed search waits for it so that it has the
+// device to itself.
 ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
                                     const std::string& remembered, const ConvBuffers& buffers,
                                     cudaStream_t stream);

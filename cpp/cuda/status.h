@@ -18,8 +18,8 @@ namespace jax_convgrad {
   const ffi::ErrorCode code = status == cudaErrorMemoryAllocation
                                   ? ffi::ErrorCode::kResourceExhausted
                                   : ffi::ErrorCode::kInternal;
-  return ffi::Error(code, Text(op, ": ", what, ": ", cudaGetErrorName(status), ": ",
-                               cudaGetErrorString(status)));
+  return ffi::Error(
+      code, Text(op, ": ", what, ": ", cudaGetErrorName(status), ": ", cudaGetErrorString(status)));
 }
 
 // Makes a device current for as long as the object lives.
