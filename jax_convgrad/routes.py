@@ -7,11 +7,15 @@ that no handler of its platform serves).
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from jax_convgrad.shapes import ConvGeometry
 
 HANDLER_ROUTES = frozenset({"onednn", "cudnn"})
+
+_forced: str | None = None
 
 
 class Route(NamedTuple):
@@ -30,11 +34,27 @@ def choose(
     """
     if geometry.is_empty:
         return Route("xla", "nothing to compute: zeros")
+    if _forced is not None and (_forced not in HANDLER_ROUTES or result_dtype == dtype):
+        return Route(_forced, "forced")
     if platform == "cpu":
         return _cpu(operator, geometry, str(dtype), str(result_dtype))
     if platform == "cuda":
         return _cuda(operator, geometry, str(dtype), str(result_dtype))
     return fallback(platform)
+
+
+@contextlib.contextmanager
+def force(name: str) -> Iterator[None]:
+    """One route for every problem lowered inside, for tests and for measuring the rows below.
+
+    A handlers' route leaves out problems whose result is wider than the operands.
+    """
+    global _forced
+    previous, _forced = _forced, name
+    try:
+        yield
+    finally:
+        _forced = previous
 
 
 def fallback(platform: str | None) -> Route:

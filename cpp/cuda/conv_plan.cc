@@ -10,7 +10,6 @@
 // Not cudnn_frontend.h: its other half takes most of the compiler's time and wants nvrtc.h.
 #include <cudnn.h>
 
-#include "cudnn_frontend/backend/plan_helpers.h"
 #include "cudnn_frontend_ConvDesc.h"
 #include "cudnn_frontend_ExecutionPlan.h"
 #include "cudnn_frontend_Heuristics.h"
@@ -311,7 +310,10 @@ ffi::ErrorOr<ConvCandidates> ConvCandidates::Query(const ConvProblem& problem,
                                      [&](const Impl::Candidate& c) { return c.engine == engine; });
       if (known) continue;
       int64_t bytes = -1;
-      if (fe::detail::get_workspace_size(config, bytes).is_bad()) bytes = -1;
+      const cudnnStatus_t status = fe::detail::get_attribute(config->get_backend_descriptor(),
+                                                             CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE,
+                                                             CUDNN_TYPE_INT64, 1, nullptr, &bytes);
+      if (status != CUDNN_STATUS_SUCCESS) bytes = -1;
       impl->candidates.push_back({std::move(engine), bytes, std::move(config)});
     }
     if (impl->candidates.empty()) {

@@ -16,7 +16,7 @@ import functools
 import importlib.util
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -70,6 +70,8 @@ class Runner:
     wait: Callable[[Any], None]
     fetch: Callable[[Any], dict[str, np.ndarray]]
     variant: str = ""
+    # Makes the calls on several loaded inputs into one launch.
+    together: Callable[[Sequence[Any]], Callable[[], Any]] | None = None
 
 
 class Form(abc.ABC):
@@ -126,7 +128,15 @@ class JaxForm(Form):
                 for key, value in zip(RESULTS[pass_], out, strict=True)
             }
 
-        return [Runner(load, lambda arrays: fn(*arrays), jax.block_until_ready, fetch)]
+        def together(sets: Sequence[Any]) -> Callable[[], Any]:
+            program = jax.jit(lambda sets: [fn(*arrays) for arrays in sets])
+            return lambda: program(sets)
+
+        return [
+            Runner(
+                load, lambda arrays: fn(*arrays), jax.block_until_ready, fetch, together=together
+            )
+        ]
 
 
 def layer_pass(layer: Layer, cout: int, pass_: str) -> Pass:
@@ -456,7 +466,19 @@ class TorchForm(Form):
             if on_gpu:
                 torch.cuda.synchronize()
 
-        return Runner(load, call, wait, fetch, "channels last" if channels_last else "contiguous")
+        def together(sets: Sequence[Any]) -> Callable[[], Any]:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                results = [call(tensors) for tensors in sets]
+
+            def launch() -> Any:
+                graph.replay()
+                return results
+
+            return launch
+
+        variant = "channels last" if channels_last else "contiguous"
+        return Runner(load, call, wait, fetch, variant, together)
 
 
 FORMS: dict[str, Form] = {
