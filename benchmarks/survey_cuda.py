@@ -99,12 +99,11 @@ def prepare(
         sets = [runner.load(inputs) for _ in range(count)]
         out = runner.call(sets[0])
         runner.wait(out)
-        launch = runner.together(sets) if count > 1 else lambda: runner.call(sets[0])
-        runner.wait(launch())
     result = runner.fetch(out)[forms.RESULTS[pass_][0]]
-    estimate = timing._sample_launches(runner, launch, 1)
-    repeats = max(1, min(100, int(0.01 / estimate)))
-    return result, lambda: timing._sample_launches(runner, launch, repeats) / count
+    estimate = min(timing._sample(runner, sets[:1], 1)[0] for _ in range(3))
+    method = timing.Method()
+    repeats = max(1, min(method.max_enqueued, int(method.sample_seconds / estimate)))
+    return result, lambda: timing._sample(runner, sets, repeats)[0]
 
 
 def line(row: dict[str, Any]) -> str:

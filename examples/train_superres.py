@@ -334,7 +334,12 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate (0.002)")
     parser.add_argument("--rounds", type=int, help="timed steps of each (15, or 7 with --quick)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and patches (0)")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("superres"), help="folder")
+    parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        default=pathlib.Path(__file__).parent / "out",
+        help="folder for the picture and the figures (out, beside this file)",
+    )
     arguments = parser.parse_args(argv)
     arguments.steps = arguments.steps or (250 if arguments.quick else 3000)
     arguments.rounds = arguments.rounds or (7 if arguments.quick else 15)

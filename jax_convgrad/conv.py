@@ -18,7 +18,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_convgrad import compat, primitives, shapes
-from jax_convgrad.reference import move_groups, swap_channels
+from jax_convgrad.reference import insert_zeros, move_groups, swap_channels
 from jax_convgrad.shapes import ConvConfig, ConvGeometry, Pairs, Shape
 
 # Operators.
@@ -309,7 +309,7 @@ def conv_general_dilated(
                 preferred,
             )
         # Dilated and strided at once: outside the family, so the zeros are really inserted.
-        lhs = _insert_zeros(lhs, lhs_dilation, numbers.lhs_spec)
+        lhs = insert_zeros(lhs, lhs_dilation, numbers.lhs_spec)
     config = shapes.make_config(
         name,
         lhs.shape,
@@ -597,10 +597,3 @@ def _arrays(
 def _along(bias: Array, y: Array, axis: int) -> Array:
     """``bias`` shaped to be added along ``axis`` of ``y``, in y's dtype."""
     return lax.broadcast_in_dim(bias.astype(y.dtype), y.shape, (axis,))
-
-
-def _insert_zeros(x: Array, dilation: tuple[int, ...], spec: tuple[int, ...]) -> Array:
-    amounts = [(0, 0, 0)] * x.ndim
-    for axis, d in zip(spec[2:], dilation, strict=True):
-        amounts[axis] = (0, 0, d - 1)
-    return lax.pad(x, np.zeros((), x.dtype), amounts)

@@ -7,6 +7,11 @@ the handlers it stands beside but the parameters' names.
 NOTE [No negative low padding]. XLA:CPU of jaxlib 0.10 gives wrong float32 numbers for some convolutions
 with a negative padding at the low side and a positive one at the high side. The low side is therefore
 cropped here: from x before a convolution, from the result after one whose input is dilated.
+
+NOTE [No grouped float64 base dilation]. XLA:CPU aborts the process (jaxlib 0.10 to 0.12, a failed check in
+its algebraic simplifier) while compiling some float64 convolutions with feature groups and a dilated
+input: zeros((2, 6, 2, 6)) with zeros((6, 3, 3, 2)), 2 groups, lhs_dilation (3, 2), padding ((1, 2), (0, 0)).
+The zeros of such an input are inserted by hand.
 """
 
 from __future__ import annotations
@@ -65,12 +70,15 @@ def conv_dgrad(
     # The result starts with what the crop, see NOTE [No negative low padding], takes away again.
     crop = tuple((min(low, 0), 0) for low, _ in padding)
     padding = [(max(low, 0), high) for low, high in padding]
+    strides = config.strides
+    if config.groups > 1 and dy.dtype == np.float64:  # NOTE [No grouped float64 base dilation]
+        dy, strides = insert_zeros(dy, strides, y_spec), (1,) * config.spatial_rank
     dx = lax.conv_general_dilated(
         dy,
         lax.rev(w, w_spec[2:]),
         (1,) * config.spatial_rank,
         padding,
-        lhs_dilation=config.strides,
+        lhs_dilation=strides,
         rhs_dilation=config.dilation,
         dimension_numbers=lax.ConvDimensionNumbers(y_spec, swap_channels(w_spec), x_spec),
         feature_group_count=config.groups,
@@ -137,6 +145,14 @@ def _crop_low(
             amounts[axis] = (min(low, 0), 0, 0)
         array = lax.pad(array, np.zeros((), array.dtype), amounts)
     return array, [(max(low, 0), high) for low, high in padding]
+
+
+def insert_zeros(array: Array, dilation: tuple[int, ...], spec: tuple[int, ...]) -> Array:
+    """``dilation`` - 1 zeros between the elements along each spatial axis."""
+    amounts = [(0, 0, 0)] * array.ndim
+    for axis, d in zip(spec[2:], dilation, strict=True):
+        amounts[axis] = (0, 0, d - 1)
+    return lax.pad(array, np.zeros((), array.dtype), amounts)
 
 
 def swap_channels(spec: tuple[int, ...]) -> tuple[int, ...]:

@@ -11,14 +11,15 @@ import ctypes
 import dataclasses
 import functools
 import importlib
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import os
-import pathlib
 import platform as machine
 import sys
 import threading
 import warnings
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +28,7 @@ import jax
 PACKAGE = "jax_convgrad"
 CONV_TARGETS = {name: f"jax_convgrad_{name}" for name in ("conv_fprop", "conv_dgrad", "conv_wgrad")}
 
+_DISTRIBUTION = "jax-convgrad"
 _ONEDNN_DISTRIBUTION = "onednn-cpu-gomp"
 _ONEDNN_LIBRARY = "libdnnl.so.3"
 _CUDNN_LIBRARY = "libcudnn.so.9"
@@ -112,11 +114,7 @@ def cuda_module() -> ModuleType | None:
 
 @functools.cache
 def _import_cuda() -> ModuleType:
-    if importlib.util.find_spec(f"{PACKAGE}._cuda") is None:
-        raise ImportError(
-            "the extension module jax_convgrad._cuda was not built into this installation"
-        )
-    module = importlib.import_module(f"{PACKAGE}._cuda")
+    module = _import_extension("_cuda")
     # The copy that is in the process already is used before any other; this is the one that JAX would
     # load itself.
     library = _cudnn_library()
@@ -125,38 +123,57 @@ def _import_cuda() -> ModuleType:
     return module
 
 
-def _cudnn_library() -> pathlib.Path | None:
+def _cudnn_library() -> Path | None:
     try:
         spec = importlib.util.find_spec("nvidia.cudnn")
     except ModuleNotFoundError:
         return None
     for folder in (spec and spec.submodule_search_locations) or ():
-        library = pathlib.Path(folder) / "lib" / _CUDNN_LIBRARY
+        library = Path(folder) / "lib" / _CUDNN_LIBRARY
         if library.exists():
             return library
     return None
 
 
 def _import_cpu() -> ModuleType:
-    if importlib.util.find_spec(f"{PACKAGE}._cpu") is None:
-        raise ImportError(
-            "the extension module jax_convgrad._cpu was not built into this installation"
-        )
     # The module asks for libdnnl by its soname; an already loaded copy of that name is used, so no
     # path of the build machine needs to be written into it.
-    ctypes.CDLL(str(_onednn_library()))
-    return importlib.import_module(f"{PACKAGE}._cpu")
+    ctypes.CDLL(str(_installed_file(_ONEDNN_DISTRIBUTION, _ONEDNN_LIBRARY)))
+    return _import_extension("_cpu")
 
 
-def _onednn_library() -> os.PathLike[str]:
+def _import_extension(name: str) -> ModuleType:
+    """The package's extension module ``name``.
+
+    A Python started in the repository's root imports the package from there, where no extension lies;
+    the installed one serves then too.
+    """
+    qualified = f"{PACKAGE}.{name}"
+    if importlib.util.find_spec(qualified) is not None:
+        return importlib.import_module(qualified)
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        try:
+            path = _installed_file(_DISTRIBUTION, f"{name}{suffix}")
+        except ImportError:
+            continue
+        spec = importlib.util.spec_from_file_location(qualified, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    raise ImportError(f"the extension module {qualified} was not built into this installation")
+
+
+def _installed_file(distribution: str, name: str) -> Path:
+    """Where an installed distribution has its file of that name."""
     try:
-        files = importlib.metadata.files(_ONEDNN_DISTRIBUTION) or []
+        files = importlib.metadata.files(distribution) or []
     except importlib.metadata.PackageNotFoundError:
-        raise ImportError(f"the package {_ONEDNN_DISTRIBUTION} is not installed") from None
+        raise ImportError(f"the package {distribution} is not installed") from None
     for file in files:
-        if file.name == _ONEDNN_LIBRARY:
-            return file.locate()
-    raise ImportError(f"the package {_ONEDNN_DISTRIBUTION} holds no {_ONEDNN_LIBRARY}")
+        if file.name == name:
+            return Path(str(file.locate()))
+    raise ImportError(f"the package {distribution} holds no {name}")
 
 
 def info() -> dict[str, Any]:
@@ -172,7 +189,7 @@ def info() -> dict[str, Any]:
       ['handlers', 'versions']
     """
     versions = {"python": machine.python_version()}
-    for name in ("jax-convgrad", "jax", "jaxlib", "numpy"):
+    for name in (_DISTRIBUTION, "jax", "jaxlib", "numpy"):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -151,8 +151,17 @@ class ConvGeometry:
 
     @property
     def is_empty(self) -> bool:
-        """Whether any of x, w, y has no elements: then nothing is multiplied with anything."""
-        return 0 in self.x_shape or 0 in self.w_shape or 0 in self.y_shape
+        """Whether nothing is multiplied with anything: all results are zeros.
+
+        So it is where x, w or y has no elements, and where negative padding crops all of x away
+        and positive padding of the other side stands in its place.
+        """
+        if 0 in self.x_shape or 0 in self.w_shape or 0 in self.y_shape:
+            return True
+        return any(
+            _known_below(size + min(pair), 1)
+            for size, pair in zip(self.in_spatial, self.config.padding, strict=True)
+        )
 
 
 def make_config(

@@ -58,11 +58,17 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(name.encode()))
 
 
-@pytest.fixture(autouse=True, scope="module")
+_TESTS_PER_CACHE = 100
+_finished: list[None] = []
+
+
+@pytest.fixture(autouse=True)
 def _bounded_memory() -> Iterator[None]:
-    """Compiled programs of one module are of no use to the next."""
+    """Drops compiled programs now and then: thousands of them cost gigabytes."""
     yield
-    jax.clear_caches()
+    _finished.append(None)
+    if len(_finished) % _TESTS_PER_CACHE == 0:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

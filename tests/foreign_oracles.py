@@ -1,8 +1,8 @@
 """Transposed convolution as foreign standards define it, and its gradients, in float64 numpy.
 
 Canonical order: x (N, C, space), w (C, M/groups, kernel), y (N, M, space). The full result, of
-stride * (size - 1) + dilated kernel elements, is computed without any padding; then ``padding`` (begin, end)
-is cut off, and what ``out`` has beyond the full result is zeros. Shares no size arithmetic with the package.
+stride * (size - 1) + dilated kernel elements, is computed without any padding; ``begins`` elements
+are cut off at its beginning, and what ``out`` has beyond its end is zeros.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def full_spatial(x_shape: Shape, w_shape: Shape, strides: Shape, dilation: Shape
 def transposed(
     x: Any, w: Any, begins: Shape, out: Shape, *, strides: Shape, dilation: Shape, groups: int
 ) -> np.ndarray:
-    """The result of spatial size ``out``; its first element is number ``begins`` of the full one."""
+    """The result, of spatial size ``out``; it starts at ``begins`` of the full one."""
     shape = (x.shape[0], w.shape[1] * groups, *full_spatial(x.shape, w.shape, strides, dilation))
     no_pads = ((0, 0),) * len(strides)
     full = oracles.conv_dgrad(
@@ -48,7 +48,7 @@ def transposed_gradients(
 
 
 def _overlap(full: Shape, begins: Shape, out: Shape) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """The same elements in the result and in the full result."""
+    """The elements that the result and the full result share, in the one and in the other."""
     inner, outer = [slice(None)] * 2, [slice(None)] * 2
     for size, begin, length in zip(full, begins, out, strict=True):
         count = max(min(size - begin, length), 0)

@@ -222,7 +222,8 @@ def test_a_smaller_batch_serves_where_the_reference_would_take_long(
 # --- What is timed -------------------------------------------------------------------------------
 
 CONVOLUTIONS = re.compile(
-    r"= [^=]*\bconvolution\(|custom_call_target=\"(?:jax_convgrad_conv|__onednn\$conv|__cudnn\$conv)"
+    r"= [^=]*\bconvolution\("
+    r"|custom_call_target=\"(?:jax_convgrad_conv|__onednn\$conv|__cudnn\$conv)"
 )
 
 
@@ -283,6 +284,27 @@ def test_samples_come_from_calls_that_go_through_the_input_sets() -> None:
     assert called[-14:] == [2, 0, 1, 2, 0, 1, 2] * 2
 
 
+def test_a_batch_is_enqueued_behind_what_holds_the_device() -> None:
+    """The order of events on a GPU, acted out: hold, enqueue all, wait for the hold, then for all."""
+    events = []
+
+    def hold() -> Any:
+        events.append("hold")
+        return lambda: events.append("held")
+
+    runner = forms.Runner(
+        load=lambda inputs: None,
+        call=lambda arrays: events.append(f"call {arrays}"),
+        wait=lambda out: events.append("wait"),
+        fetch=lambda out: {},
+        hold=hold,
+    )
+    seconds, host_bound = timing._sample(runner, ["a", "b"], 3)
+    assert events == ["hold", "call a", "call b", "call a", "held", "wait"]
+    assert seconds >= 0
+    assert host_bound  # nothing held anything here
+
+
 def test_a_slow_form_stops_after_the_least_number_of_rounds() -> None:
     (result,) = run([parse_case(entry())], ["lax"], ["dx"], rounds=9, form_seconds=0.0)
     assert len(result.samples) == 3
@@ -320,12 +342,12 @@ def test_bench_writes_table_json_markdown_and_chart(
     case_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
-    out = {name: tmp_path / "out" / name for name in ("b.json", "b.md", "b.png")}
-    status = main(
-        ["bench", "--cases", str(case_file), "--rounds", "3", "--only", "convt|up"]
-        + ["--json", str(out["b.json"]), "--markdown", str(out["b.md"])]
-        + ["--plot", str(out["b.png"])]
-    )
+    names = {"json": "b.json", "markdown": "b.md", "plot": "b.png"}
+    out = {option: tmp_path / "out" / name for option, name in names.items()}
+    arguments = ["bench", "--cases", str(case_file), "--rounds", "3", "--only", "convt|up"]
+    for option, path in out.items():
+        arguments += [f"--{option}", str(path)]
+    status = main(arguments)
     text = capsys.readouterr().out
     assert status == 0, text
     assert "skipped resize up f32: resize is not in this version" in text
@@ -334,7 +356,7 @@ def test_bench_writes_table_json_markdown_and_chart(
     assert "lax / ours: " in text
     assert "ours slower than lax by more than 5%: " in text
 
-    data = json.loads(out["b.json"].read_text())
+    data = json.loads(out["json"].read_text())
     assert set(data) == {
         "schema", "date", "commit", "device", "info", "torch", "layout", "method", "results",
         "skipped", "summary",
@@ -360,8 +382,8 @@ def test_bench_writes_table_json_markdown_and_chart(
         assert result["error"] < 1e-5
     assert math.isfinite(data["summary"]["geomean_over_ours"]["lax"]["ratio"])
 
-    assert "| case | pass | ours | lax |" in out["b.md"].read_text()
-    header = out["b.png"].read_bytes()[:24]
+    assert "| case | pass | ours | lax |" in out["markdown"].read_text()
+    header = out["plot"].read_bytes()[:24]
     assert header[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", header[16:24])
     assert width > 1000 and height > 200

@@ -128,6 +128,23 @@ int64_t ConvGeometry::WindowSize(int axis) const {
   return kernel[axis] == 0 ? 0 : (kernel[axis] - 1) * dilation[axis] + 1;
 }
 
+bool ConvGeometry::TapReadsInput(int axis, int64_t tap) const {
+  const int64_t offset = tap * dilation[axis] - padding_low[axis];
+  // The first window whose tap is not in the low padding.
+  const int64_t window = offset >= 0 ? 0 : (-offset - 1) / strides[axis] + 1;
+  return window < out[axis] && window * strides[axis] + offset < in[axis];
+}
+
+bool ConvGeometry::IsAllZero() const {
+  if (batch == 0 || in_channels == 0 || out_channels == 0) return true;
+  for (int axis = 0; axis < spatial; ++axis) {
+    bool reads = false;
+    for (int64_t tap = 0; tap < kernel[axis] && !reads; ++tap) reads = TapReadsInput(axis, tap);
+    if (!reads) return true;
+  }
+  return false;
+}
+
 bool ConvGeometry::operator==(const ConvGeometry& other) const {
   const auto fields = [](const ConvGeometry& g) {
     return std::tie(g.spatial, g.batch, g.in_channels, g.out_channels, g.groups, g.in, g.kernel,

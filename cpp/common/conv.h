@@ -69,6 +69,14 @@ struct ConvGeometry {
   // kernel.
   int64_t WindowSize(int axis) const;
 
+  // Whether a tap of the kernel lies on an element of x in some window, along one axis. A tap that
+  // does not has a weight gradient of zero.
+  bool TapReadsInput(int axis, int64_t tap) const;
+
+  // Whether no tap of any window lies on an element of x, or an array has no elements: every result
+  // is zero then. Libraries are not built for that: oneDNN 3.2 has been seen to crash.
+  bool IsAllZero() const;
+
   bool operator==(const ConvGeometry& other) const;
 
   // One line with every field, for messages.

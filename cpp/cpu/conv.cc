@@ -88,8 +88,7 @@ ffi::Error RunConv(ConvKind kind, ffi::ThreadPool pool, const ConvConfig& config
       CheckConvTypes(kind, x, w, y, {ffi::DataType::F32, ffi::DataType::BF16});
   if (type_error.failure()) return type_error;
 
-  if (x.element_count() == 0 || w.element_count() == 0 || y.element_count() == 0) {
-    // A sum over nothing. oneDNN does not take arrays without elements.
+  if (geometry->IsAllZero()) {
     const ffi::AnyBuffer& result = kind == ConvKind::kFprop ? y : kind == ConvKind::kDgrad ? x : w;
     if (result.element_count() > 0) std::memset(result.untyped_data(), 0, result.size_bytes());
     return ffi::Error::Success();

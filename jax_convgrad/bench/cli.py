@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
     import jax
 
     from jax_convgrad.bench import report, timing
-    from jax_convgrad.bench.forms import FORMS, PASSES
+    from jax_convgrad.bench.forms import FORMS, PASSES, cpu_threads
 
     try:
         forms = _names("--forms", arguments.forms, tuple(FORMS))
@@ -78,6 +78,13 @@ def main(arguments: argparse.Namespace) -> int:
         _require_matplotlib()
 
     method = dataclasses.replace(timing.Method(), rounds=arguments.rounds, seed=arguments.seed)
+    load = report.load_average()
+    if platform == "cpu" and load is not None and load > 0.5 * cpu_threads():
+        print(
+            f"note: the load average is {load:.1f} on {cpu_threads()} processors: if another "
+            "program is running, no time here is to be trusted",
+            file=sys.stderr,
+        )
     with _Progress(len(cases) * len(passes)) as advance:
         results = timing.run(
             cases, [FORMS[name] for name in forms], passes, arguments.layout, method, advance
@@ -90,7 +97,7 @@ def main(arguments: argparse.Namespace) -> int:
     for line in report.summary_lines(results, forms):
         print(line)
     if arguments.json:
-        data = report.to_json(results, arguments.layout, method, skipped)
+        data = report.to_json(results, arguments.layout, method, skipped, load)
         report.write(arguments.json, json.dumps(data, indent=1, default=str) + "\n", print)
     if arguments.markdown:
         report.write(arguments.markdown, report.markdown(results, forms, skipped), print)

@@ -16,7 +16,7 @@ import functools
 import importlib.util
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -70,8 +70,9 @@ class Runner:
     wait: Callable[[Any], None]
     fetch: Callable[[Any], dict[str, np.ndarray]]
     variant: str = ""
-    # Makes the calls on several loaded inputs into one launch.
-    together: Callable[[Sequence[Any]], Callable[[], Any]] | None = None
+    # On a GPU: keeps the device busy for some milliseconds, and returns a function that waits for
+    # the end of that and of nothing behind it.
+    hold: Callable[[], Callable[[], None]] | None = None
 
 
 class Form(abc.ABC):
@@ -128,15 +129,27 @@ class JaxForm(Form):
                 for key, value in zip(RESULTS[pass_], out, strict=True)
             }
 
-        def together(sets: Sequence[Any]) -> Callable[[], Any]:
-            program = jax.jit(lambda sets: [fn(*arrays) for arrays in sets])
-            return lambda: program(sets)
+        hold = _jax_hold if jax.default_backend() == "gpu" else None
+        return [Runner(load, lambda arrays: fn(*arrays), jax.block_until_ready, fetch, hold=hold)]
 
-        return [
-            Runner(
-                load, lambda arrays: fn(*arrays), jax.block_until_ready, fetch, together=together
-            )
-        ]
+
+# Matrix products to hold a GPU with: about 6 ms on an H100, more on a smaller one.
+HOLD_SIZE, HOLD_PRODUCTS = 8192, 4
+
+
+def _jax_hold() -> Callable[[], None]:
+    out = _jax_busy()(_jax_square())
+    return lambda: jax.block_until_ready(out)
+
+
+@functools.cache
+def _jax_square() -> jax.Array:
+    return jnp.zeros((HOLD_SIZE, HOLD_SIZE), jnp.bfloat16)
+
+
+@functools.cache
+def _jax_busy() -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(lambda a: functools.reduce(jnp.matmul, [a] * (HOLD_PRODUCTS + 1)))
 
 
 def layer_pass(layer: Layer, cout: int, pass_: str) -> Pass:
@@ -466,19 +479,32 @@ class TorchForm(Form):
             if on_gpu:
                 torch.cuda.synchronize()
 
-        def together(sets: Sequence[Any]) -> Callable[[], Any]:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                results = [call(tensors) for tensors in sets]
+        return Runner(
+            load,
+            call,
+            wait,
+            fetch,
+            variant="channels last" if channels_last else "contiguous",
+            hold=_torch_hold if on_gpu else None,
+        )
 
-            def launch() -> Any:
-                graph.replay()
-                return results
 
-            return launch
+def _torch_hold() -> Callable[[], None]:
+    import torch
 
-        variant = "channels last" if channels_last else "contiguous"
-        return Runner(load, call, wait, fetch, variant, together)
+    product = square = _torch_square()
+    for _ in range(HOLD_PRODUCTS):
+        product = product @ square
+    event = torch.cuda.Event()
+    event.record()
+    return event.synchronize
+
+
+@functools.cache
+def _torch_square() -> Any:
+    import torch
+
+    return torch.zeros((HOLD_SIZE, HOLD_SIZE), dtype=torch.bfloat16, device="cuda")
 
 
 FORMS: dict[str, Form] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
 import pathlib
 import platform
 import statistics
@@ -195,6 +196,11 @@ def summary_lines(results: Sequence[Result], forms: Sequence[str]) -> list[str]:
             lines.append(
                 f"{result.form} failed on {result.case.id} {result.pass_}: {result.failure}"
             )
+        if result.host_bound:
+            lines.append(
+                f"{result.form} on {result.case.id} {result.pass_}: the host was too slow to "
+                "measure the device's time"
+            )
     absent = {
         (r.form, r.absent) for r in results if r.absent and r.form == "torch" and "torch" in forms
     }
@@ -230,6 +236,14 @@ def describe_device() -> str:
     return f"{where}; {', '.join(versions)}; Python {platform.python_version()}"
 
 
+def load_average() -> float | None:
+    """How many programs wanted a processor during the last minute, where the system says."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None
+
+
 def git_commit() -> str | None:
     """The commit of the checkout the package lies in, with `-dirty` if files differ from it."""
     folder = pathlib.Path(__file__).resolve().parents[2]
@@ -249,7 +263,11 @@ def git_commit() -> str | None:
 
 
 def to_json(
-    results: Sequence[Result], layout: str, method: Method, skipped: Sequence[str]
+    results: Sequence[Result],
+    layout: str,
+    method: Method,
+    skipped: Sequence[str],
+    load_before: float | None,
 ) -> dict[str, Any]:
     """Everything that was measured, with enough beside it to know where and how."""
     import jax_convgrad
@@ -262,6 +280,7 @@ def to_json(
             "platform": jax.default_backend(),
             "name": device_name(),
             "threads": cpu_threads() if jax.default_backend() == "cpu" else None,
+            "load_before": load_before,
         },
         "info": jax_convgrad.info(),
         "torch": getattr(sys.modules.get("torch"), "__version__", None),
@@ -278,6 +297,7 @@ def to_json(
                 "samples_s": result.samples,
                 "calls_per_sample": result.repeats,
                 "input_sets": result.input_sets,
+                "host_bound_samples": result.host_bound_samples,
                 "error": result.error,
                 "error_batch": result.error_batch,
                 "absent": result.absent,

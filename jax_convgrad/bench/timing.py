@@ -12,10 +12,13 @@ is
 
 The calls of a batch go through several copies of the inputs in turn, as many as it takes to exceed
 the last-level cache (within limits), so that no form reads its operands from a cache that its own
-last call filled. On a CPU every call is waited for. On a GPU the calls on all copies are one launch (a
-jitted program of them all, a CUDA graph in PyTorch), and the launches of a batch are enqueued one
-after the other and waited for once at the end: the time is the device's, however small the layer is
-beside the cost of enqueuing it.
+last call filled.
+
+On a CPU every call is waited for. On a GPU the time is the device's: the device is first held with
+matrix products while the host enqueues the whole batch behind them, and the clock runs from the end
+of the products to the end of the batch. A sample for which the host took longer to enqueue the
+batch than the device was held is taken again; where that does not help, the result says so
+(`host_bound`).
 
 The figures are the median over the rounds and the quartiles.
 """
@@ -51,6 +54,10 @@ class Method:
     # A form this slow stops after min_rounds samples: lax takes seconds for some gradients.
     form_seconds: float = 4.0
     max_repeats: int = 1000
+    # XLA lets 32 programs wait in a GPU's queue, after which enqueueing blocks.
+    max_enqueued: int = 24
+    # A sample for which the host was too slow is taken again, this often at most.
+    tries: int = 4
     max_input_sets: int = 16
     max_input_bytes: int = 512 * 2**20
     seed: int = 0
@@ -69,6 +76,7 @@ class Result:
     error: float | None = None
     error_batch: int | None = None
     variant: str = ""
+    host_bound_samples: int = 0
     # Why there is no time: "-" in the tables when the form does not exist here, "failed" when it
     # broke.
     absent: str | None = None
@@ -78,6 +86,11 @@ class Result:
     def median(self) -> float | None:
         """The median of the samples."""
         return statistics.median(self.samples) if self.samples else None
+
+    @property
+    def host_bound(self) -> bool:
+        """Whether the host, not the device, set the time of more than a quarter of the samples."""
+        return 4 * self.host_bound_samples > len(self.samples)
 
     @property
     def quartiles(self) -> tuple[float, float] | None:
@@ -144,18 +157,6 @@ class _Contestant:
     sets: list[Any]
     repeats: int = 1
     spent: float = 0.0
-    # On a GPU: the calls on all sets at once.
-    launch: Callable[[], Any] | None = None
-
-    def rouse(self) -> None:
-        """One call, or one launch, that is not timed."""
-        self.runner.wait(self.launch() if self.launch else self.runner.call(self.sets[-1]))
-
-    def sample(self) -> float:
-        """Seconds per call."""
-        if self.launch is None:
-            return _sample(self.runner, self.sets, self.repeats)
-        return _sample_launches(self.runner, self.launch, self.repeats) / len(self.sets)
 
 
 def _run_pass(
@@ -185,8 +186,13 @@ def _run_pass(
                 continue
             time.sleep(method.pause_seconds)
             started = time.perf_counter()
-            entry.rouse()
-            entry.result.samples.append(entry.sample())
+            entry.runner.wait(entry.runner.call(entry.sets[-1]))
+            for _ in range(method.tries):
+                seconds, host_bound = _sample(entry.runner, entry.sets, entry.repeats)
+                if not host_bound:
+                    break
+            entry.result.samples.append(seconds)
+            entry.result.host_bound_samples += host_bound
             entry.spent += time.perf_counter() - started
     return results
 
@@ -206,9 +212,9 @@ def _prepare(
         first = runner.load(yardstick.inputs)
         out = runner.call(first)
         runner.wait(out)
-        estimate = min(_sample(runner, [first], 1) for _ in range(2))
+        estimate = min(_sample(runner, [first], 1)[0] for _ in range(2))
         if estimate < 0.1:
-            estimate = min(estimate, *(_sample(runner, [first], 1) for _ in range(3)))
+            estimate = min(estimate, *(_sample(runner, [first], 1)[0] for _ in range(3)))
         candidates.append((estimate, runner, first, out))
     estimate, runner, first, out = min(candidates, key=lambda entry: entry[0])
     result.variant = runner.variant
@@ -222,49 +228,44 @@ def _prepare(
     else:
         result.error = yardstick.error(runner.fetch(out))
     sets = [first, *(runner.load(yardstick.inputs) for _ in range(count - 1))]
-    entry = _Contestant(result, runner, sets)
-    if jax.default_backend() != "cpu" and runner.together is not None and count > 1:
-        entry.launch = runner.together(sets)
-        entry.rouse()
-        estimate = min(entry.sample() for _ in range(2)) * count
-    entry.repeats = min(method.max_repeats, max(1, math.ceil(method.sample_seconds / estimate)))
-    result.repeats = entry.repeats
-    return entry
+    most = method.max_enqueued if runner.hold else method.max_repeats
+    result.repeats = max(1, min(most, math.ceil(method.sample_seconds / estimate)))
+    return _Contestant(result, runner, sets, result.repeats)
 
 
-def _sample(runner: Runner, sets: Sequence[Any], repeats: int) -> float:
-    """Seconds per call over a batch of calls."""
-    each = jax.default_backend() == "cpu"
-    call, wait, count = runner.call, runner.wait, len(sets)
+def _sample(runner: Runner, sets: Sequence[Any], repeats: int) -> tuple[float, bool]:
+    """Seconds per call over a batch of calls, and whether the host was too slow to measure that."""
     collecting = gc.isenabled()
     gc.disable()
     try:
+        if runner.hold:
+            return _device_sample(runner, runner.hold, sets, repeats)
+        call, wait, count = runner.call, runner.wait, len(sets)
         started = time.perf_counter()
         for i in range(repeats):
-            out = call(sets[i % count])
-            if each:
-                wait(out)
-        if not each:
-            wait(out)
-        return (time.perf_counter() - started) / repeats
+            wait(call(sets[i % count]))
+        return (time.perf_counter() - started) / repeats, False
     finally:
         if collecting:
             gc.enable()
 
 
-def _sample_launches(runner: Runner, launch: Callable[[], Any], repeats: int) -> float:
-    """Seconds per launch over a batch of launches."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        started = time.perf_counter()
-        for _ in range(repeats):
-            out = launch()
-        runner.wait(out)
-        return (time.perf_counter() - started) / repeats
-    finally:
-        if collecting:
-            gc.enable()
+def _device_sample(
+    runner: Runner,
+    hold: Callable[[], Callable[[], None]],
+    sets: Sequence[Any],
+    repeats: int,
+) -> tuple[float, bool]:
+    wait_for_hold = hold()
+    for i in range(repeats):
+        out = runner.call(sets[i % len(sets)])
+    enqueued = time.perf_counter()
+    wait_for_hold()
+    started = time.perf_counter()
+    runner.wait(out)
+    seconds = (time.perf_counter() - started) / repeats
+    # A wait that returned at once found the device already at work on the batch, or done with it.
+    return seconds, started - enqueued < 50e-6
 
 
 def _input_sets(nbytes: int, method: Method) -> int:

@@ -1,0 +1,29 @@
+// Copies of x with its padding written out as zeros. oneDNN has no fast code for some paddings
+// (asymmetric ones, or as wide as the kernel) that it has for the same convolution without padding,
+// and the copy costs little beside the difference.
+
+#ifndef JAX_CONVGRAD_CPU_STAGING_H_
+#define JAX_CONVGRAD_CPU_STAGING_H_
+
+#include <cstddef>
+
+#include "common/conv.h"
+
+namespace jax_convgrad {
+
+bool HasPadding(const ConvGeometry& geometry);
+
+// The same convolution of an x that contains its padding.
+ConvGeometry StagedGeometry(const ConvGeometry& geometry);
+
+// Bytes of the padded x.
+size_t StagedBytes(const ConvGeometry& geometry, size_t element_bytes);
+
+// From x to the padded copy, zeros around it, and back without them.
+void CopyToStaged(const ConvGeometry& geometry, size_t element_bytes, const char* x, char* staged);
+void CopyFromStaged(const ConvGeometry& geometry, size_t element_bytes, const char* staged,
+                    char* x);
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CPU_STAGING_H_

@@ -1,0 +1,118 @@
+"""Loading handlers: what is there is found, what is not is said, and nothing else breaks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import jax_convgrad
+from jax_convgrad import registry, routes, shapes
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+WITHOUT_CPU = """
+import importlib.util, warnings
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "jax_convgrad._cpu" else find(name, *rest)
+import jax, jax.numpy as jnp, jax_convgrad
+jax_convgrad.registry._DISTRIBUTION = "no-such-distribution"
+"""
+
+
+def test_info_names_versions_and_handlers():
+    info = jax_convgrad.info()
+    assert {"python", "jax", "jaxlib", "numpy", "jax-convgrad"} <= set(info["versions"])
+    cpu = info["handlers"]["cpu"]
+    assert cpu["available"] == (cpu["reason"] is None)
+    if cpu["available"]:
+        assert cpu["targets"] == sorted(registry.CONV_TARGETS.values())
+        assert "float32" in cpu["dtypes"] and "onednn" in cpu["versions"]
+
+
+def test_importing_the_package_starts_no_backend_and_loads_no_handler():
+    code = (
+        "import sys, jax_convgrad; from jax._src import xla_bridge;"
+        "assert not xla_bridge.backends_are_initialized(); assert 'jax_convgrad._cpu' not in sys.modules"
+    )
+    result = run(code)
+    assert result.returncode == 0, result.stderr
+
+
+def test_without_the_module_programs_run_and_one_warning_says_why():
+    code = (
+        WITHOUT_CPU
+        + """
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        y = jax_convgrad.conv_fprop(jnp.ones((1, 2, 5)), jnp.ones((3, 2, 2)))
+        z = jax_convgrad.conv_fprop(jnp.ones((1, 2, 6)), jnp.ones((3, 2, 2)))
+messages = [str(w.message) for w in caught if w.category is jax_convgrad.registry.MissingHandlersWarning]
+assert len(messages) == 1, messages
+assert "was not built" in messages[0], messages
+assert float(y[0, 0, 0]) == 4.0
+assert "was not built" in jax_convgrad.info()["handlers"]["cpu"]["reason"]
+"""
+    )
+    result = run(code, JAX_CONVGRAD_REQUIRE_CPU="0")
+    assert result.returncode == 0, result.stderr
+
+
+def test_requiring_the_handlers_makes_their_absence_an_error():
+    code = WITHOUT_CPU + "jax_convgrad.conv_fprop(jnp.ones((1, 2, 5)), jnp.ones((3, 2, 2)))"
+    result = run(code, JAX_CONVGRAD_REQUIRE_CPU="1")
+    assert result.returncode != 0
+    assert "RuntimeError: jax_convgrad has no handlers for cpu" in result.stderr
+    assert "was not built" in result.stderr
+
+
+def geometry(*, channels: int = 8, groups: int = 1) -> shapes.ConvGeometry:
+    x_shape, w_shape = (2, channels, 9, 9), (8, channels // groups, 3, 3)
+    config = shapes.make_config(
+        "test",
+        x_shape,
+        w_shape,
+        strides=1,
+        padding="SAME",
+        dilation=1,
+        groups=groups,
+        dimension_numbers=None,
+    )
+    return shapes.ConvGeometry.make("test", config, x_shape, w_shape)
+
+
+@pytest.mark.parametrize("operator", list(registry.CONV_TARGETS))
+@pytest.mark.parametrize("platform", ["cpu", "tpu", "rocm", None])
+def test_routes_are_total_and_say_why(operator: str, platform: str | None):
+    for dtype in shapes.FLOAT_DTYPES:
+        route = routes.choose(platform, operator, geometry(), dtype, dtype)
+        assert route.reason
+        assert route.name in routes.HANDLER_ROUTES | {"xla", "swap"}
+        if platform in ("tpu", "rocm", None):
+            assert route.name not in routes.HANDLER_ROUTES
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_the_cpu_handlers_are_never_asked_for_what_onednn_lacks(dtype: str):
+    for operator in registry.CONV_TARGETS:
+        assert routes.choose("cpu", operator, geometry(), dtype, dtype).name == "swap"
+
+
+def test_handlers_serve_what_they_have_only():
+    found = registry.Handlers(frozenset({"target"}), frozenset({"float32"}))
+    assert found.serve("target", "float32")
+    assert not found.serve("target", "bfloat16")
+    assert not found.serve("other", "float32")
