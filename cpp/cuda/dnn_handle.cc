@@ -26,18 +26,6 @@ LibraryState& State() {
   return *state;
 }
 
-struct Pool {
-  std::mutex mutex;
-  std::condition_variable given_back;
-  std::map<int, std::vector<cudnnHandle_t>> free;
-  std::map<int, int> made;
-};
-
-Pool& HandlePool() {
-  static Pool* const pool = new Pool;  // never destroyed: other threads may use it
-  return *pool;
-}
-
 template <typename Function>
 bool Find(void* dlhandle, const char* name, Function* function) {
   *function = reinterpret_cast<Function>(dlsym(dlhandle, name));
@@ -114,28 +102,52 @@ std::string DnnLibrary::VersionText(size_t version) {
   return Text(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
-ffi::ErrorOr<DnnHandle> DnnHandle::Borrow(const char* op, int device, cudaStream_t stream) {
-  const ffi::ErrorOr<const DnnLibrary*> library = DnnLibrary::Get();
-  if (library.has_error()) {
-    return ffi::Unexpected(ffi::Error(library.error().errc().value_or(ffi::ErrorCode::kInternal),
-                                      Text(op, ": ", library.error().message())));
-  }
-  const auto on_stream = [&](cudnnHandle_t handle) -> ffi::ErrorOr<DnnHandle> {
-    DnnHandle borrowed(device, handle, stream);
-    const cudnnStatus_t status = (*library)->set_stream(handle, stream);
-    if (status != CUDNN_STATUS_SUCCESS) {
-      return ffi::Unexpected(DnnError(op, "cudnnSetStream", **library, status));
-    }
-    return borrowed;
-  };
+struct DnnHandle::Pool {
+  std::mutex mutex;
+  std::condition_variable given_back;
+  std::map<int, std::vector<Pooled>> free;
+  std::map<int, int> made;
+};
 
-  Pool& pool = HandlePool();
+DnnHandle::Pool& DnnHandle::ThePool() {
+  static Pool* const pool = new Pool;  // never destroyed: other threads may use it
+  return *pool;
+}
+
+ffi::ErrorOr<DnnHandle> DnnHandle::Borrow(const char* op, int device, cudaStream_t stream) {
+  const ffi::ErrorOr<Pooled> pooled = Take(op, device, &stream);
+  if (pooled.has_error()) return ffi::Unexpected(pooled.error());
+  return OnStream(op, device, *pooled, stream);
+}
+
+ffi::ErrorOr<DnnHandle> DnnHandle::BorrowWithStream(const char* op, int device) {
+  const ffi::ErrorOr<Pooled> pooled = Take(op, device, nullptr);
+  if (pooled.has_error()) return ffi::Unexpected(pooled.error());
+  return OnStream(op, device, *pooled, pooled->own_stream);
+}
+
+ffi::ErrorOr<DnnHandle> DnnHandle::OnStream(const char* op, int device, Pooled pooled,
+                                            cudaStream_t stream) {
+  DnnHandle borrowed(device, pooled, stream);
+  const ffi::ErrorOr<const DnnLibrary*> library = DnnLibrary::Get();
+  if (library.has_error()) return ffi::Unexpected(library.error());
+  const cudnnStatus_t status = (*library)->set_stream(pooled.handle, stream);
+  if (status != CUDNN_STATUS_SUCCESS) {
+    return ffi::Unexpected(DnnError(op, "cudnnSetStream", **library, status));
+  }
+  return borrowed;
+}
+
+// Out of the pool, or new if there is none. `stream` is the one to work on, null for the own one.
+ffi::ErrorOr<DnnHandle::Pooled> DnnHandle::Take(const char* op, int device,
+                                                const cudaStream_t* stream) {
+  Pool& pool = ThePool();
   {
     std::unique_lock<std::mutex> lock(pool.mutex);
-    std::vector<cudnnHandle_t>& free = pool.free[device];
-    if (free.empty() && pool.made[device] > 0) {
+    std::vector<Pooled>& free = pool.free[device];
+    if (free.empty() && pool.made[device] > 0 && stream != nullptr) {
       cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-      const cudaError_t status = cudaStreamIsCapturing(stream, &capture);
+      const cudaError_t status = cudaStreamIsCapturing(*stream, &capture);
       if (status != cudaSuccess) {
         return ffi::Unexpected(CudaError(op, "cudaStreamIsCapturing", status));
       }
@@ -144,43 +156,56 @@ ffi::ErrorOr<DnnHandle> DnnHandle::Borrow(const char* op, int device, cudaStream
       }
     }
     if (!free.empty()) {
-      const cudnnHandle_t handle = free.back();
+      const Pooled pooled = free.back();
       free.pop_back();
-      lock.unlock();
-      return on_stream(handle);
+      return pooled;
     }
     ++pool.made[device];
   }
-
-  const RelaxedCaptureMode relaxed;
-  const ScopedDevice current(device);
-  if (current.status() != cudaSuccess) {
-    return ffi::Unexpected(CudaError(op, "cudaSetDevice", current.status()));
-  }
-  cudnnHandle_t handle = nullptr;
-  const cudnnStatus_t status = (*library)->create(&handle);
-  if (status != CUDNN_STATUS_SUCCESS) {
+  ffi::ErrorOr<Pooled> pooled = Make(op, device);
+  if (pooled.has_error()) {
     {
       const std::lock_guard<std::mutex> lock(pool.mutex);
       --pool.made[device];
     }
     pool.given_back.notify_all();
+  }
+  return pooled;
+}
+
+ffi::ErrorOr<DnnHandle::Pooled> DnnHandle::Make(const char* op, int device) {
+  const ffi::ErrorOr<const DnnLibrary*> library = DnnLibrary::Get();
+  if (library.has_error()) {
+    return ffi::Unexpected(ffi::Error(library.error().errc().value_or(ffi::ErrorCode::kInternal),
+                                      Text(op, ": ", library.error().message())));
+  }
+  const RelaxedCaptureMode relaxed;
+  const ScopedDevice current(device);
+  if (current.status() != cudaSuccess) {
+    return ffi::Unexpected(CudaError(op, "cudaSetDevice", current.status()));
+  }
+  Pooled pooled;
+  const cudaError_t made = cudaStreamCreateWithFlags(&pooled.own_stream, cudaStreamNonBlocking);
+  if (made != cudaSuccess) return ffi::Unexpected(CudaError(op, "cudaStreamCreate", made));
+  const cudnnStatus_t status = (*library)->create(&pooled.handle);
+  if (status != CUDNN_STATUS_SUCCESS) {
+    (void)cudaStreamDestroy(pooled.own_stream);
     return ffi::Unexpected(DnnError(op, "cudnnCreate", **library, status));
   }
-  return on_stream(handle);
+  return pooled;
 }
 
 DnnHandle::DnnHandle(DnnHandle&& other) noexcept
     : device_(other.device_),
-      handle_(std::exchange(other.handle_, nullptr)),
+      pooled_(std::exchange(other.pooled_, Pooled{})),
       stream_(other.stream_) {}
 
 DnnHandle::~DnnHandle() {
-  if (handle_ == nullptr) return;
-  Pool& pool = HandlePool();
+  if (pooled_.handle == nullptr) return;
+  Pool& pool = ThePool();
   {
     const std::lock_guard<std::mutex> lock(pool.mutex);
-    pool.free[device_].push_back(handle_);
+    pool.free[device_].push_back(pooled_);
   }
   pool.given_back.notify_one();
 }

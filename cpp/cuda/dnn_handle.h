@@ -57,19 +57,35 @@ class DnnHandle {
   // is being captured: then it waits for another thread to give one back.
   static ffi::ErrorOr<DnnHandle> Borrow(const char* op, int device, cudaStream_t stream);
 
+  // A handle of `device` on a stream of its own, on which nobody else works. Not during a capture.
+  static ffi::ErrorOr<DnnHandle> BorrowWithStream(const char* op, int device);
+
   DnnHandle(DnnHandle&& other) noexcept;
   DnnHandle& operator=(DnnHandle&&) = delete;
   ~DnnHandle();
 
-  cudnnHandle_t get() const { return handle_; }
+  cudnnHandle_t get() const { return pooled_.handle; }
   cudaStream_t stream() const { return stream_; }
 
  private:
-  DnnHandle(int device, cudnnHandle_t handle, cudaStream_t stream)
-      : device_(device), handle_(handle), stream_(stream) {}
+  // Both are kept for the life of the process.
+  struct Pooled {
+    cudnnHandle_t handle = nullptr;
+    cudaStream_t own_stream = nullptr;
+  };
+  struct Pool;
+
+  static Pool& ThePool();
+  static ffi::ErrorOr<Pooled> Take(const char* op, int device, const cudaStream_t* stream);
+  static ffi::ErrorOr<Pooled> Make(const char* op, int device);
+  static ffi::ErrorOr<DnnHandle> OnStream(const char* op, int device, Pooled pooled,
+                                          cudaStream_t stream);
+
+  DnnHandle(int device, Pooled pooled, cudaStream_t stream)
+      : device_(device), pooled_(pooled), stream_(stream) {}
 
   int device_;
-  cudnnHandle_t handle_;
+  Pooled pooled_;
   cudaStream_t stream_;
 };
 

@@ -20,23 +20,6 @@ constexpr double kGroupMicroseconds = 300;
 // An engine whose first run takes this many times the best so far is not measured further.
 constexpr double kHopeless = 3;
 
-class PrivateStream {
- public:
-  PrivateStream() : status_(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)) {}
-  ~PrivateStream() {
-    if (status_ == cudaSuccess) (void)cudaStreamDestroy(stream_);
-  }
-  PrivateStream(const PrivateStream&) = delete;
-  PrivateStream& operator=(const PrivateStream&) = delete;
-
-  cudaError_t status() const { return status_; }
-  cudaStream_t get() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-  cudaError_t status_;
-};
-
 class Event {
  public:
   Event() : status_(cudaEventCreate(&event_)) {}
@@ -269,11 +252,7 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
   if (current.status() != cudaSuccess) {
     return ffi::Unexpected(CudaError(op, "cudaSetDevice", current.status()));
   }
-  const PrivateStream own;
-  if (own.status() != cudaSuccess) {
-    return ffi::Unexpected(CudaError(op, "cudaStreamCreate", own.status()));
-  }
-  ffi::ErrorOr<DnnHandle> handle = DnnHandle::Borrow(op, problem.device, own.get());
+  ffi::ErrorOr<DnnHandle> handle = DnnHandle::BorrowWithStream(op, problem.device);
   if (handle.has_error()) return ffi::Unexpected(handle.error());
   ffi::ErrorOr<ConvCandidates> candidates = ConvCandidates::Query(problem, *handle);
   if (candidates.has_error()) return ffi::Unexpected(candidates.error());
