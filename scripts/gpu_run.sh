@@ -15,7 +15,7 @@
 #
 # Nothing is fetched: jax with CUDA, nanobind, scikit-build-core, cmake, ninja, pytest and the wheels
 # nvidia-cudnn-cu13 and nvidia-cudnn-frontend must be installed. The CPU module is built where
-# onednn-devel-cpu-gomp is. Everything printed goes to OUT; a step that fails does not stop the others,
+# onednn-devel-cpu-gomp is. COMMIT names the commit where there is no git folder. Everything printed goes to OUT; a step that fails does not stop the others,
 # and the exit status says whether one did. STEP_SECONDS limits each step (default 600).
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -39,7 +39,7 @@ build() {
 
 info() {
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv
-  git -C "$root" log -1 --format='commit %H %s' 2> /dev/null || echo 'commit unknown'
+  echo "commit ${COMMIT:-$(git -C "$root" log -1 --format='%H %s' 2> /dev/null || echo unknown)}"
   python3 - << 'PYTHON'
 import importlib.metadata, jax, jax.numpy as jnp
 jax.block_until_ready(jnp.ones(8) + 1)
