@@ -15,8 +15,9 @@
 #
 # Nothing is fetched: jax with CUDA, nanobind, scikit-build-core, cmake, ninja, pytest and the wheels
 # nvidia-cudnn-cu13 and nvidia-cudnn-frontend must be installed. The CPU module is built where
-# onednn-devel-cpu-gomp is. COMMIT names the commit where there is no git folder. Everything printed goes to OUT; a step that fails does not stop the others,
-# and the exit status says whether one did. STEP_SECONDS limits each step (default 600).
+# onednn-devel-cpu-gomp is. COMMIT names the commit where there is no git folder. Everything printed
+# goes to OUT; a step that fails does not stop the others, and the exit status says whether one did.
+# STEP_SECONDS limits each step (default 600).
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=$(mkdir -p "${1:?where to write}" && cd "$1" && pwd)
