@@ -4,8 +4,10 @@
 
 The rows of jax_convgrad/routes.py for CUDA, the default choice of engines and the size of the
 workspace come from what this prints. "cudnn" is the handler with an exhaustive search, "first" the
-engine that cuDNN's heuristics name first (timed by that search), "xla" the pure-JAX form, "torch"
-PyTorch. Times are microseconds of device time, measured as `python -m jax_convgrad bench` does.
+engine that cuDNN's heuristics name first (timed by that search), "cudnn_nchw" the handler with
+channels-first arrays, conversions to them included, "xla" the pure-JAX form, "torch" PyTorch. Times
+are microseconds of device time, measured as `python -m jax_convgrad bench` does; a "!" marks one that
+the host was too slow to measure.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def survey(
     row: dict[str, Any] = {"case": case.label, "pass": pass_}
     count = min(8, timing._input_sets(inputs.nbytes, timing.Method()))
     results: dict[str, Any] = {}
-    samples: dict[str, Callable[[], float]] = {}
+    samples: dict[str, Callable[[], tuple[float, bool]]] = {}
     for route in wanted:
         plans.clear()
         before = time.perf_counter()
@@ -76,10 +78,11 @@ def survey(
         except Exception as error:  # a route that breaks is a result too
             row[f"{route}_failure"] = f"{type(error).__name__}: {error}"[:2000]
         row[f"{route}_first_call_seconds"] = time.perf_counter() - before
-        if route == "cudnn" and (found := plans.list()):
-            row["plan"] = found[0]
+        if route in ("cudnn", "cudnn_nchw") and (found := plans.list()):
+            row["plan" if route == "cudnn" else "plan_nchw"] = found[0]
     for route, sample in samples.items():
-        row[route] = 1e6 * statistics.median(sample() for _ in range(rounds))
+        times, slow = zip(*(sample() for _ in range(rounds)), strict=True)
+        row[route], row[f"{route}_host_bound"] = 1e6 * statistics.median(times), any(slow)
     if "xla" in results:
         scale = float(np.abs(results["xla"]).max())
         for route, result in results.items():
@@ -89,7 +92,7 @@ def survey(
 
 def prepare(
     route: str, case: cases.Case, pass_: str, inputs: forms.Inputs, count: int
-) -> tuple[np.ndarray, Callable[[], float]]:
+) -> tuple[np.ndarray, Callable[[], tuple[float, bool]]]:
     """The result on one route, and what takes a sample of its time."""
     form = forms.FORMS["torch" if route == "torch" else "ours"]
     if reason := form.unavailable():
@@ -103,7 +106,7 @@ def prepare(
     estimate = min(timing._sample(runner, sets[:1], 1)[0] for _ in range(3))
     method = timing.Method()
     repeats = max(1, min(method.max_enqueued, int(method.sample_seconds / estimate)))
-    return result, lambda: timing._sample(runner, sets, repeats)[0]
+    return result, lambda: timing.steady_sample(runner, sets, repeats, method.tries)
 
 
 def line(row: dict[str, Any]) -> str:
@@ -114,14 +117,16 @@ def line(row: dict[str, Any]) -> str:
         ("cudnn", row.get("cudnn")),
         ("timed", plan.get("microseconds")),
         ("first", timed[0]["microseconds"] if timed else None),
+        ("nchw", row.get("cudnn_nchw")),
         ("xla", row.get("xla")),
         ("torch", row.get("torch")),
     ):
-        texts.append(f"{name} {value:8.1f}" if value else f"{name}        -")
+        mark = "!" if row.get(f"{'cudnn_nchw' if name == 'nchw' else name}_host_bound") else " "
+        texts.append(f"{name} {value:8.1f}{mark}" if value else f"{name}        - ")
     if plan:
         texts.append(f"{plan['engine'].split('_')[0]} ws {plan['workspace_bytes'] / 2**20:.1f}M")
         texts.append(f"of {len(timed)}")
-    for key in ("cudnn_difference", "torch_difference"):
+    for key in ("cudnn_difference", "cudnn_nchw_difference", "torch_difference"):
         if key in row:
             texts.append(f"{row[key]:.0e}")
     failures = [f"{k}: {v[:300]}" for k, v in row.items() if k.endswith("_failure")]

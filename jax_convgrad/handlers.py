@@ -3,7 +3,13 @@
 The handlers take activations channels-last. XLA is asked for that through the operands' layouts, so a
 network that already lies so pays nothing and one that does not is converted where XLA likes best. On
 CUDA the same is asked for the weights (output channel, kernel, input channel): cuDNN's channels-last
-engines take other orders of them and compute wrong results. The CPU handlers take any.
+engines take other orders of them and compute wrong results. The CPU handlers take any. The CUDA
+handlers take everything channels-first too, for the problems in which cuDNN is faster so.
+
+NOTE [Grouped 3-D weight gradients]. Of cuDNN 9.19 on an H100, the engine that comes first for the weight
+gradient of a grouped (not depthwise) three-dimensional convolution in float16 and bfloat16 computed
+wrong numbers (test_cuda.py, 3d-groups-dilation); in float32 it is right. Such operands are
+therefore widened: 16-bit numbers are exact in float32, and in TF32 too, so nothing else changes.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ _ROLES = {
 }
 _WORKSPACE_ALIGNMENT = 256
 _MEBIBYTE = 2**20
+_LEAST_WORKSPACE = 32 * _MEBIBYTE
 
 
 def conv_fprop(
@@ -39,10 +46,13 @@ def conv_fprop(
     precision: Any,
     result_dtype: Any,
     y_shape: Shape,
+    channels_last: bool = True,
 ) -> Array:
     crop, config = _split_negative(config)
     x = _crop(x, crop, config.dimension_numbers.lhs_spec)
-    return _call("conv_fprop", platform, config, precision, y_shape, result_dtype, x, w)
+    return _call(
+        "conv_fprop", platform, config, precision, channels_last, y_shape, result_dtype, x, w
+    )
 
 
 def conv_dgrad(
@@ -54,13 +64,24 @@ def conv_dgrad(
     precision: Any,
     result_dtype: Any,
     x_shape: Shape,
+    channels_last: bool = True,
 ) -> Array:
     x_spec = config.dimension_numbers.lhs_spec
     crop, config = _split_negative(config)
     cropped = list(x_shape)
     for axis, (low, high) in zip(x_spec[2:], crop, strict=True):
         cropped[axis] += low + high
-    dx = _call("conv_dgrad", platform, config, precision, tuple(cropped), result_dtype, dy, w)
+    dx = _call(
+        "conv_dgrad",
+        platform,
+        config,
+        precision,
+        channels_last,
+        tuple(cropped),
+        result_dtype,
+        dy,
+        w,
+    )
     return _crop(dx, tuple((-low, -high) for low, high in crop), x_spec)
 
 
@@ -73,10 +94,20 @@ def conv_wgrad(
     precision: Any,
     result_dtype: Any,
     w_shape: Shape,
+    channels_last: bool = True,
 ) -> Array:
     crop, config = _split_negative(config)
     x = _crop(x, crop, config.dimension_numbers.lhs_spec)
-    return _call("conv_wgrad", platform, config, precision, w_shape, result_dtype, x, dy)
+    if platform == "cuda" and _is_grouped_3d(config, x, w_shape) and x.dtype.itemsize == 2:
+        # NOTE [Grouped 3-D weight gradients]
+        x, dy, precision = x.astype(np.float32), dy.astype(np.float32), lax.Precision.DEFAULT
+        dw = _call(
+            "conv_wgrad", platform, config, precision, channels_last, w_shape, x.dtype, x, dy
+        )
+        return dw.astype(result_dtype)
+    return _call(
+        "conv_wgrad", platform, config, precision, channels_last, w_shape, result_dtype, x, dy
+    )
 
 
 def _call(
@@ -84,6 +115,7 @@ def _call(
     platform: str | None,
     config: ConvConfig,
     precision: Any,
+    channels_last: bool,
     shape: Shape,
     dtype: Any,
     *operands: Array,
@@ -100,18 +132,21 @@ def _call(
         "w_spec": _int64(numbers.rhs_spec),
         "y_spec": _int64(numbers.out_spec),
     }
+    order = _channels_last if channels_last else tuple
     layouts: dict[str, Any] = {
-        "x": _channels_last(numbers.lhs_spec),
-        "w": _channels_last(numbers.rhs_spec) if platform == "cuda" else None,
-        "y": _channels_last(numbers.out_spec),
+        "x": order(numbers.lhs_spec),
+        "w": order(numbers.rhs_spec) if platform == "cuda" else None,
+        "y": order(numbers.out_spec),
     }
     roles = _ROLES[operator]
     results = [jax.ShapeDtypeStruct(shape, dtype)]
     result_layouts = [layouts[roles[2]]]
     if platform == "cuda":
         attributes["allow_tf32"] = np.bool_(_allows_tf32(precision))
+        attributes["channels_last"] = np.bool_(channels_last)
         arrays = (*((a.shape, a.dtype) for a in operands), (shape, dtype))
-        size = _workspace_size(dict(zip(roles, arrays, strict=True)))
+        fast = channels_last and (operands[0].dtype != np.float32 or _allows_tf32(precision))
+        size = _workspace_size(config, dict(zip(roles, arrays, strict=True)), fast)
         results.append(jax.ShapeDtypeStruct((size,), jnp.uint8))
         result_layouts.append(None)
     call = jax.ffi.ffi_call(
@@ -123,24 +158,51 @@ def _call(
     return call(*operands, **attributes)[0]
 
 
-def _workspace_size(arrays: dict[str, tuple[Shape, Any]]) -> Any:
+def _workspace_size(config: ConvConfig, arrays: dict[str, tuple[Shape, Any]], fast: bool) -> Any:
     """Bytes of the workspace that a call on CUDA brings along, as a second result.
 
     A captured program may not allocate, and lowering may not ask the device what an engine needs, so
-    the size comes from a rule, and engines that need more are passed over. What engines ask for, seen
-    over many problems: nothing or little for 16-bit arrays; copies of the arrays in another order for
-    the rest and for engines that transform; partial sums for weight gradients. One copy of each array
-    and one more of the weights in the accumulator's type leaves every problem an engine. XLA lends the
-    memory only for the length of the call. `set_workspace_limit` lowers it.
+    the size comes from a rule, and engines that need more are passed over. XLA lends the memory only
+    for the length of the call. `set_workspace_limit` lowers it.
+
+    The rule is what cuDNN 9.19 asked for on an H100, in 86 operators of published layers:
+    * Dense problems whose channels are multiples of 8, in 16 bits or with TF32 (``fast`` says that
+      neither the precision nor the layout keeps cuDNN from its matrix units): the best engine needed
+      next to nothing in 45 of 60, up to 8 MiB in 14, and 16 MiB in one (the partial sums of dcgan4's
+      weight gradient, bfloat16: 70 us with 16 MiB, 78 with 4, 83 with none).
+    * The others take copies of the arrays in another order (float64: 52 of 57 MiB, 907 us against
+      23998 without), with the channels of dense 16-bit arrays filled up to a multiple of 8 (fcn8_up, 21
+      channels: forward 276 us with 86 MiB, 188334 without; its gradients found every fast engine to
+      need the copies of all three arrays, 98 MiB, and ran at 1778 us with 87).
     """
-    sizes = {
-        role: math.prod(shape) * max(jnp.dtype(dtype).itemsize, 4 if role == "w" else 1)
-        for role, (shape, dtype) in arrays.items()
+    numbers = config.dimension_numbers
+    channels = {
+        "x": numbers.lhs_spec[1:2],
+        "w": numbers.rhs_spec[:2],
+        "y": numbers.out_spec[1:2],
     }
-    size = sizes["x"] + sizes["y"] + 2 * sizes["w"] + _MEBIBYTE
-    limit = plans.workspace_limit()
-    if limit is not None and isinstance(size, int):
-        size = min(size, limit)
+    size: Any = _MEBIBYTE
+    least: Any = _LEAST_WORKSPACE
+    for role, (shape, dtype) in arrays.items():
+        itemsize = jnp.dtype(dtype).itemsize
+        for axis in channels[role]:
+            if shape[axis] % 8 != 0:
+                fast = False
+                if config.groups == 1 and itemsize == 2:
+                    shape = (*shape[:axis], shape[axis] + -shape[axis] % 8, *shape[axis + 1 :])
+        if itemsize == 8:
+            fast = False
+        if role == "w":  # a weight gradient's partial sums are kept in the accumulator's type
+            least += 2 * math.prod(shape) * max(itemsize, 4)
+            size += 2 * math.prod(shape) * max(itemsize, 4)
+        else:
+            size += math.prod(shape) * itemsize
+    if isinstance(size, int):  # not where the batch is symbolic
+        if fast and config.groups == 1:
+            size = min(size, least)
+        limit = plans.workspace_limit()
+        if limit is not None:
+            size = min(size, limit)
     return size + _WORKSPACE_ALIGNMENT
 
 
@@ -155,6 +217,13 @@ def _allows_tf32(precision: Any) -> bool:
 def _channels_last(spec: tuple[int, ...]) -> tuple[int, ...]:
     """Major-to-minor order N, spatial, C of an activation with dimension specification ``spec``."""
     return (spec[0], *spec[2:], spec[1])
+
+
+def _is_grouped_3d(config: ConvConfig, x: Array, w_shape: Shape) -> bool:
+    """Grouped, but not with one channel on either side of each group."""
+    numbers, groups = config.dimension_numbers, config.groups
+    depthwise = x.shape[numbers.lhs_spec[1]] == w_shape[numbers.rhs_spec[0]] == groups
+    return config.spatial_rank == 3 and groups > 1 and not depthwise
 
 
 def _split_negative(config: ConvConfig) -> tuple[Pairs, ConvConfig]:

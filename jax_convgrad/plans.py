@@ -28,10 +28,12 @@ def set_algorithm_search(search: AlgorithmSearch) -> None:
     """How an engine is chosen for a problem that has none yet.
 
     Args:
-      search: "default", cuDNN's heuristics, corrected where measurements showed them to be wrong;
-        "heuristic", cuDNN's heuristics as they are; "exhaustive", the fastest of all engines that the
-        heuristics name, each timed once on memory of its own while the program is prepared. Where
-        that memory is not free the heuristics decide, and `list` says so.
+      search: "default", the fastest of the first 12 engines that cuDNN's heuristics name, without
+        those that work on transformed arrays (Winograd, Fourier) and lose digits, or the first
+        of them where `set_deterministic` was called, so that every process chooses the same;
+        "heuristic", the engine that the heuristics name first; "exhaustive", the fastest of all that
+        they name. Engines are timed once, on memory of their own, while the program is prepared.
+        Where that memory is not free the heuristics decide, and `list` says so.
 
     Raises:
       ValueError: another word.

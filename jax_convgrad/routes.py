@@ -1,8 +1,8 @@
 """Who does which problem: a pure function, with the measurement behind every row.
 
-Routes: "onednn" and "cudnn" (the handlers on CPU and CUDA), "xla" (the plain lax op, where XLA is at
-its best and can fuse) and "swap" (pure JAX in its role-swapped form, which is also where a problem goes
-that no handler of its platform serves).
+Routes: "onednn" and "cudnn" (the handlers on CPU and CUDA), "cudnn_nchw" (the CUDA handlers with all
+arrays channels-first), "xla" (the plain lax op, where XLA is at its best and can fuse) and "swap" (pure
+JAX in its role-swapped form, which is also where a problem goes that no handler of its platform serves).
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 from jax_convgrad.shapes import ConvGeometry
 
-HANDLER_ROUTES = frozenset({"onednn", "cudnn"})
+CHANNELS_FIRST = "cudnn_nchw"
+_PLATFORMS = {"onednn": "cpu", "cudnn": "cuda", CHANNELS_FIRST: "cuda"}
+HANDLER_ROUTES = frozenset(_PLATFORMS)
 
 _forced: str | None = None
 
@@ -34,7 +36,10 @@ def choose(
     """
     if geometry.is_empty:
         return Route("xla", "nothing to compute: zeros")
-    if _forced is not None and (_forced not in HANDLER_ROUTES or result_dtype == dtype):
+    if _forced in _PLATFORMS:
+        if _PLATFORMS[_forced] == platform and result_dtype == dtype:
+            return Route(_forced, "forced")
+    elif _forced is not None:
         return Route(_forced, "forced")
     if platform == "cpu":
         return _cpu(operator, geometry, str(dtype), str(result_dtype))
@@ -44,10 +49,11 @@ def choose(
 
 
 @contextlib.contextmanager
-def force(name: str) -> Iterator[None]:
+def force(name: str | None) -> Iterator[None]:
     """One route for every problem lowered inside, for tests and for measuring the rows below.
 
-    A handlers' route leaves out problems whose result is wider than the operands.
+    A handlers' route leaves out other platforms, and problems whose result is wider than the
+    operands. None is no route in particular, whatever was forced outside.
     """
     global _forced
     previous, _forced = _forced, name
@@ -73,18 +79,58 @@ def _cpu(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) -
     return Route("onednn", "measured faster than XLA:CPU (benchmarks/cpu)")
 
 
+# Microseconds of device time on an H100 (jax 0.11.2, cuDNN 9.19, channels-last arrays, the layers of
+# bench/published.json), cuDNN's best engine against XLA's program for the same operator.
 def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) -> Route:
     config = geometry.config
     if result_dtype != dtype:
         return Route("xla", f"cuDNN from {dtype} to {result_dtype} is not measured")
-    if config.groups > 1:
-        return Route("cudnn", "XLA inserts zeros or falls off cuDNN for grouped gradients")
+    half = dtype in ("float16", "bfloat16")
+    strided = any(s > 1 for s in config.strides)
     if geometry.spatial_rank == 3:
-        return Route("cudnn", "XLA transposes 3-D arrays to channels-first around every call")
-    if any(s > 1 for s in config.strides):
-        return Route("cudnn", "XLA misses cuDNN for gradients of transposed convolutions")
+        return Route(
+            "cudnn", "XLA transposes 3-D arrays: unet3d_up 336, 122, 133 against 2207, 723, 732"
+        )
     if any(d > 1 for d in config.dilation):
-        return Route("cudnn", "XLA computes dilated weight gradients with a window as large as dy")
+        return Route(
+            "cudnn", "dilated weight gradients: convt_dil2 33 against 3578; dX 21 against 68"
+        )
     if any(low < 0 or high < 0 for low, high in config.padding):
         return Route("cudnn", "XLA computes cropped weight gradients with a window as large as dy")
-    return Route("xla", "dense with stride 1: XLA calls cuDNN for all three, and fuses around it")
+    if config.groups > 1 and geometry.in_channels == geometry.out_channels == config.groups:
+        return _cuda_depthwise(operator, strided, half)
+    if config.groups > 1:
+        if not strided:
+            return Route("xla", "resnext_g32 bf16: 97, 110, 140 against 92, 92, 131; f32 equal")
+        if operator == "conv_dgrad" and half:
+            return Route("xla", "group4_up bf16 forward: 225 against 189")
+        if operator == "conv_dgrad":
+            return Route("cudnn", "XLA inserts zeros: stride 2 makes the work fourfold")
+        return Route("cudnn", "group4_up bf16: 46 against 48, 59 against 62")
+    if not strided:
+        return Route("xla", "dense with stride 1: times are equal (resnet_3x3, 1x1), and XLA fuses")
+    if operator == "conv_dgrad":
+        return Route("cudnn", "XLA inserts zeros: dcgan4 67 against 241, fcn8_up 276 against 5075")
+    if half and (geometry.in_channels % 8 or geometry.out_channels % 8):
+        return Route("xla", "XLA fills up odd channels: dcgan5 dW 59 against 48, dX equal")
+    if operator == "conv_fprop" and all(low == high for low, high in config.padding):
+        return Route("xla", "times are equal (dcgan4, unet_up, resnet_3x3s2), and XLA fuses")
+    if operator == "conv_fprop":
+        return Route("cudnn", "XLA pads first where the sides differ: k3s2p1op1 20 against 32")
+    return Route("cudnn", "dcgan2 47 against 69, dcgan4 62 against 66, unet_up equal")
+
+
+def _cuda_depthwise(operator: str, strided: bool, half: bool) -> Route:
+    if strided and operator == "conv_dgrad":
+        return Route("cudnn", "dla_dw_up 896 against 2212, fcn8_up_g 3291 against 12694")
+    if strided:
+        return Route(
+            CHANNELS_FIRST,
+            "dla_dw_up bf16 137 and 295, channels last 974 and 1293, XLA 860 and 688; "
+            "fcn8_up_g f32 224 and 398, channels last 1378 and 2425, XLA 1364 and 2220",
+        )
+    if half:
+        return Route("xla", "convnext_dw7 bf16, both gradients: 681 at best against 296")
+    return Route(
+        CHANNELS_FIRST, "convnext_dw7 f32, both gradients: XLA 6106, cuDNN in PyTorch 2167"
+    )

@@ -3,13 +3,14 @@
 #
 #   scripts/gpu_run.sh OUT [STEP...]
 #
-# Steps, in the order in which they are named (without any: all but survey):
+# Steps, in the order in which they are named (without any: all but engines and survey):
 #   build      installs the package with the CUDA module into a folder of its own
 #   info       device, versions, commit
 #   smoke      tests/test_cuda_lowering.py and tests/test_cuda.py
 #   tests      the whole test suite
 #   forced     the whole test suite with every problem on the handlers
 #   sanitizer  compute-sanitizer's memcheck over a subset of tests/test_cuda.py
+#   engines    benchmarks/check_engines.py (ENGINES_SECONDS, default 100)
 #   survey     benchmarks/survey_cuda.py (SURVEY_SECONDS, default 300)
 #   bench      python -m jax_convgrad bench
 #
@@ -74,6 +75,11 @@ sanitizer() {
   )
 }
 
+engines() {
+  (cd "$work" && python3 "$root/benchmarks/check_engines.py" --json "$out/engines.json" \
+    --seconds "${ENGINES_SECONDS:-100}" ${ENGINES_OPTIONS:-})
+}
+
 survey() {
   (cd "$work" && python3 "$root/benchmarks/survey_cuda.py" --json "$out/survey.json" \
     --seconds "${SURVEY_SECONDS:-300}" ${SURVEY_OPTIONS:-})
@@ -86,7 +92,7 @@ bench() {
 failed=0
 for step in "$@"; do
   case $step in
-    build | info | smoke | tests | forced | sanitizer | survey | bench) ;;
+    build | info | smoke | tests | forced | sanitizer | engines | survey | bench) ;;
     *) echo "no step is called $step" >&2; exit 2 ;;
   esac
   export -f "$step" run_pytest

@@ -1,7 +1,7 @@
 """The CUDA handlers on a GPU, forced for every form, whatever the routes say.
 
-`pytest --route cudnn` does the same with all other tests. Skipped where JAX runs on no GPU; JAX_CONVGRAD_REQUIRE_CUDA=1 makes that, and a missing module, a
-failure.
+`pytest --route cudnn` does the same with all other tests. Skipped where JAX runs on no GPU;
+JAX_CONVGRAD_REQUIRE_CUDA=1 makes that, and a missing module, a failure.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -68,6 +69,30 @@ def assert_on_cudnn(f: Any, *arguments: Any) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("case", PLAIN_CASES, ids=ids)
 def test_convolutions_are_exact(case: Case, dtype: str, rng: np.random.Generator) -> None:
+    check_exact(case, dtype, rng)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    "case", [case for case in PLAIN_CASES if "depthwise" in case.id or "groups" in case.id], ids=ids
+)
+def test_channels_first_convolutions_are_exact(
+    case: Case, dtype: str, rng: np.random.Generator
+) -> None:
+    with routes.force("cudnn_nchw"):
+        check_exact(case, dtype, rng)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16"])
+@pytest.mark.parametrize(
+    "case", [case for case in PLAIN_CASES if 0 not in (*case.x, *case.w, *case.y)], ids=ids
+)
+def test_the_measured_routes_are_exact(case: Case, dtype: str, rng: np.random.Generator) -> None:
+    with routes.force(None):
+        check_exact(case, dtype, rng, anywhere=True)
+
+
+def check_exact(case: Case, dtype: str, rng: np.random.Generator, anywhere: bool = False) -> None:
     x, w, dy = case.data(rng, dtype)
     y, dx, dw = conv_oracle(case, x, w, dy)
     x_spec, w_spec, y_spec = case.numbers
@@ -76,7 +101,7 @@ def test_convolutions_are_exact(case: Case, dtype: str, rng: np.random.Generator
         jnp.asarray(to_layout(a, spec), dtype)
         for a, spec in ((dy, y_spec), (x, x_spec), (w, w_spec))
     ]
-    if 0 not in (*case.x, *case.w, *case.y):
+    if not anywhere and 0 not in (*case.x, *case.w, *case.y):
         assert_on_cudnn(run, *arrays)
     results = run(*arrays)
     for what, got, spec, expected in zip(
@@ -154,8 +179,11 @@ def test_heuristic_and_exhaustive_search(rng: np.random.Generator) -> None:
         for plan in found:
             assert plan["note"] == ""
             assert "cuDNN 9." in plan["problem"]
-            if search == "exhaustive":
-                timed = [t["microseconds"] for t in plan["tried"] if t["microseconds"]]
+            timed = [t["microseconds"] for t in plan["tried"] if t["microseconds"]]
+            assert (len(timed) > 0) == (search != "heuristic")
+            if search == "default":
+                assert len(timed) <= 12
+            if search != "heuristic":
                 assert plan["microseconds"] == min(timed) > 0
                 assert {t["failure"] == "" for t in plan["tried"] if t["microseconds"]} == {True}
     for search in ("heuristic", "exhaustive"):
@@ -251,10 +279,16 @@ def test_a_workspace_limit_is_kept_or_the_error_says_what_is_missing(
 # Inside programs.
 
 
-def test_one_program_and_many_are_the_same_with_command_buffers() -> None:
+def test_one_program_and_many_are_the_same_with_command_buffers(tmp_path: pathlib.Path) -> None:
+    """The calls are inside XLA's command buffers (CUDA graphs) where those are on, with the same bits.
+
+    XLA makes command buffers from its finished program, so they show in no HLO text, only in the
+    sequence of thunks that it runs, which --xla_dump_to writes: before and, if anything was changed,
+    after the passes over it.
+    """
     script = textwrap.dedent(
         """
-        import jax, jax.numpy as jnp, hashlib, sys
+        import jax, jax.numpy as jnp, hashlib
         import jax_convgrad
         from jax_convgrad import routes
         def loss(params, x):
@@ -262,19 +296,20 @@ def test_one_program_and_many_are_the_same_with_command_buffers() -> None:
                 x = jax.nn.relu(jax_convgrad.conv_fprop(
                     x, w, strides=2, padding="SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")))
             return (jax_convgrad.conv_transpose(x, params[-1], (2, 2), "SAME") ** 2).mean()
+        def training_step(params, x):
+            return jax.grad(loss)(params, x)
         keys = jax.random.split(jax.random.key(0), 5)
         params = [0.2 * jax.random.normal(k, (3, 3, 8, 8)) for k in keys[:4]]
         x = jax.random.normal(keys[4], (2, 64, 64, 8))
         jax_convgrad.set_deterministic(True)
         with routes.force("cudnn"):
-            step = jax.jit(jax.grad(loss)).lower(params, x).compile()
-        text = step.as_text()
+            step = jax.jit(training_step).lower(params, x).compile()
         results = [step(params, x) for _ in range(20)]
         digests = {
             hashlib.sha256(b"".join(bytes(jax.device_get(g).tobytes()) for g in r)).hexdigest()
             for r in results
         }
-        print(text.count('custom_call_target="jax_convgrad_'), "command_buffer" in text, *digests)
+        print(step.as_text().count('custom_call_target="jax_convgrad_'), *digests)
         """
     )
     outputs = {}
@@ -282,13 +317,36 @@ def test_one_program_and_many_are_the_same_with_command_buffers() -> None:
         "buffers": "--xla_gpu_graph_min_graph_size=1",
         "none": "--xla_gpu_enable_command_buffer=",
     }.items():
-        count, used, *digests = _python(script, XLA_FLAGS=flags).splitlines()[-1].split()
+        folder = tmp_path / name
+        output = _python(script, XLA_FLAGS=f"{flags} --xla_dump_to={folder}")
+        count, *digests = output.splitlines()[-1].split()
         assert int(count) >= 8
         assert len(digests) == 1, "the same program gave different bits"
-        outputs[name] = used, digests[0]
-    assert outputs["buffers"][0] == "True"
-    assert outputs["none"][0] == "False"
-    assert outputs["buffers"][1] == outputs["none"][1]
+        inside, outside = _custom_calls(folder, "training_step")
+        assert (inside, outside) == ((int(count), 0) if name == "buffers" else (0, int(count)))
+        outputs[name] = digests[0]
+    assert outputs["buffers"] == outputs["none"]
+
+
+def _custom_calls(folder: pathlib.Path, module: str) -> tuple[int, int]:
+    """How many custom calls of a program that XLA dumped are inside command buffers, and outside.
+
+    Each line is a thunk, "<indent><number>: k<Kind> ...", with those of a command buffer below it.
+    """
+    dumps = [*folder.glob(f"*{module}*thunk_sequence_after_thunk_passes*")]
+    dumps = dumps or [*folder.glob(f"*{module}*thunk_sequence*.txt")]
+    assert len(dumps) == 1, sorted(path.name for path in folder.iterdir())
+    calls, buffer = [0, 0], -1  # the indent of the command buffer that a line may belong to
+    for line in dumps[0].read_text().splitlines():
+        if (thunk := re.match(r"(\s*)\d+: (k\w+)", line)) is None:
+            continue
+        indent, kind = len(thunk[1]), thunk[2]
+        if indent <= buffer:
+            buffer = -1
+        if kind == "kCommandBuffer":
+            buffer = indent
+        calls[buffer < 0] += kind == "kCustomCall"
+    return calls[0], calls[1]
 
 
 def test_scan_vmap_and_second_derivatives(rng: np.random.Generator) -> None:
@@ -358,7 +416,8 @@ def _call(
             "x_spec": (0, 3, 1, 2), "w_spec": (3, 2, 0, 1), "y_spec": (0, 3, 1, 2),
         }.items()
     }  # fmt: skip
-    attributes |= {"groups": np.int64(1), "allow_tf32": np.bool_(True)} | changes
+    attributes |= {"groups": np.int64(1), "allow_tf32": np.bool_(True)}
+    attributes |= {"channels_last": np.bool_(True)} | changes
     results = [
         jax.ShapeDtypeStruct(shape, operands[0].dtype), jax.ShapeDtypeStruct((size,), jnp.uint8)
     ]  # fmt: skip

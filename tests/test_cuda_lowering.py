@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ import pytest
 from jax import lax
 
 import jax_convgrad
-from jax_convgrad import handlers, plans, registry
+from jax_convgrad import handlers, plans, registry, routes, shapes
 
 BUILT = importlib.util.find_spec("jax_convgrad._cuda") is not None
 NHWC = ("NHWC", "HWIO", "NHWC")
@@ -54,6 +54,13 @@ def cuda_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
             frozenset({"float16", "bfloat16", "float32", "float64"}),
         )
         monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: found)
+
+
+@pytest.fixture(autouse=True)
+def on_cudnn() -> Iterator[None]:
+    """The handlers, whatever was measured to be faster; tests of the routes say so."""
+    with routes.force("cudnn"):
+        yield
 
 
 def lowered(f: Callable[..., Any], *shapes: tuple[int, ...], dtype: Any = jnp.bfloat16) -> str:
@@ -178,6 +185,7 @@ def test_attributes() -> None:
         "w_spec": "dense<[3, 2, 0, 1]>",
         "y_spec": "dense<[0, 3, 1, 2]>",
         "allow_tf32": "true",
+        "channels_last": "true",
     }
     assert call.results[0] == "2x4x10x6xbf16"
     assert "2x9x11x4xbf16" in text, "negative padding is cropped before the call"
@@ -248,11 +256,104 @@ def test_the_workspace_is_no_result_of_the_program() -> None:
     assert "uint8" not in str(jaxpr) and "ui8" not in str(jaxpr)
 
 
+def test_channels_first_is_asked_for_in_every_array() -> None:
+    with routes.force("cudnn_nchw"):
+        text = lowered(
+            gradients(transposed(2)), (2, 16, 16, 3), (2, 8, 8, 6), (4, 4, 6, 3), dtype=jnp.float32
+        )
+    dgrad, fprop, wgrad = calls(text)
+    image, weights = (0, 3, 1, 2), (2, 3, 0, 1)
+    assert dgrad.operand_layouts == fprop.operand_layouts == [image, weights]
+    assert dgrad.result_layouts == fprop.result_layouts == [image, (0,)]
+    assert wgrad.operand_layouts == [image, image]
+    assert wgrad.result_layouts == [weights, (0,)]
+    assert {call.attributes["channels_last"] for call in (dgrad, fprop, wgrad)} == {"false"}
+    assert "stablehlo.transpose" not in text
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_grouped_3d_weight_gradients_are_computed_in_float32(dtype: str) -> None:
+    """See NOTE [Grouped 3-D weight gradients] in handlers.py."""
+
+    def f(x: Any, w: Any) -> Any:
+        return jax_convgrad.conv_fprop(x, w, groups=x.shape[1] // w.shape[1], precision="highest")
+
+    short = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}[dtype]
+    for channels, computed in ((2, "f32"), (1, short)):  # depthwise is right as it is
+        arrays = (1, 4, 2, 2, 2), (1, 4, 3, 3, 3), (4, channels, 2, 2, 2)
+        found = calls(lowered(gradients(f), *arrays, dtype=dtype))
+        results = {call.target.rpartition("_")[2]: call.results[0] for call in found}
+        assert results == {
+            "fprop": f"1x4x2x2x2x{short}",
+            "dgrad": f"1x4x3x3x3x{short}",
+            "wgrad": f"4x{channels}x2x2x2x{computed}",
+        }
+        if channels == 2 and dtype != "float32":
+            # 16-bit numbers are exact in TF32, whatever the precision.
+            assert [call.attributes["allow_tf32"] for call in found if "wgrad" in call.target] == [
+                "true"
+            ]
+
+
+def _route(
+    operator: str, dtype: str, channels: tuple[int, int], window: int = 3, **keywords: Any
+) -> str:
+    """The measured route of a layer with a square image."""
+    rank = keywords.pop("rank", 2)
+    groups = keywords.get("groups", 1)
+    shapes_ = (
+        (2, channels[0], *(9,) * rank),
+        (channels[1], channels[0] // groups, *(window,) * rank),
+    )
+    defaults = {"strides": 1, "padding": "VALID", "dilation": 1, "groups": 1}
+    config = shapes.make_config("test", *shapes_, dimension_numbers=None, **(defaults | keywords))
+    geometry = shapes.ConvGeometry.make("test", config, *shapes_)
+    with routes.force(None):
+        route = routes.choose("cuda", operator, geometry, dtype, dtype)
+    assert route.reason
+    return route.name
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_measured_routes(dtype: str) -> None:
+    half = dtype in ("float16", "bfloat16")
+    operators = ("conv_fprop", "conv_dgrad", "conv_wgrad")
+
+    def of(channels: tuple[int, int], **keywords: Any) -> list[str]:
+        return [_route(operator, dtype, channels, **keywords) for operator in operators]
+
+    assert of((8, 16)) == ["xla"] * 3
+    assert of((8, 16), strides=2) == ["xla", "cudnn", "cudnn"]
+    assert of((8, 16), strides=2, padding=((0, 1), (0, 1))) == ["cudnn"] * 3
+    odd = ["xla", "cudnn", "xla"] if half else ["cudnn"] * 3
+    assert of((3, 16), strides=2, padding=((0, 1), (0, 1))) == odd
+    assert of((3, 16), dilation=2) == of((3, 16), rank=3) == ["cudnn"] * 3
+    assert of((8, 16), padding=((-1, 0), (0, 0))) == ["cudnn"] * 3
+    assert of((8, 16), groups=2) == ["xla"] * 3
+    grouped = ["cudnn", "xla" if half else "cudnn", "cudnn"]
+    assert of((8, 16), groups=2, strides=2) == grouped
+    assert of((8, 8), groups=8) == ["xla" if half else "cudnn_nchw"] * 3
+    assert of((8, 8), groups=8, strides=2) == ["cudnn_nchw", "cudnn", "cudnn_nchw"]
+    for operator in operators:
+        geometry = shapes.ConvGeometry.make(
+            "test",
+            shapes.make_config(
+                "test", (2, 8, 9, 9), (8, 8, 3, 3), strides=2, padding="VALID", dilation=1, groups=1,
+                dimension_numbers=None,
+            ),
+            (2, 8, 9, 9),
+            (8, 8, 3, 3),
+        )  # fmt: skip
+        with routes.force(None):
+            assert routes.choose("cuda", operator, geometry, "bfloat16", "float32").name == "xla"
+
+
 def test_dense_convolutions_with_stride_1_stay_with_xla() -> None:
     def f(x: Any, w: Any) -> Any:
         return jax_convgrad.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC)
 
-    text = lowered(gradients(f), (2, 8, 8, 3), (2, 8, 8, 6), (3, 3, 6, 3))
+    with routes.force(None):
+        text = lowered(gradients(f), (2, 8, 8, 3), (2, 8, 8, 6), (3, 3, 6, 3))
     assert calls(text) == []
     assert text.count("stablehlo.convolution") == 3
 
@@ -409,8 +510,33 @@ def test_a_missing_module_warns_once_and_runs_the_fallback(monkeypatch: pytest.M
         lowered(transposed(2), (2, 5, 4, 6), (4, 4, 6, 3))
 
 
-def test_the_workspace_rule_counts_the_accumulators_of_the_weights() -> None:
-    """A weight gradient summed in parts keeps them in float32, whatever its own dtype."""
-    arrays = {"x": ((2, 8), jnp.bfloat16), "w": ((4, 8), jnp.bfloat16), "y": ((2, 4), np.float64)}
-    size = handlers._workspace_size(arrays)
-    assert size == 32 + 2 * 128 + 64 + 2**20 + handlers._WORKSPACE_ALIGNMENT
+def _workspace(
+    x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], dtype: Any, fast: bool = True
+) -> int:
+    config = shapes.make_config(
+        "test", x, w, strides=1, padding="VALID", dilation=1, groups=x[1] // w[1],
+        dimension_numbers=None,
+    )  # fmt: skip
+    arrays = {role: (shape, dtype) for role, shape in (("x", x), ("w", w), ("y", y))}
+    return handlers._workspace_size(config, arrays, fast) - handlers._WORKSPACE_ALIGNMENT
+
+
+def test_the_workspace_rule() -> None:
+    """Copies of all arrays, channels filled up, the weights' sums in float32, or less if dense."""
+    mega = 2**20
+    small = (2, 8, 4), (16, 8, 3), (2, 16, 2)
+    # A weight gradient summed in parts keeps them in float32, whatever its own dtype.
+    assert _workspace(*small, jnp.bfloat16) == mega + 2 * (64 + 64) + 4 * 2 * 384
+    assert _workspace(*small, jnp.float32) == mega + 4 * (64 + 64) + 4 * 2 * 384
+    assert _workspace(*small, np.float64) == mega + 8 * (64 + 64 + 2 * 384)
+    odd = (2, 3, 4), (5, 3, 3), (2, 5, 2)
+    assert _workspace(*odd, jnp.float16) == mega + 2 * (64 + 32) + 4 * 2 * 192
+    assert _workspace(*odd, jnp.float32) == mega + 4 * (24 + 20) + 4 * 2 * 45
+    large = (64, 8, mega), (8, 8, 1), (64, 8, mega)
+    dense = 32 * mega + 4 * 2 * 64
+    copies = mega + 2 * 512 * mega * 2
+    assert _workspace(*large, jnp.bfloat16) == _workspace(*large, jnp.float32) == dense
+    assert _workspace(*large, jnp.bfloat16, fast=False) == copies + 4 * 2 * 64
+    assert _workspace(*large, np.float64) > copies
+    grouped = (64, 8, mega), (8, 1, 1), (64, 8, mega)
+    assert _workspace(*grouped, jnp.bfloat16) == copies + 4 * 2 * 8

@@ -94,15 +94,27 @@ std::vector<int64_t> ChannelsLast(const std::vector<int64_t>& dims) {
   return strides;
 }
 
+// Strides of dims as they come: batch, channels, space, and output channel, input channel, kernel.
+std::vector<int64_t> ChannelsFirst(const std::vector<int64_t>& dims) {
+  std::vector<int64_t> strides(dims.size());
+  int64_t stride = 1;
+  for (size_t axis = dims.size(); axis-- > 0;) {
+    strides[axis] = stride;
+    stride *= dims[axis];
+  }
+  return strides;
+}
+
 fe::Tensor MakeTensor(int64_t id, const std::vector<int64_t>& dims, ffi::DataType type,
-                      int64_t alignment) {
-  const std::vector<int64_t> strides = ChannelsLast(dims);
+                      const ConvProblem& problem) {
+  const std::vector<int64_t> strides =
+      problem.channels_last ? ChannelsLast(dims) : ChannelsFirst(dims);
   const int64_t rank = static_cast<int64_t>(dims.size());
   return fe::TensorBuilder()
       .setDim(rank, dims.data())
       .setStride(rank, strides.data())
       .setId(id)
-      .setAlignment(alignment)
+      .setAlignment(problem.alignment)
       .setDataType(DnnType(type))
       .build();
 }
@@ -113,12 +125,12 @@ fe::OperationGraph MakeGraph(const ConvProblem& problem, cudnnHandle_t handle) {
     return problem.kind == result_of ? problem.result_type : problem.operand_type;
   };
   const fe::Tensor x = MakeTensor(kX, Joined(g.batch, g.in_channels, g.in, g.spatial),
-                                  type_of(ConvKind::kDgrad), problem.alignment);
+                                  type_of(ConvKind::kDgrad), problem);
   const fe::Tensor w =
       MakeTensor(kW, Joined(g.out_channels, g.in_channels / g.groups, g.kernel, g.spatial),
-                 type_of(ConvKind::kWgrad), problem.alignment);
+                 type_of(ConvKind::kWgrad), problem);
   const fe::Tensor y = MakeTensor(kY, Joined(g.batch, g.out_channels, g.out, g.spatial),
-                                  type_of(ConvKind::kFprop), problem.alignment);
+                                  type_of(ConvKind::kFprop), problem);
   const fe::ConvDesc conv =
       fe::ConvDescBuilder()
           .setComputeType(problem.operand_type == ffi::DataType::F64 ? CUDNN_DATA_DOUBLE
@@ -174,9 +186,17 @@ bool Forbidden(const ConvProblem& problem, cudnnBackendDescriptor_t config) {
                     fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS>(config));
 }
 
+bool Transforms(cudnnBackendDescriptor_t config) {
+  return fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_FFT>(config) ||
+         fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_WINOGRAD>(config) ||
+         fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4>(config) ||
+         fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6>(config) ||
+         fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13>(config);
+}
+
 auto Fields(const ConvProblem& p) {
   return std::tie(p.kind, p.operand_type, p.result_type, p.allow_tf32, p.deterministic,
-                  p.workspace_limit, p.alignment, p.device);
+                  p.workspace_limit, p.alignment, p.channels_last, p.device);
 }
 
 void Mix(size_t* hash, int64_t value) {
@@ -248,17 +268,17 @@ std::string ConvProblem::ToString() const {
   return Text(ConvName(kind), ": ", geometry.ToString(), ", ", operand_type, " to ", result_type,
               allow_tf32 || operand_type != ffi::DataType::F32 ? "" : ", no TF32",
               deterministic ? ", deterministic" : "", ", workspace limit ", workspace_limit,
-              ", alignment ", alignment);
+              ", alignment ", alignment, channels_last ? "" : ", channels first");
 }
 
 size_t ConvProblemHash::operator()(const ConvProblem& p) const {
   size_t hash = 0;
   const ConvGeometry& g = p.geometry;
-  for (int64_t value :
-       {static_cast<int64_t>(p.kind), static_cast<int64_t>(p.operand_type),
-        static_cast<int64_t>(p.result_type), static_cast<int64_t>(p.allow_tf32),
-        static_cast<int64_t>(p.deterministic), p.workspace_limit, p.alignment,
-        static_cast<int64_t>(p.device), g.batch, g.in_channels, g.out_channels, g.groups}) {
+  for (int64_t value : {static_cast<int64_t>(p.kind), static_cast<int64_t>(p.operand_type),
+                        static_cast<int64_t>(p.result_type), static_cast<int64_t>(p.allow_tf32),
+                        static_cast<int64_t>(p.deterministic), p.workspace_limit, p.alignment,
+                        static_cast<int64_t>(p.channels_last), static_cast<int64_t>(p.device),
+                        g.batch, g.in_channels, g.out_channels, g.groups}) {
     Mix(&hash, value);
   }
   for (const ConvGeometry::PerAxis& values :
@@ -272,6 +292,7 @@ struct ConvCandidates::Impl {
   struct Candidate {
     std::string engine;
     int64_t workspace_bytes;
+    bool transforms;
     fe::ManagedOpaqueDescriptor config;
   };
 
@@ -314,7 +335,8 @@ ffi::ErrorOr<ConvCandidates> ConvCandidates::Query(const ConvProblem& problem,
                                                              CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE,
                                                              CUDNN_TYPE_INT64, 1, nullptr, &bytes);
       if (status != CUDNN_STATUS_SUCCESS) bytes = -1;
-      impl->candidates.push_back({std::move(engine), bytes, std::move(config)});
+      const bool transforms = Transforms(config->get_backend_descriptor());
+      impl->candidates.push_back({std::move(engine), bytes, transforms, std::move(config)});
     }
     if (impl->candidates.empty()) {
       std::string words;
@@ -336,6 +358,8 @@ const std::string& ConvCandidates::engine(size_t index) const {
 int64_t ConvCandidates::workspace_bytes(size_t index) const {
   return impl_->candidates[index].workspace_bytes;
 }
+
+bool ConvCandidates::transforms(size_t index) const { return impl_->candidates[index].transforms; }
 
 ffi::ErrorOr<std::shared_ptr<const ConvPlan>> ConvCandidates::Build(size_t index,
                                                                     const DnnHandle& handle) const {

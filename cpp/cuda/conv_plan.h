@@ -25,6 +25,7 @@ struct ConvProblem {
   bool deterministic = false;
   int64_t workspace_limit = 0;  // bytes
   int64_t alignment = 16;       // bytes, of every array
+  bool channels_last = true;    // the order of the arrays' bytes, see MakeTensor
   int device = 0;
 
   bool operator==(const ConvProblem& other) const;
@@ -76,6 +77,8 @@ class ConvCandidates {
   const std::string& engine(size_t index) const;
   // -1 if cuDNN does not say before the plan is built.
   int64_t workspace_bytes(size_t index) const;
+  // Whether it works on transformed arrays (Winograd, Fourier), which costs accuracy.
+  bool transforms(size_t index) const;
   ffi::ErrorOr<std::shared_ptr<const ConvPlan>> Build(size_t index, const DnnHandle& handle) const;
 
  private:

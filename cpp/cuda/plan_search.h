@@ -16,7 +16,7 @@
 namespace jax_convgrad {
 
 enum class SearchMode {
-  kDefault,     // the heuristics' order, corrected where measurements showed it to be bad
+  kDefault,     // the fastest of the first few; the heuristics' order if to be deterministic
   kHeuristic,   // the heuristics' order
   kExhaustive,  // the fastest, timed once on memory of the search's own
 };
