@@ -1,6 +1,6 @@
 """Fast backward passes of convolution and transposed convolution for JAX."""
 
-from jax_convgrad import plans
+from jax_convgrad import onednn, onnx, plans
 from jax_convgrad.conv import (
     conv_dgrad,
     conv_fprop,
@@ -19,6 +19,8 @@ __all__ = [
     "conv_wgrad",
     "has_cuda",
     "info",
+    "onednn",
+    "onnx",
     "plans",
     "set_algorithm_search",
     "set_deterministic",

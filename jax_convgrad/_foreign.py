@@ -205,7 +205,7 @@ def nonnegative_ints(
     function: str, name: str, value: Any, length: int, arrays: str
 ) -> tuple[int, ...]:
     """``length`` integers of at least 0."""
-    if isinstance(value, str) or not isinstance(value, Sequence) and not hasattr(value, "__len__"):
+    if isinstance(value, str) or not hasattr(value, "__len__"):
         raise TypeError(f"{function}: {name} must be a sequence of integers, got {value!r}")
     if len(value) != length:
         raise ValueError(

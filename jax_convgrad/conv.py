@@ -557,7 +557,13 @@ def _custom_layer_fwd(kind: _Fprop | _Dgrad, x: Any, w: Any, bias: Any) -> tuple
     kept_x = x.value if w.perturbed else None
     kept_w = w.value if x.perturbed else None
     kept_bias = bias.value if bias is not None and bias.perturbed else None
-    return y, (kept_x, kept_w, kept_bias, _Static(jax.typeof(x.value)), _Static(jax.typeof(w.value)))
+    return y, (
+        kept_x,
+        kept_w,
+        kept_bias,
+        _Static(jax.typeof(x.value)),
+        _Static(jax.typeof(w.value)),
+    )
 
 
 def _custom_layer_bwd(kind: _Fprop | _Dgrad, residuals: Any, dy: Any) -> Any:

@@ -267,7 +267,7 @@ def _conv(
     pads: Sequence[int] | None,
     strides: Sequence[int] | None,
 ) -> _foreign.Convolution:
-    config, arrays = _config(
+    config, _ = _config(
         function, x_shape, w_shape, auto_pad, dilations, group, kernel_shape, pads, strides
     )
     _foreign.check_channels(function, config, "group", ("W", w_shape), ("X", x_shape), None)

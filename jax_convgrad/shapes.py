@@ -542,7 +542,8 @@ def _ints(function: str, name: str, value: Any, rank: int, shapes: str) -> tuple
     values = [value] * rank if np.ndim(value) == 0 else list(value)
     if len(values) != rank:
         raise ValueError(
-            f"{function}: {name} must have one entry for each of {rank} spatial axes, got {value!r} ({shapes})"
+            f"{function}: {name} must have one entry for each of {rank} spatial axes, got {value!r} "
+            f"({shapes})"
         )
     return tuple(_index(function, name, number, value) for number in values)
 

@@ -58,7 +58,7 @@ def exact_ints(rng: np.random.Generator, shape: Shape, dtype: str, reduction: in
 
 
 def assert_exact(got: Any, expected: np.ndarray, dtype: Any, what: str = "result") -> None:
-    """``got`` has ``dtype`` and equals ``expected`` (float64, representable in ``dtype``) everywhere."""
+    """``got`` has ``dtype`` and equals ``expected``, float64 that ``dtype`` can represent."""
     dtype = jnp.dtype(dtype)
     assert np.array_equal(expected.astype(dtype).astype(np.float64), expected), (
         f"{what}: the expected values are not representable in {dtype}: the case proves nothing"
@@ -154,12 +154,22 @@ class Case:
     @property
     def geometry(self) -> dict[str, Any]:
         """The oracles' keywords."""
-        return {"strides": self.strides, "padding": self.pairs, "dilation": self.dilation, "groups": self.groups}
+        return {
+            "strides": self.strides,
+            "padding": self.pairs,
+            "dilation": self.dilation,
+            "groups": self.groups,
+        }
 
     @property
     def y(self) -> Shape:
         sizes = map(
-            oracles.out_size, self.dilated_x[2:], self.w[2:], self.strides, self.pairs, self.dilation
+            oracles.out_size,
+            self.dilated_x[2:],
+            self.w[2:],
+            self.strides,
+            self.pairs,
+            self.dilation,
         )
         return (self.x[0] // self.batch_groups, self.w[0], *sizes)
 
@@ -251,35 +261,86 @@ PLAIN_CASES = [
     Case("dilation-is-the-stride", (1, 3, 13, 12), (4, 3, 3, 3), (2, 3), ((2, 2), (3, 3)), (2, 3)),
     Case("groups2", (2, 4, 6, 5), (6, 2, 3, 3), (), "SAME", groups=2),
     Case("groups2-channels-last", (2, 4, 6, 5), (6, 2, 3, 3), (), "SAME", groups=2, layout=NHWC),
-    Case("groups3-stride-dilation", (2, 9, 9, 8), (6, 3, 2, 3), (2, 1), ((1, 0), (2, 1)), (1, 2), 3),
+    Case(
+        "groups3-stride-dilation", (2, 9, 9, 8), (6, 3, 2, 3), (2, 1), ((1, 0), (2, 1)), (1, 2), 3
+    ),
     Case("groups-one-output-each", (2, 6, 6, 5), (3, 2, 3, 3), (), "SAME", groups=3, layout=NHWC),
     Case("depthwise", (2, 5, 6, 7), (5, 1, 3, 3), (), "SAME", groups=5),
     Case("depthwise-channels-last", (2, 8, 6, 7), (8, 1, 3, 3), (), "SAME", groups=8, layout=NHWC),
-    Case("depthwise-multiplier3", (2, 4, 6, 5), (12, 1, 3, 3), (2, 1), "SAME", groups=4, layout=NHWC),
+    Case(
+        "depthwise-multiplier3", (2, 4, 6, 5), (12, 1, 3, 3), (2, 1), "SAME", groups=4, layout=NHWC
+    ),
     Case("depthwise-dilated-stride2", (1, 7, 12, 9), (7, 1, 3, 2), (2, 2), "SAME", (2, 3), 7),
     Case("odd-channels", (3, 13, 5, 4), (17, 13, 2, 1), (), "SAME", layout=NHWC),
     Case("one-channel", (2, 1, 6, 6), (1, 1, 3, 3), (), "SAME"),
     Case("asymmetric-padding", (2, 3, 6, 5), (4, 3, 3, 4), (1, 2), ((0, 3), (4, 1))),
     Case("negative-padding", (2, 3, 9, 8), (4, 3, 3, 3), (), ((-1, -2), (-2, -1)), layout=NHWC),
     Case("negative-and-positive-padding", (2, 3, 8, 9), (4, 3, 3, 3), (2, 2), ((-2, 3), (4, -3))),
-    Case("negative-padding-of-one-side", (1, 4, 7, 6), (4, 2, 2, 3), (2, 1), ((-1, 0), (0, -1)), groups=2),
+    Case(
+        "negative-padding-of-one-side",
+        (1, 4, 7, 6),
+        (4, 2, 2, 3),
+        (2, 1),
+        ((-1, 0), (0, -1)),
+        groups=2,
+    ),
     Case("padding-larger-than-the-kernel", (2, 3, 4, 3), (4, 3, 2, 3), (), ((4, 3), (5, 0))),
-    Case("padding-larger-than-the-image", (1, 3, 2, 1), (4, 3, 3, 3), (2, 1), ((5, 4), (3, 6)), layout=NHWC),
+    Case(
+        "padding-larger-than-the-image",
+        (1, 3, 2, 1),
+        (4, 3, 3, 3),
+        (2, 1),
+        ((5, 4), (3, 6)),
+        layout=NHWC,
+    ),
     Case("batch1", (1, 4, 7, 6), (5, 4, 3, 3), (2, 2), "SAME"),
     Case("kernel-equals-stride", (2, 3, 8, 9), (5, 3, 4, 3), (4, 3), layout=NHWC),
     Case("kernel-is-the-image", (3, 4, 5, 4), (6, 4, 5, 4)),
     Case("stride-larger-than-the-image", (2, 3, 4, 4), (5, 3, 2, 2), (7, 9)),
+    Case("taps-that-read-only-padding", (2, 3, 1, 1), (4, 3, 3, 3), (), "SAME", layout=NHWC),
+    Case("taps-before-the-image", (1, 1, 7, 1), (4, 1, 1, 2), (1, 3), ((0, -1), (1, 0))),
     Case("rows-only", (2, 3, 1, 9), (4, 3, 1, 5), (1, 2), ((0, 0), (2, 2)), layout=NHWC),
     Case("1d", (3, 4, 11), (5, 4, 3), (), "SAME"),
     Case("1d-channels-last-causal", (2, 4, 9), (6, 4, 3), (), ((4, 0),), (2,), layout=NWC),
     Case("1d-stride-groups", (2, 6, 13), (9, 2, 4), (3,), ((2, 1),), groups=3, layout=NWC),
     Case("1d-depthwise-long", (1, 3, 40), (3, 1, 9), (), "SAME", groups=3),
     Case("3d", (1, 3, 4, 5, 3), (4, 3, 2, 3, 2), (), "SAME"),
-    Case("3d-channels-last-stride2", (2, 3, 5, 6, 4), (4, 3, 3, 3, 2), (2, 2, 2), "SAME", layout=NDHWC),
-    Case("3d-groups-dilation", (1, 4, 5, 6, 7), (6, 2, 2, 2, 3), (1, 2, 1), ((1, 0), (0, 2), (-1, 1)), (2, 1, 2), 2),
+    Case(
+        "3d-channels-last-stride2",
+        (2, 3, 5, 6, 4),
+        (4, 3, 3, 3, 2),
+        (2, 2, 2),
+        "SAME",
+        layout=NDHWC,
+    ),
+    Case(
+        "3d-groups-dilation",
+        (1, 4, 5, 6, 7),
+        (6, 2, 2, 2, 3),
+        (1, 2, 1),
+        ((1, 0), (0, 2), (-1, 1)),
+        (2, 1, 2),
+        2,
+    ),
     Case("3d-depthwise", (1, 5, 4, 5, 4), (5, 1, 3, 3, 3), (), "SAME", groups=5, layout=NDHWC),
-    Case("layout-strings-mixed", (2, 4, 5, 6), (6, 2, 3, 2), (2, 1), "SAME", groups=2, layout=("NHWC", "OIHW", "NCHW")),
-    Case("layout-batch-inside", (3, 4, 5, 6), (5, 4, 3, 2), (), "SAME", (1, 2), layout=("HNCW", "OHWI", "CWNH")),
+    Case(
+        "layout-strings-mixed",
+        (2, 4, 5, 6),
+        (6, 2, 3, 2),
+        (2, 1),
+        "SAME",
+        groups=2,
+        layout=("NHWC", "OIHW", "NCHW"),
+    ),
+    Case(
+        "layout-batch-inside",
+        (3, 4, 5, 6),
+        (5, 4, 3, 2),
+        (),
+        "SAME",
+        (1, 2),
+        layout=("HNCW", "OHWI", "CWNH"),
+    ),
     Case("layout-strings-3d", (2, 3, 4, 3, 5), (4, 3, 2, 2, 2), layout=("CDNHW", "DOHWI", "NHWDC")),
     Case(
         "layout-tuples",
@@ -303,23 +364,138 @@ PLAIN_CASES = [
 # What only conv_general_dilated has.
 DILATED_CASES = [
     Case("lhs-dilation", (1, 3, 4, 5), (4, 3, 3, 3), (), ((2, 2), (1, 3)), lhs_dilation=(2, 3)),
-    Case("lhs-dilation-groups", (2, 4, 4, 5), (6, 2, 3, 2), (), ((0, 2), (2, 0)), (2, 1), 2, NHWC, (2, 2)),
-    Case("lhs-dilation-crops-the-result", (1, 3, 5, 4), (4, 3, 3, 3), (), ((-1, 0), (2, -2)), lhs_dilation=(3, 2)),
-    Case("lhs-dilation-one-axis", (2, 3, 4, 5), (4, 3, 3, 3), (), ((1, 1), (1, 1)), lhs_dilation=(1, 2)),
-    Case("lhs-dilation-and-strides", (2, 3, 4, 5), (4, 3, 3, 3), (2, 3), ((2, 2), (1, 3)), lhs_dilation=(3, 2)),
-    Case("lhs-dilation-and-strides-negative", (1, 4, 5, 6), (4, 2, 2, 3), (2, 1), ((-2, 1), (3, -1)), (1, 2), 2, NHWC, (2, 2)),
-    Case("lhs-dilation-kernel-inside-the-stride", (2, 3, 3, 4), (4, 3, 2, 1), (), ((1, 1), (0, 0)), lhs_dilation=(4, 3)),
-    Case("lhs-dilation-large-padding", (1, 2, 3, 2), (3, 2, 2, 3), (), ((5, 3), (0, 6)), lhs_dilation=(2, 2)),
-    Case("lhs-dilation-1d", (2, 3, 5), (4, 3, 4), (), ((3, 2),), (2,), layout=NWC, lhs_dilation=(3,)),
-    Case("lhs-dilation-3d", (1, 2, 3, 2, 3), (3, 2, 2, 3, 2), (), ((1, 1), (2, 2), (1, 0)), lhs_dilation=(2, 1, 3)),
-    Case("lhs-dilation-zero-output", (2, 3, 2, 5), (4, 3, 5, 3), (), ((0, 0), (0, 0)), lhs_dilation=(2, 2)),
-    Case("lhs-dilation-spatial0", (2, 3, 0, 5), (4, 3, 2, 3), (), ((2, 2), (0, 0)), lhs_dilation=(2, 2)),
-    Case("lhs-dilation-batch0", (0, 3, 3, 5), (4, 3, 2, 3), (), ((1, 0), (0, 1)), lhs_dilation=(2, 2)),
+    Case(
+        "lhs-dilation-groups",
+        (2, 4, 4, 5),
+        (6, 2, 3, 2),
+        (),
+        ((0, 2), (2, 0)),
+        (2, 1),
+        2,
+        NHWC,
+        (2, 2),
+    ),
+    Case(
+        "lhs-dilation-crops-the-result",
+        (1, 3, 5, 4),
+        (4, 3, 3, 3),
+        (),
+        ((-1, 0), (2, -2)),
+        lhs_dilation=(3, 2),
+    ),
+    Case(
+        "lhs-dilation-one-axis",
+        (2, 3, 4, 5),
+        (4, 3, 3, 3),
+        (),
+        ((1, 1), (1, 1)),
+        lhs_dilation=(1, 2),
+    ),
+    Case(
+        "lhs-dilation-and-strides",
+        (2, 3, 4, 5),
+        (4, 3, 3, 3),
+        (2, 3),
+        ((2, 2), (1, 3)),
+        lhs_dilation=(3, 2),
+    ),
+    Case(
+        "lhs-dilation-and-strides-negative",
+        (1, 4, 5, 6),
+        (4, 2, 2, 3),
+        (2, 1),
+        ((-2, 1), (3, -1)),
+        (1, 2),
+        2,
+        NHWC,
+        (2, 2),
+    ),
+    Case(
+        "lhs-dilation-kernel-inside-the-stride",
+        (2, 3, 3, 4),
+        (4, 3, 2, 1),
+        (),
+        ((1, 1), (0, 0)),
+        lhs_dilation=(4, 3),
+    ),
+    Case(
+        "lhs-dilation-large-padding",
+        (1, 2, 3, 2),
+        (3, 2, 2, 3),
+        (),
+        ((5, 3), (0, 6)),
+        lhs_dilation=(2, 2),
+    ),
+    Case(
+        "lhs-dilation-1d", (2, 3, 5), (4, 3, 4), (), ((3, 2),), (2,), layout=NWC, lhs_dilation=(3,)
+    ),
+    Case(
+        "lhs-dilation-3d",
+        (1, 2, 3, 2, 3),
+        (3, 2, 2, 3, 2),
+        (),
+        ((1, 1), (2, 2), (1, 0)),
+        lhs_dilation=(2, 1, 3),
+    ),
+    Case(
+        "lhs-dilation-zero-output",
+        (2, 3, 2, 5),
+        (4, 3, 5, 3),
+        (),
+        ((0, 0), (0, 0)),
+        lhs_dilation=(2, 2),
+    ),
+    Case(
+        "lhs-dilation-spatial0",
+        (2, 3, 0, 5),
+        (4, 3, 2, 3),
+        (),
+        ((2, 2), (0, 0)),
+        lhs_dilation=(2, 2),
+    ),
+    Case(
+        "lhs-dilation-batch0", (0, 3, 3, 5), (4, 3, 2, 3), (), ((1, 0), (0, 1)), lhs_dilation=(2, 2)
+    ),
     Case("batch-groups2", (4, 3, 5, 6), (6, 3, 3, 3), (), "SAME", batch_groups=2),
-    Case("batch-groups3-stride", (6, 2, 6, 5), (9, 2, 3, 2), (2, 1), ((1, 0), (0, 2)), (1, 2), 1, NHWC, (), 3),
-    Case("batch-groups-are-the-batch", (4, 3, 5, 6), (8, 3, 2, 3), (), "SAME", batch_groups=4, layout=("CHWN", "IHWO", "HWNC")),
-    Case("batch-groups-lhs-dilation", (4, 3, 3, 4), (6, 3, 3, 2), (), ((1, 1), (1, 1)), lhs_dilation=(2, 3), batch_groups=2),
-    Case("batch-groups-lhs-dilation-strides", (4, 3, 3, 4), (6, 3, 3, 2), (3, 2), ((1, 1), (1, 1)), lhs_dilation=(2, 3), batch_groups=2),
+    Case(
+        "batch-groups3-stride",
+        (6, 2, 6, 5),
+        (9, 2, 3, 2),
+        (2, 1),
+        ((1, 0), (0, 2)),
+        (1, 2),
+        1,
+        NHWC,
+        (),
+        3,
+    ),
+    Case(
+        "batch-groups-are-the-batch",
+        (4, 3, 5, 6),
+        (8, 3, 2, 3),
+        (),
+        "SAME",
+        batch_groups=4,
+        layout=("CHWN", "IHWO", "HWNC"),
+    ),
+    Case(
+        "batch-groups-lhs-dilation",
+        (4, 3, 3, 4),
+        (6, 3, 3, 2),
+        (),
+        ((1, 1), (1, 1)),
+        lhs_dilation=(2, 3),
+        batch_groups=2,
+    ),
+    Case(
+        "batch-groups-lhs-dilation-strides",
+        (4, 3, 3, 4),
+        (6, 3, 3, 2),
+        (3, 2),
+        ((1, 1), (1, 1)),
+        lhs_dilation=(2, 3),
+        batch_groups=2,
+    ),
     Case("batch-groups-1d", (4, 3, 9), (4, 3, 3), (2,), "SAME", batch_groups=4, layout=NWC),
 ]
 
@@ -330,8 +506,8 @@ CONV_CASES = PLAIN_CASES + DILATED_CASES
 class TransposedCase:
     """A transposed convolution. ``w`` is (output channels, input channels / groups, kernel).
 
-    ``pairs`` are those of the dilated input, written out by hand for every kind of padding argument;
-    None where ``padding`` are those pairs already. ``layout`` None means NHWC, HWIO, NHWC.
+    ``pairs`` are those of the dilated input, written out by hand for every kind of padding
+    argument; None where ``padding`` are those pairs already. ``layout`` None means NHWC, HWIO, NHWC.
     """
 
     id: str
@@ -387,13 +563,15 @@ class TransposedCase:
         return {name: value for name, value in self.keywords.items() if name not in own}
 
     def passed_weights(self, w: np.ndarray) -> np.ndarray:
-        """The array given as rhs that acts as ``w``: with transpose_kernel reversed, O and I swapped."""
+        """The rhs that acts as ``w``: with transpose_kernel reversed, and O and I swapped."""
         if self.transpose_kernel:
             w = np.flip(np.swapaxes(w, 0, 1), tuple(range(2, w.ndim)))
         return to_layout(w, self.conv.numbers.rhs_spec)
 
 
-def _t(id: str, x: Shape, w: Shape, strides: Shape, padding: Any, pairs: Any = None, **rest: Any) -> TransposedCase:
+def _t(
+    id: str, x: Shape, w: Shape, strides: Shape, padding: Any, pairs: Any = None, **rest: Any
+) -> TransposedCase:
     return TransposedCase(id, x, w, strides, padding, pairs, **rest)
 
 
@@ -404,61 +582,239 @@ TRANSPOSED_CASES = [
     _t("same-k2s3", (2, 3, 3, 4), (4, 3, 2, 2), (3, 3), "SAME", ((1, 2), (1, 2))),
     _t("same-lower-k3s2", (2, 3, 4, 5), (4, 3, 3, 3), (2, 2), "SAME_LOWER", ((1, 2), (1, 2))),
     _t("same-stride1", (2, 3, 5, 4), (4, 3, 3, 3), (1, 1), "SAME", ((1, 1), (1, 1))),
-    _t("same-dilated", (2, 3, 4, 5), (4, 3, 3, 2), (2, 2), "SAME", ((3, 2), (2, 1)), dilation=(2, 2)),
+    _t(
+        "same-dilated",
+        (2, 3, 4, 5),
+        (4, 3, 3, 2),
+        (2, 2),
+        "SAME",
+        ((3, 2), (2, 1)),
+        dilation=(2, 2),
+    ),
     _t("valid-k4s2", (2, 3, 4, 5), (4, 3, 4, 4), (2, 2), "VALID", ((3, 3), (3, 3))),
     _t("valid-k2s2", (2, 3, 4, 5), (4, 3, 2, 2), (2, 2), "VALID", ((1, 1), (1, 1))),
-    _t("valid-kernel-smaller-than-stride", (1, 3, 3, 2), (4, 3, 2, 1), (4, 3), "VALID", ((1, 3), (0, 2))),
-    _t("valid-dilated", (1, 3, 3, 4), (4, 3, 3, 2), (2, 1), "VALID", ((4, 4), (3, 3)), dilation=(2, 3)),
+    _t(
+        "valid-kernel-smaller-than-stride",
+        (1, 3, 3, 2),
+        (4, 3, 2, 1),
+        (4, 3),
+        "VALID",
+        ((1, 3), (0, 2)),
+    ),
+    _t(
+        "valid-dilated",
+        (1, 3, 3, 4),
+        (4, 3, 3, 2),
+        (2, 1),
+        "VALID",
+        ((4, 4), (3, 3)),
+        dilation=(2, 3),
+    ),
     _t("pairs", (2, 3, 4, 5), (4, 3, 3, 3), (2, 2), ((1, 2), (0, 3))),
     _t("pairs-crop", (2, 3, 5, 6), (4, 3, 2, 3), (2, 2), ((-1, 0), (1, -2))),
     _t("pairs-larger-than-the-kernel", (1, 3, 2, 3), (4, 3, 2, 2), (2, 3), ((4, 0), (2, 5))),
     _t("pairs-unread-inputs", (1, 3, 5, 6), (4, 3, 2, 2), (3, 2), ((-3, -2), (0, -4))),
     _t(
         "consistent-pairs",  # k - 1 - p of the convolution underneath
-        (2, 3, 4, 5), (4, 3, 4, 3), (2, 2), ((1, 1), (0, 2)), ((2, 2), (2, 0)), use_consistent_padding=True,
+        (2, 3, 4, 5),
+        (4, 3, 4, 3),
+        (2, 2),
+        ((1, 1), (0, 2)),
+        ((2, 2), (2, 0)),
+        use_consistent_padding=True,
     ),
     _t(
         "consistent-pairs-dilated",
-        (1, 3, 4, 5), (4, 3, 3, 2), (3, 2), ((1, 0), (2, 1)), ((3, 4), (1, 2)), dilation=(2, 3),
+        (1, 3, 4, 5),
+        (4, 3, 3, 2),
+        (3, 2),
+        ((1, 0), (2, 1)),
+        ((3, 4), (1, 2)),
+        dilation=(2, 3),
         use_consistent_padding=True,
     ),
-    _t("consistent-same", (2, 3, 4, 5), (4, 3, 3, 3), (2, 2), "SAME", ((2, 1), (2, 1)), use_consistent_padding=True),
-    _t("transpose-kernel", (2, 3, 4, 5), (5, 3, 3, 4), (2, 2), "SAME", ((2, 1), (2, 2)), transpose_kernel=True),
+    _t(
+        "consistent-same",
+        (2, 3, 4, 5),
+        (4, 3, 3, 3),
+        (2, 2),
+        "SAME",
+        ((2, 1), (2, 1)),
+        use_consistent_padding=True,
+    ),
+    _t(
+        "transpose-kernel",
+        (2, 3, 4, 5),
+        (5, 3, 3, 4),
+        (2, 2),
+        "SAME",
+        ((2, 1), (2, 2)),
+        transpose_kernel=True,
+    ),
     _t(
         "transpose-kernel-nchw",
-        (2, 3, 4, 5), (5, 3, 3, 4), (2, 1), ((1, 1), (2, 0)), transpose_kernel=True,
+        (2, 3, 4, 5),
+        (5, 3, 3, 4),
+        (2, 1),
+        ((1, 1), (2, 0)),
+        transpose_kernel=True,
         layout=("NCHW", "OIHW", "NCHW"),
     ),
     _t(
         "transpose-kernel-groups",
-        (2, 4, 4, 5), (6, 2, 3, 2), (2, 2), ((2, 1), (1, 1)), groups=2, transpose_kernel=True,
+        (2, 4, 4, 5),
+        (6, 2, 3, 2),
+        (2, 2),
+        ((2, 1), (1, 1)),
+        groups=2,
+        transpose_kernel=True,
     ),
     _t("groups2", (2, 4, 4, 5), (6, 2, 3, 3), (2, 2), "SAME", ((2, 1), (2, 1)), groups=2),
-    _t("groups3-nchw", (2, 6, 4, 3), (9, 2, 2, 3), (2, 3), "VALID", ((1, 1), (2, 2)), groups=3, layout=("NCHW", "IOHW", "NCHW")),
+    _t(
+        "groups3-nchw",
+        (2, 6, 4, 3),
+        (9, 2, 2, 3),
+        (2, 3),
+        "VALID",
+        ((1, 1), (2, 2)),
+        groups=3,
+        layout=("NCHW", "IOHW", "NCHW"),
+    ),
     _t("depthwise", (2, 5, 4, 3), (5, 1, 4, 4), (2, 2), "SAME", ((2, 2), (2, 2)), groups=5),
-    _t("depthwise-multiplier2", (1, 3, 4, 5), (6, 1, 3, 3), (2, 2), "SAME", ((2, 1), (2, 1)), groups=3),
-    _t("output-padding", (2, 3, 4, 5), (4, 3, 3, 3), (2, 2), ((1, 1), (1, 1)), ((1, 2), (1, 2)), output_padding=1),
-    _t("output-padding-per-axis", (2, 3, 4, 5), (4, 3, 3, 3), (2, 3), ((1, 1), (1, 1)), ((1, 1), (1, 3)), output_padding=(0, 2)),
-    _t("output-padding-same", (1, 3, 4, 5), (4, 3, 3, 3), (2, 2), "SAME", ((2, 2), (2, 2)), output_padding=1),
+    _t(
+        "depthwise-multiplier2",
+        (1, 3, 4, 5),
+        (6, 1, 3, 3),
+        (2, 2),
+        "SAME",
+        ((2, 1), (2, 1)),
+        groups=3,
+    ),
+    _t(
+        "output-padding",
+        (2, 3, 4, 5),
+        (4, 3, 3, 3),
+        (2, 2),
+        ((1, 1), (1, 1)),
+        ((1, 2), (1, 2)),
+        output_padding=1,
+    ),
+    _t(
+        "output-padding-per-axis",
+        (2, 3, 4, 5),
+        (4, 3, 3, 3),
+        (2, 3),
+        ((1, 1), (1, 1)),
+        ((1, 1), (1, 3)),
+        output_padding=(0, 2),
+    ),
+    _t(
+        "output-padding-same",
+        (1, 3, 4, 5),
+        (4, 3, 3, 3),
+        (2, 2),
+        "SAME",
+        ((2, 2), (2, 2)),
+        output_padding=1,
+    ),
     _t(
         "output-padding-at-least-the-stride",
-        (1, 3, 4, 5), (4, 3, 3, 2), (1, 2), ((2, 2), (1, 1)), ((2, 5), (1, 4)), dilation=(4, 5), output_padding=(3, 3),
+        (1, 3, 4, 5),
+        (4, 3, 3, 2),
+        (1, 2),
+        ((2, 2), (1, 1)),
+        ((2, 5), (1, 4)),
+        dilation=(4, 5),
+        output_padding=(3, 3),
     ),
-    _t("output-padding-groups", (1, 4, 3, 4), (4, 2, 4, 4), (3, 3), "VALID", ((3, 5), (3, 5)), groups=2, output_padding=2),
+    _t(
+        "output-padding-groups",
+        (1, 4, 3, 4),
+        (4, 2, 4, 4),
+        (3, 3),
+        "VALID",
+        ((3, 5), (3, 5)),
+        groups=2,
+        output_padding=2,
+    ),
     # 4 inputs, k 3, s 2: the full result has 9; SAME cuts evenly, the odd one at the high side.
-    _t("output-shape-same", (2, 3, 4, 4), (4, 3, 3, 3), (2, 2), "SAME", ((2, 1), (1, 1)), output_shape=(8, 7)),
-    _t("output-shape-same-lower", (2, 3, 4, 4), (4, 3, 3, 3), (2, 2), "SAME_LOWER", ((1, 2), (1, 1)), output_shape=(8, 7)),
-    _t("output-shape-same-beyond-full", (1, 3, 4, 4), (4, 3, 3, 3), (2, 2), "SAME", ((2, 3), (2, 2)), output_shape=(10, 9)),
-    _t("output-shape-valid", (1, 3, 4, 4), (4, 3, 3, 3), (2, 2), "VALID", ((2, 2), (2, 3)), output_shape=(9, 10)),
-    _t("output-shape-pairs", (1, 3, 4, 4), (4, 3, 3, 3), (2, 3), ((1, 1), (1, 1)), ((1, 2), (1, 3)), output_shape=(8, 12)),
+    _t(
+        "output-shape-same",
+        (2, 3, 4, 4),
+        (4, 3, 3, 3),
+        (2, 2),
+        "SAME",
+        ((2, 1), (1, 1)),
+        output_shape=(8, 7),
+    ),
+    _t(
+        "output-shape-same-lower",
+        (2, 3, 4, 4),
+        (4, 3, 3, 3),
+        (2, 2),
+        "SAME_LOWER",
+        ((1, 2), (1, 1)),
+        output_shape=(8, 7),
+    ),
+    _t(
+        "output-shape-same-beyond-full",
+        (1, 3, 4, 4),
+        (4, 3, 3, 3),
+        (2, 2),
+        "SAME",
+        ((2, 3), (2, 2)),
+        output_shape=(10, 9),
+    ),
+    _t(
+        "output-shape-valid",
+        (1, 3, 4, 4),
+        (4, 3, 3, 3),
+        (2, 2),
+        "VALID",
+        ((2, 2), (2, 3)),
+        output_shape=(9, 10),
+    ),
+    _t(
+        "output-shape-pairs",
+        (1, 3, 4, 4),
+        (4, 3, 3, 3),
+        (2, 3),
+        ((1, 1), (1, 1)),
+        ((1, 2), (1, 3)),
+        output_shape=(8, 12),
+    ),
     _t("odd-channels", (2, 7, 3, 4), (11, 7, 3, 3), (2, 2), "SAME", ((2, 1), (2, 1))),
     _t("kernel-equals-stride", (1, 5, 3, 4), (3, 5, 4, 3), (4, 3), "SAME", ((3, 3), (2, 2))),
     _t("batch1-one-pixel", (1, 6, 1, 1), (4, 6, 4, 4), (1, 1), "VALID", ((3, 3), (3, 3))),
     _t("1d", (2, 3, 6), (4, 3, 5), (3,), "SAME", ((3, 3),)),
-    _t("1d-groups-output-padding", (2, 4, 5), (6, 2, 3), (2,), ((1, 1),), ((1, 2),), groups=2, output_padding=1),
+    _t(
+        "1d-groups-output-padding",
+        (2, 4, 5),
+        (6, 2, 3),
+        (2,),
+        ((1, 1),),
+        ((1, 2),),
+        groups=2,
+        output_padding=1,
+    ),
     _t("3d", (1, 3, 2, 3, 2), (4, 3, 2, 3, 4), (2, 2, 2), "SAME", ((1, 1), (2, 1), (2, 2))),
-    _t("3d-ncdhw", (1, 3, 2, 3, 2), (4, 3, 2, 2, 2), (2, 1, 3), "VALID", ((1, 1), (1, 1), (1, 2)), layout=("NCDHW", "OIDHW", "NCDHW")),
-    _t("layout-tuples", (2, 3, 4, 5), (4, 3, 3, 2), (2, 1), ((1, 2), (0, 1)), layout=lax.ConvDimensionNumbers((3, 0, 2, 1), (1, 3, 0, 2), (2, 1, 3, 0))),
+    _t(
+        "3d-ncdhw",
+        (1, 3, 2, 3, 2),
+        (4, 3, 2, 2, 2),
+        (2, 1, 3),
+        "VALID",
+        ((1, 1), (1, 1), (1, 2)),
+        layout=("NCDHW", "OIDHW", "NCDHW"),
+    ),
+    _t(
+        "layout-tuples",
+        (2, 3, 4, 5),
+        (4, 3, 3, 2),
+        (2, 1),
+        ((1, 2), (0, 1)),
+        layout=lax.ConvDimensionNumbers((3, 0, 2, 1), (1, 3, 0, 2), (2, 1, 3, 0)),
+    ),
     _t("batch0", (0, 3, 4, 5), (4, 3, 3, 3), (2, 2), "SAME", ((2, 1), (2, 1))),
     _t("spatial0", (2, 3, 0, 5), (4, 3, 3, 3), (2, 2), ((3, 2), (2, 1))),
     _t("output0", (2, 3, 1, 5), (4, 3, 3, 3), (2, 2), ((1, 0), (1, 1))),

@@ -1,4 +1,4 @@
-"""Set-up shared by all tests: float64 on, eight virtual CPU devices, and a random generator per test."""
+"""Set-up shared by all tests: float64, eight virtual CPU devices, a random generator per test."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _forced_route(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """Seeded from the test's name, so that a test sees the same data alone, in any order, anywhere."""
+    """Seeded from the test's name: a test sees the same data alone, in any order, anywhere."""
     name = request.node.nodeid.rpartition("/")[2]
     return np.random.default_rng(zlib.crc32(name.encode()))
 
@@ -73,7 +73,7 @@ def _bounded_memory() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cpu_handlers() -> bool:
-    """Whether the compiled CPU module serves (JAX_CONVGRAD_REQUIRE_CPU=1 makes its absence an error)."""
+    """Whether the compiled CPU module serves; JAX_CONVGRAD_REQUIRE_CPU=1 makes it an error if not."""
     return registry.handlers("cpu").reason is None
 
 

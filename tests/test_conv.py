@@ -1,4 +1,4 @@
-"""Values and gradients: exact on small integers, close on random data, equal to lax, and adjoint."""
+"""Values and gradients: exact on small integers, close on random data, equal to lax, adjoint."""
 
 from __future__ import annotations
 
@@ -65,18 +65,33 @@ def test_operators_are_exact(case: Case, dtype: str, rng: np.random.Generator):
 
 @pytest.mark.parametrize(("dtype", "wider"), WIDER, ids=WIDER_IDS)
 @pytest.mark.parametrize("case", PLAIN_CASES[::6], ids=ids)
-def test_operators_with_a_wider_result_are_exact(case: Case, dtype: str, wider: str, rng: np.random.Generator):
+def test_operators_with_a_wider_result_are_exact(
+    case: Case, dtype: str, wider: str, rng: np.random.Generator
+):
     check_operators(case, dtype, wider, rng, preferred_element_type=wider)
 
 
-def check_operators(case: Case, dtype: str, result: str, rng: np.random.Generator, **extra: Any) -> None:
+def check_operators(
+    case: Case, dtype: str, result: str, rng: np.random.Generator, **extra: Any
+) -> None:
     data = case.data(rng, dtype)
     expected = dict(zip(("fprop", "dgrad", "wgrad"), conv_oracle(case, *data), strict=True))
     x, w, dy = cast(dtype, *in_layout(case, *data))
-    operands = {"fprop": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}
-    specs = dict(zip(("fprop", "wgrad", "dgrad"), (case.numbers[2], case.numbers[1], case.numbers[0]), strict=True))
-    for name, operator in operators(case, **extra).items():
-        got = jax.jit(operator)(*operands[name])
+    specs = dict(
+        zip(
+            ("fprop", "wgrad", "dgrad"),
+            (case.numbers[2], case.numbers[1], case.numbers[0]),
+            strict=True,
+        )
+    )
+    maps = operators(case, **extra)
+
+    @jax.jit
+    def run(x: Any, w: Any, dy: Any) -> Any:
+        of = {"fprop": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}
+        return {name: maps[name](*of[name]) for name in maps}
+
+    for name, got in run(x, w, dy).items():
         assert_exact(got, to_layout(expected[name], specs[name]), result, name)
         assert not got.weak_type
 
@@ -110,9 +125,21 @@ def conv_problem(case: Case, dtype: str, rng: np.random.Generator) -> tuple[Any,
     return (x, w, bias), dy, (y, dx, dw, dbias)
 
 
-# The comparison with lax below is exact too, and in float64.
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("case", CONV_CASES, ids=ids)
+def with_dtypes(cases: list[Any]) -> pytest.MarkDecorator:
+    """Every case in float32 and bfloat16, some in float16, which XLA:CPU is slow to compile.
+
+    Float64 is left to the comparison with lax below, which is exact too.
+    """
+    rows = [
+        pytest.param(case, dtype, id=f"{case.id}-{dtype}")
+        for i, case in enumerate(cases)
+        for dtype in ("float32", "bfloat16", "float16")
+        if dtype != "float16" or i % 3 == 0
+    ]
+    return pytest.mark.parametrize(("case", "dtype"), rows)
+
+
+@with_dtypes(CONV_CASES)
 def test_conv_general_dilated_is_exact(case: Case, dtype: str, rng: np.random.Generator):
     operands, dy, expected = conv_problem(case, dtype, rng)
     layer = lambda x, w, bias: conv_general_dilated(x, w, **case.lax_keywords, bias=bias)  # noqa: E731
@@ -131,7 +158,9 @@ def test_conv_general_dilated_with_a_wider_result_is_exact(
     check_layer(layer, operands, dy, expected, dtype, wider)
 
 
-def transposed_problem(case: TransposedCase, dtype: str, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+def transposed_problem(
+    case: TransposedCase, dtype: str, rng: np.random.Generator
+) -> tuple[Any, Any, Any]:
     conv = case.conv
     x, w, dy = conv.data(rng, dtype)
     bias = rng.integers(-3, 4, conv.w[0]).astype(np.float64)
@@ -144,8 +173,7 @@ def transposed_problem(case: TransposedCase, dtype: str, rng: np.random.Generato
     return operands, to_layout(dy, y_spec), expected
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("case", TRANSPOSED_CASES, ids=ids)
+@with_dtypes(TRANSPOSED_CASES)
 def test_conv_transpose_is_exact(case: TransposedCase, dtype: str, rng: np.random.Generator):
     operands, dy, expected = transposed_problem(case, dtype, rng)
     layer = lambda x, w, bias: conv_transpose(x, w, **case.keywords, bias=bias)  # noqa: E731
@@ -196,12 +224,18 @@ def test_positional_arguments_are_those_of_lax(rng: np.random.Generator):
     numbers = lax.conv_dimension_numbers(x.shape, w.shape, None)
     conv = ((1, 2), ((1, 1), (0, 1)), (1, 1), (2, 1), numbers, 3, 1, None, np.float32)
     np.testing.assert_allclose(
-        conv_general_dilated(x, w, *conv), lax.conv_general_dilated(x, w, *conv), rtol=1e-5, atol=1e-5
+        conv_general_dilated(x, w, *conv),
+        lax.conv_general_dilated(x, w, *conv),
+        rtol=1e-5,
+        atol=1e-5,
     )
     x, w = cast("float32", rng.normal(size=(2, 4, 5, 3)), rng.normal(size=(3, 2, 4, 3)))
     transposed = ((2, 2), ((1, 1), (0, 1)), (1, 2), None, True, None, np.float32, True)
     np.testing.assert_allclose(
-        conv_transpose(x, w, *transposed), lax.conv_transpose(x, w, *transposed), rtol=1e-5, atol=1e-5
+        conv_transpose(x, w, *transposed),
+        lax.conv_transpose(x, w, *transposed),
+        rtol=1e-5,
+        atol=1e-5,
     )
 
 
@@ -237,24 +271,33 @@ def lax_reference(case: Case, x: Any, w: Any, dy: Any) -> tuple[Any, Any, Any]:
 
 
 def check_error(case: Case, name: str, dtype: str, got: Any, xla: Any, exact: np.ndarray) -> None:
-    # XLA's error may be next to nothing by luck, and for a few convolutions XLA:CPU of jaxlib 0.10 gives
-    # NaN. The floor is what no algorithm can promise to stay below: one rounding of the result, and the
-    # expected error of adding the products one after another in float32.
+    # XLA's error may be next to nothing by luck, and for a few convolutions XLA:CPU of jaxlib 0.10
+    # gives NaN. The floor is what no algorithm can promise to stay below: one rounding of the
+    # result, and the expected error of adding the products one after another in float32.
     unit = float(jnp.finfo(dtype).eps) / 2
     floor = unit + math.sqrt(case.reduction) * float(jnp.finfo(np.float32).eps) / 2
     error, allowed = relative_error(got, exact), np.nan_to_num(relative_error(xla, exact))
     assert error <= max(3 * allowed, floor), f"{name}: error {error:.3g}, XLA's own {allowed:.3g}"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("case", RANDOM_CASES, ids=ids)
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        pytest.param(case, dtype, id=f"{case.id}-{dtype}")
+        for i, case in enumerate(RANDOM_CASES)
+        for dtype in ("float32", "bfloat16", "float16")
+        if dtype != "float16" or i % 4 == 0
+    ],
+)
 def test_random_data(case: Case, dtype: str, rng: np.random.Generator):
     # Rounded to the dtype first: the error measured is that of the computation alone.
     data = [
         np.asarray(rng.normal(size=shape).astype(jnp.dtype(dtype))).astype(np.float64)
         for shape in (case.x, case.w, case.y)
     ]
-    expected = [to_layout(a, s) for a, s in zip(conv_oracle(case, *data), case_specs(case), strict=True)]
+    expected = [
+        to_layout(a, s) for a, s in zip(conv_oracle(case, *data), case_specs(case), strict=True)
+    ]
     x, w, dy = cast(dtype, *in_layout(case, *data))
     xla = lax_reference(case, x, w, dy)
     layer = functools.partial(conv_general_dilated, **case.lax_keywords)
@@ -269,8 +312,10 @@ def case_specs(case: Case) -> tuple[Any, Any, Any]:
     return y_spec, x_spec, w_spec
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("case", [c for c in TRANSPOSED_CASES if 0 not in c.conv.x + c.conv.w + c.conv.y], ids=ids)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "case", [c for c in TRANSPOSED_CASES if 0 not in c.conv.x + c.conv.w + c.conv.y], ids=ids
+)
 def test_random_data_transposed(case: TransposedCase, dtype: str, rng: np.random.Generator):
     conv = case.conv
     data = [
@@ -299,20 +344,25 @@ def test_random_data_transposed(case: TransposedCase, dtype: str, rng: np.random
 def test_the_three_maps_are_adjoint(case: Case, rng: np.random.Generator):
     x, w, dy = (jnp.asarray(rng.normal(size=case.logical(name))) for name in "xwy")
     maps = operators(case)
-    inner = lambda a, b: float(jnp.vdot(a, b))  # noqa: E731
-    value = inner(dy, maps["fprop"](x, w))
-    scale = float(jnp.linalg.norm(x) * jnp.linalg.norm(w) * jnp.linalg.norm(dy))
-    assert abs(value - inner(maps["dgrad"](dy, w), x)) < 1e-13 * scale
-    assert abs(value - inner(maps["wgrad"](x, dy), w)) < 1e-13 * scale
+
+    @jax.jit
+    def inner_products(x: Any, w: Any, dy: Any) -> tuple[Any, Any, Any]:
+        return (
+            jnp.vdot(dy, maps["fprop"](x, w)),
+            jnp.vdot(maps["dgrad"](dy, w), x),
+            jnp.vdot(maps["wgrad"](x, dy), w),
+        )
+
+    value, by_dgrad, by_wgrad = inner_products(x, w, dy)
+    scale = jnp.linalg.norm(x) * jnp.linalg.norm(w) * jnp.linalg.norm(dy)
+    assert abs(value - by_dgrad) < 1e-13 * scale
+    assert abs(value - by_wgrad) < 1e-13 * scale
 
 
 CHECK_GRADS = [
     "stride2-leaves-a-row-unread",
-    "dilation-and-stride",
-    "groups2-channels-last",
-    "depthwise-multiplier3",
-    "negative-and-positive-padding",
-    "1d-stride-groups",
+    "depthwise-dilated-stride2",
+    "negative-padding-of-one-side",
     "3d-groups-dilation",
     "layout-tuples",
 ]
@@ -326,7 +376,13 @@ def test_check_grads_operators(case: Case, name: str, rng: np.random.Generator):
     check_grads(jax.jit(operators(case)[name]), arrays, order=2, modes=("fwd", "rev"))
 
 
-LAYER_CHECKS = ["stride2-same", "groups2", "lhs-dilation-groups", "batch-groups3-stride", "lhs-dilation-and-strides"]
+LAYER_CHECKS = [
+    "stride2-same",
+    "groups2",
+    "lhs-dilation-groups",
+    "batch-groups3-stride",
+    "lhs-dilation-and-strides",
+]
 
 
 @pytest.mark.parametrize("case", [c for c in CONV_CASES if c.id in LAYER_CHECKS], ids=ids)
@@ -337,10 +393,17 @@ def test_check_grads_conv_general_dilated(case: Case, rng: np.random.Generator):
     check_grads(jax.jit(layer), (*arrays, bias), order=2, modes=("rev",))
 
 
-TRANSPOSED_CHECKS = ["same-k3s2", "transpose-kernel-groups", "output-padding-at-least-the-stride", "3d"]
+TRANSPOSED_CHECKS = [
+    "same-k3s2",
+    "transpose-kernel-groups",
+    "output-padding-at-least-the-stride",
+    "3d",
+]
 
 
-@pytest.mark.parametrize("case", [c for c in TRANSPOSED_CASES if c.id in TRANSPOSED_CHECKS], ids=ids)
+@pytest.mark.parametrize(
+    "case", [c for c in TRANSPOSED_CASES if c.id in TRANSPOSED_CHECKS], ids=ids
+)
 def test_check_grads_conv_transpose(case: TransposedCase, rng: np.random.Generator):
     (x, w, bias), _, _ = transposed_problem(case, "float64", rng)
     arrays = [jnp.asarray(rng.normal(size=a.shape)) for a in (x, w, bias)]

@@ -127,6 +127,8 @@ CASES = [
     case("2d-depthwise", (2, 32, 9, 8), (32, 1, 3, 3), pad=1, groups=32),
     case("2d-depthwise-odd", (2, 7, 9, 8), (7, 1, 5, 3), stride=2, pad=((2, 1), (0, 1)), groups=7),
     case("2d-depthwise-7x7", (1, 24, 12, 12), (24, 1, 7, 7), pad=3, groups=24, **NHWC, **HWIO),
+    case("2d-depthwise-5x11", (2, 40, 9, 13), (40, 1, 5, 11), (1, 2), (2, (9, 3)), groups=40),
+    case("1d-depthwise-31", (2, 20, 50), (20, 1, 31), pad=15, groups=20),
     case("2d-depthwise-dilation", (1, 16, 14, 12), (16, 1, 3, 3), 2, 2, 2, groups=16),
     case("2d-depthwise-multiplier", (2, 6, 8, 8), (12, 1, 3, 3), pad=1, groups=6),
     case(
@@ -157,6 +159,7 @@ SPLIT_CASES = [
     case("2d-stride", (1, 16, 92, 60), (24, 16, 4, 3), stride=(3, 2), pad=((2, 3), (0, 1))),
     case("2d-stride-above-kernel", (1, 16, 123, 60), (32, 16, 2, 2), stride=(5, 2), pad=1),
     case("2d-dilation", (1, 16, 67, 40), (16, 16, 3, 3), (2, 1), (5, 2), (5, 2)),
+    case("2d-wide-kernel", (1, 8, 30, 30), (8, 8, 31, 31), pad=15),
     case("2d-depthwise", (1, 96, 80, 64), (96, 1, 5, 5), pad=2, groups=96),
     case("2d-few-rows", (1, 64, 3, 70), (64, 64, 3, 3), pad=1),
     case("3d-one-image", (1, 8, 17, 16, 18), (16, 8, 3, 3, 3), (2, 1, 1), 1),

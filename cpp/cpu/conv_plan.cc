@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cpu/conv_split.h"
+#include "cpu/depthwise.h"
 #include "cpu/first_exception.h"
 #include "cpu/lru_cache.h"
 #include "cpu/onednn_conv.h"
@@ -127,6 +128,8 @@ struct ConvPlan::Impl {
   int64_t workers = 1;
   std::vector<Convolution> convolutions;
   std::vector<Piece> pieces;
+  bool depthwise = false;  // by DepthwiseWgrad, not by oneDNN
+  ffi::DataType operand_type = ffi::DataType::F32;
   bool staged = false;  // oneDNN works on copies of x that contain their padding
   size_t x_element_bytes = 0;
   memory::desc weights;    // as oneDNN wants them
@@ -147,6 +150,7 @@ struct ConvPlan::Impl {
   static std::unique_ptr<const Impl> Make(const ConvProblem& problem);
   static std::unique_ptr<Impl> Cut(const ConvProblem& problem, const ConvSplit& split,
                                    int64_t workers);
+  void MakeDepthwise(const ConvProblem& problem, const std::vector<ConvPiece>& cut);
   bool MakeConvolutions(const ConvProblem& problem, const std::vector<ConvPiece>& cut, bool stage);
   size_t FindConvolution(const ConvGeometry& geometry) const;
   int Slowest() const;
@@ -210,6 +214,24 @@ bool ConvPlan::Impl::MakeConvolutions(const ConvProblem& problem, const std::vec
   return true;
 }
 
+// The same for DepthwiseWgrad, which needs no primitives.
+void ConvPlan::Impl::MakeDepthwise(const ConvProblem& problem, const std::vector<ConvPiece>& cut) {
+  const ConvGeometry& g = problem.geometry;
+  depthwise = true;
+  std::array<int64_t, kMaxSpatialAxes + 2> strides{1, 1};
+  int64_t stride = g.out_channels;
+  for (int axis = g.spatial; axis-- > 0;) {
+    strides[static_cast<size_t>(axis) + 2] = stride;
+    stride *= g.kernel[axis];
+  }
+  weights = UserWeightsDesc(g, memory::data_type::f32, strides);
+  for (const ConvPiece& piece : cut) {
+    if (FindConvolution(piece.geometry) == convolutions.size()) {
+      convolutions.push_back({piece.geometry, {}});
+    }
+  }
+}
+
 // Cuts the problem, or returns null if the pieces cannot agree on one format of the weights or one
 // of them reads nothing but padding.
 std::unique_ptr<ConvPlan::Impl> ConvPlan::Impl::Cut(const ConvProblem& problem,
@@ -224,6 +246,7 @@ std::unique_ptr<ConvPlan::Impl> ConvPlan::Impl::Cut(const ConvProblem& problem,
   Impl empty;
   empty.kind = problem.kind;
   empty.workers = std::min<int64_t>(workers, static_cast<int64_t>(cut.size()));
+  empty.operand_type = problem.operand_type;
   empty.x_element_bytes = ffi::ByteWidth(dgrad ? problem.result_type : problem.operand_type);
 
   // oneDNN 3.2's bfloat16 code leaves the gradient of such a tap as it finds it. Over a staged x it
@@ -242,6 +265,11 @@ std::unique_ptr<ConvPlan::Impl> ConvPlan::Impl::Cut(const ConvProblem& problem,
         (!plan || staged->Slowest() < plan->Slowest())) {
       plan = std::move(staged);
     }
+  }
+  if (problem.kind == ConvKind::kWgrad && IsDepthwise(problem.geometry) &&
+      (!plan || plan->Slowest() > 0)) {
+    plan = std::make_unique<Impl>(empty);
+    plan->MakeDepthwise(problem, cut);
   }
   if (!plan) return nullptr;
   for (const ConvPiece& piece : cut) {
@@ -278,6 +306,16 @@ std::unique_ptr<const ConvPlan::Impl> ConvPlan::Impl::Make(const ConvProblem& pr
       break;
     }
   }
+  if (best->Slowest() == kReferenceSlowness && CanSplitRows(g)) {
+    // oneDNN turns matrix products down when their workspace would be huge, and is a hundred times
+    // slower then. Fewer rows need less of it.
+    for (int64_t blocks = 2; blocks <= g.out[0]; blocks *= 2) {
+      std::unique_ptr<Impl> plan = Cut(problem, {g.batch, blocks}, best->workers);
+      if (!plan || plan->Slowest() == kReferenceSlowness) continue;
+      best = std::move(plan);
+      if (best->ScratchBytes() <= kMostScratchBytes) break;
+    }
+  }
   if (best->Slowest() > 0 && best->pieces.size() > static_cast<size_t>(g.batch)) {
     // The padding of a piece of rows may be what oneDNN has no good code for.
     std::unique_ptr<Impl> whole =
@@ -303,6 +341,10 @@ void ConvPlan::Impl::RunPiece(const Piece& piece, dnnl::stream& stream, char* x,
   const Convolution& convolution = convolutions[piece.convolution];
   const OnednnConv& onednn = convolution.onednn;
   char* const piece_x = x + piece.x_offset;
+  if (depthwise) {
+    return DepthwiseWgrad(convolution.geometry, operand_type, piece_x, y + piece.y_offset,
+                          reinterpret_cast<float*>(w));
+  }
   char* const staged_x = scratch + scratchpad_bytes;
   const memory x_memory(onednn.x, CpuEngine(), staged ? staged_x : piece_x);
   const memory w_memory(onednn.w, CpuEngine(), w);
@@ -431,7 +473,9 @@ bool OnednnSupports(ffi::DataType type) {
   geometry.in = geometry.out = {8, 8, 1};
   for (const ConvKind kind : {ConvKind::kFprop, ConvKind::kDgrad, ConvKind::kWgrad}) {
     try {
-      if (MakeOnednnConv(kind, geometry, type, type, std::nullopt).slowness > 2) return false;
+      if (MakeOnednnConv(kind, geometry, type, type, std::nullopt).slowness == kReferenceSlowness) {
+        return false;
+      }
     } catch (const dnnl::error&) {
       return false;
     }

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "cpu/depthwise.h"
+
 namespace jax_convgrad {
 namespace {
 
@@ -40,16 +42,17 @@ bool HasAvx512() {
   return has;
 }
 
-int Slowness(const std::string& name) {
-  if (name.find("ref") != std::string::npos) return 3;
+int Slowness(const ConvGeometry& g, const std::string& name) {
+  if (name.find("ref") != std::string::npos) return kReferenceSlowness;
   if (name.find("gemm") != std::string::npos) return 2;
+  if (IsDepthwise(g) && name.find("dw") == std::string::npos) return 1;
   return HasAvx512() && name.find("avx512") == std::string::npos ? 1 : 0;
 }
 
 template <typename Primitive, typename PrimitiveDesc>
-OnednnConv Finish(const PrimitiveDesc& desc, const memory::desc& x, const memory::desc& w,
-                  const memory::desc& y) {
-  return {Primitive(desc), x, w, y, desc.scratchpad_desc(), Slowness(desc.impl_info_str())};
+OnednnConv Finish(const ConvGeometry& g, const PrimitiveDesc& desc, const memory::desc& x,
+                  const memory::desc& w, const memory::desc& y) {
+  return {Primitive(desc), x, w, y, desc.scratchpad_desc(), Slowness(g, desc.impl_info_str())};
 }
 
 }  // namespace
@@ -108,7 +111,7 @@ OnednnConv MakeOnednnConv(ConvKind kind, const ConvGeometry& g, ::xla::ffi::Data
   };
   if (fprop) {
     const Forward::primitive_desc desc = forward(x, weights, y);
-    return Finish<Forward>(desc, x, desc.weights_desc(), y);
+    return Finish<Forward>(g, desc, x, desc.weights_desc(), y);
   }
   // The hint that a gradient needs is a forward convolution of the operands' type.
   const Forward::primitive_desc hint =
@@ -119,12 +122,12 @@ OnednnConv MakeOnednnConv(ConvKind kind, const ConvGeometry& g, ::xla::ffi::Data
     using Backward = dnnl::convolution_backward_data;
     const Backward::primitive_desc desc(CpuEngine(), algorithm, x, weights, y, strides, dilation,
                                         low, high, hint, attr);
-    return Finish<Backward>(desc, x, desc.weights_desc(), y);
+    return Finish<Backward>(g, desc, x, desc.weights_desc(), y);
   }
   using Backward = dnnl::convolution_backward_weights;
   const Backward::primitive_desc desc(CpuEngine(), algorithm, x, weights, y, strides, dilation, low,
                                       high, hint, attr);
-  return Finish<Backward>(desc, x, desc.diff_weights_desc(), y);
+  return Finish<Backward>(g, desc, x, desc.diff_weights_desc(), y);
 }
 
 void Execute(const dnnl::primitive& primitive, dnnl::stream& stream,

@@ -47,6 +47,8 @@ struct OnednnConv {
   int slowness = 0;
 };
 
+inline constexpr int kReferenceSlowness = 3;
+
 // Makes the primitive. `w` fixes the format of the weights; without it oneDNN chooses. A weight
 // gradient is float32 whatever the result's type, because parts of it are added. Throws
 // dnnl::error.

@@ -1,0 +1,39 @@
+"""Every example in a docstring runs and prints what it says."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+import jax
+import pytest
+
+import jax_convgrad
+
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(jax_convgrad.__path__, "jax_convgrad.")
+    if not module.name.rpartition(".")[2].startswith("_")
+)
+
+
+@pytest.fixture(autouse=True)
+def float32() -> Iterator[None]:
+    """Readers have JAX's default."""
+    with jax.enable_x64(False):
+        yield
+
+
+@pytest.mark.parametrize("name", ["jax_convgrad", *MODULES])
+def test_examples(name: str):
+    results = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert results.failed == 0
+
+
+@pytest.mark.parametrize("name", jax_convgrad.__all__)
+def test_public_functions_have_an_example(name: str):
+    function = getattr(jax_convgrad, name)
+    if callable(function):
+        assert ">>> " in (function.__doc__ or "")
