@@ -322,22 +322,29 @@ def test_one_program_and_many_are_the_same_with_command_buffers(tmp_path: pathli
         count, *digests = output.splitlines()[-1].split()
         assert int(count) >= 8
         assert len(digests) == 1, "the same program gave different bits"
-        inside, outside = _custom_calls(folder, "training_step")
-        assert (inside, outside) == ((int(count), 0) if name == "buffers" else (0, int(count)))
+        thunks = _thunks(folder, "training_step")
+        assert _custom_calls(thunks) == (
+            (int(count), 0) if name == "buffers" else (0, int(count))
+        ), thunks
         outputs[name] = digests[0]
     assert outputs["buffers"] == outputs["none"]
 
 
-def _custom_calls(folder: pathlib.Path, module: str) -> tuple[int, int]:
-    """How many custom calls of a program that XLA dumped are inside command buffers, and outside.
-
-    Each line is a thunk, "<indent><number>: k<Kind> ...", with those of a command buffer below it.
-    """
+def _thunks(folder: pathlib.Path, module: str) -> str:
+    """What a program runs, as XLA dumped it."""
     dumps = [*folder.glob(f"*{module}*thunk_sequence_after_thunk_passes*")]
     dumps = dumps or [*folder.glob(f"*{module}*thunk_sequence*.txt")]
     assert len(dumps) == 1, sorted(path.name for path in folder.iterdir())
+    return dumps[0].read_text()
+
+
+def _custom_calls(thunks: str) -> tuple[int, int]:
+    """How many custom calls are inside command buffers, and outside.
+
+    Each line is a thunk, "<indent><number>: k<Kind> ...", with those of a command buffer below it.
+    """
     calls, buffer = [0, 0], -1  # the indent of the command buffer that a line may belong to
-    for line in dumps[0].read_text().splitlines():
+    for line in thunks.splitlines():
         if (thunk := re.match(r"(\s*)\d+: (k\w+)", line)) is None:
             continue
         indent, kind = len(thunk[1]), thunk[2]
