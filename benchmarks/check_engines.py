@@ -4,7 +4,8 @@
 
 The problems are the test suite's, filled with small integers, of which every sum is exact. A result may
 differ where an engine transforms (Winograd, FFT) or rounds partial sums; one that is off by more than a
-tenth of the largest value is wrong. What the handlers keep out rests on this list.
+tenth of the largest value is wrong. What the handlers keep out (cpp/cuda/wrong_engines.cc) rests on this
+list, and is not among the engines that are run.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def main() -> None:
     parser.add_argument("--json", metavar="OUT", help="write all results as JSON")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after that many")
     parser.add_argument("--only", metavar="REGEX", default="3d|groups|depthwise|dense|dilation")
-    parser.add_argument("--dtypes", default="bfloat16,float32,float16")
+    parser.add_argument("--dtypes", default="bfloat16,float32,float16,float64")
     arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     jax_convgrad.set_algorithm_search("exhaustive")

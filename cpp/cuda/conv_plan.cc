@@ -10,6 +10,7 @@
 // Not cudnn_frontend.h: its other half takes most of the compiler's time and wants nvrtc.h.
 #include <cudnn.h>
 
+#include "cuda/wrong_engines.h"
 #include "cudnn_frontend_ConvDesc.h"
 #include "cudnn_frontend_ExecutionPlan.h"
 #include "cudnn_frontend_Heuristics.h"
@@ -325,8 +326,13 @@ ffi::ErrorOr<ConvCandidates> ConvCandidates::Query(const ConvProblem& problem,
         /*evaluate_all=*/true);
     auto impl = std::make_unique<Impl>();
     impl->problem = problem;
+    std::string wrong;
     for (fe::ManagedOpaqueDescriptor& config : configs) {
       std::string engine = fe::detail::get_engine_tag(config);
+      if (ComputesWrongNumbers(problem, engine)) {
+        wrong += Text(wrong.empty() ? "; left out, being wrong: " : " ", engine);
+        continue;
+      }
       const bool known = std::any_of(impl->candidates.begin(), impl->candidates.end(),
                                      [&](const Impl::Candidate& c) { return c.engine == engine; });
       if (known) continue;
@@ -341,9 +347,9 @@ ffi::ErrorOr<ConvCandidates> ConvCandidates::Query(const ConvProblem& problem,
     if (impl->candidates.empty()) {
       std::string words;
       for (cudnnStatus_t status : statuses) words += Text(" ", fe::to_string(status));
-      return ffi::Unexpected(
-          Unimplemented(ConvName(problem.kind), ": cuDNN has no engine for this problem:", words,
-                        " ", fe::detail::get_last_error_string_(), " (", problem.ToString(), ")"));
+      return ffi::Unexpected(Unimplemented(
+          ConvName(problem.kind), ": cuDNN has no engine for this problem:", words, " ",
+          fe::detail::get_last_error_string_(), wrong, " (", problem.ToString(), ")"));
     }
     return ConvCandidates(std::move(impl));
   });
