@@ -6,10 +6,11 @@ CUDA the same is asked for the weights (output channel, kernel, input channel): 
 engines take other orders of them and compute wrong results. The CPU handlers take any. The CUDA
 handlers take everything channels-first too, for the problems in which cuDNN is faster so.
 
-NOTE [Grouped 3-D weight gradients]. Of cuDNN 9.19 on an H100, the engine that comes first for the weight
-gradient of a grouped (not depthwise) three-dimensional convolution in float16 and bfloat16 computed
-wrong numbers (test_cuda.py, 3d-groups-dilation); in float32 it is right. Such operands are
-therefore widened: 16-bit numbers are exact in float32, and in TF32 too, so nothing else changes.
+NOTE [Uneven padding]. Without the engines that are wrong where the two sides of an axis are padded
+differently (NOTE [Wrong engines] in wrong_engines.cc), cuDNN has one engine left for weight gradients in
+float64, and in float32 without TF32, that is 70 times slower than those. There the excess of the one side
+over the other is padded beforehand, as XLA does for every such convolution; the copy of x costs a few
+per cent. In 16 bits and with TF32 other engines are right and fast.
 """
 
 from __future__ import annotations
@@ -98,13 +99,9 @@ def conv_wgrad(
 ) -> Array:
     crop, config = _split_negative(config)
     x = _crop(x, crop, config.dimension_numbers.lhs_spec)
-    if platform == "cuda" and _is_grouped_3d(config, x, w_shape) and x.dtype.itemsize == 2:
-        # NOTE [Grouped 3-D weight gradients]
-        x, dy, precision = x.astype(np.float32), dy.astype(np.float32), lax.Precision.DEFAULT
-        dw = _call(
-            "conv_wgrad", platform, config, precision, channels_last, w_shape, x.dtype, x, dy
-        )
-        return dw.astype(result_dtype)
+    if platform == "cuda" and (x.dtype == np.float64 or _is_strict(x, precision)):
+        excess, config = _split_uneven(config)
+        x = _crop(x, excess, config.dimension_numbers.lhs_spec)
     return _call(
         "conv_wgrad", platform, config, precision, channels_last, w_shape, result_dtype, x, dy
     )
@@ -145,7 +142,7 @@ def _call(
         attributes["allow_tf32"] = np.bool_(_allows_tf32(precision))
         attributes["channels_last"] = np.bool_(channels_last)
         arrays = (*((a.shape, a.dtype) for a in operands), (shape, dtype))
-        fast = channels_last and (operands[0].dtype != np.float32 or _allows_tf32(precision))
+        fast = channels_last and not _is_strict(operands[0], precision)
         size = _workspace_size(config, dict(zip(roles, arrays, strict=True)), fast)
         results.append(jax.ShapeDtypeStruct((size,), jnp.uint8))
         result_layouts.append(None)
@@ -214,16 +211,13 @@ def _allows_tf32(precision: Any) -> bool:
     return all(part is None or lax.Precision(part) != lax.Precision.HIGHEST for part in parts)
 
 
+def _is_strict(x: Array, precision: Any) -> bool:
+    return x.dtype == np.float32 and not _allows_tf32(precision)
+
+
 def _channels_last(spec: tuple[int, ...]) -> tuple[int, ...]:
     """Major-to-minor order N, spatial, C of an activation with dimension specification ``spec``."""
     return (spec[0], *spec[2:], spec[1])
-
-
-def _is_grouped_3d(config: ConvConfig, x: Array, w_shape: Shape) -> bool:
-    """Grouped, but not with one channel on either side of each group."""
-    numbers, groups = config.dimension_numbers, config.groups
-    depthwise = x.shape[numbers.lhs_spec[1]] == w_shape[numbers.rhs_spec[0]] == groups
-    return config.spatial_rank == 3 and groups > 1 and not depthwise
 
 
 def _split_negative(config: ConvConfig) -> tuple[Pairs, ConvConfig]:
@@ -231,6 +225,15 @@ def _split_negative(config: ConvConfig) -> tuple[Pairs, ConvConfig]:
     crop = tuple((min(low, 0), min(high, 0)) for low, high in config.padding)
     kept = tuple((max(low, 0), max(high, 0)) for low, high in config.padding)
     return crop, config.replace(padding=kept)
+
+
+def _split_uneven(config: ConvConfig) -> tuple[Pairs, ConvConfig]:
+    """NOTE [Uneven padding]: (the excess of each side over the other, the config without it)."""
+    even = tuple((min(pair), min(pair)) for pair in config.padding)
+    excess = tuple(
+        (low - e, high - e) for (low, high), (e, _) in zip(config.padding, even, strict=True)
+    )
+    return excess, config.replace(padding=even)
 
 
 def _crop(array: Array, pairs: Pairs, spec: tuple[int, ...]) -> Array:

@@ -111,6 +111,39 @@ def check_exact(case: Case, dtype: str, rng: np.random.Generator, anywhere: bool
         assert_exact(_canonical(got, spec), expected, dtype, what)
 
 
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_every_engine_is_right_where_padding_is_uneven(
+    dtype: str, channels_last: bool, rng: np.random.Generator
+) -> None:
+    """NOTE [Wrong engines] in wrong_engines.cc: every engine that a search may choose."""
+    case = Case("uneven", (2, 16, 6, 5), (16, 16, 3, 3), (2, 2), ((0, 1), (2, 1)))
+    x, w, dy = case.data(rng, dtype)
+    expected = conv_oracle(case, x, w, dy)[2]
+    jax_convgrad.set_algorithm_search("exhaustive")
+    with routes.force("cudnn" if channels_last else "cudnn_nchw"):
+        run = jax.jit(
+            functools.partial(
+                jax_convgrad.conv_wgrad, w_shape=w.shape, strides=2, padding=((0, 1), (2, 1))
+            )
+        )
+        arrays = jnp.asarray(x, dtype), jnp.asarray(dy, dtype)
+        plans.clear()
+        jax.block_until_ready(run(*arrays))
+        (plan,) = plans.list()
+        engines = [t["engine"] for t in plan["tried"] if not t["failure"]]
+        assert len(engines) > 1
+        if dtype != "float64":  # there x is padded beforehand, and all engines may run
+            assert not {e.split("_")[0] for e in engines} & {"eng1", "eng20", "eng70"}
+        for engine in engines:
+            plans.clear()
+            registry.cuda_module().remember_choices([(plan["problem"], engine)])
+            got = np.asarray(run(*arrays)).astype(np.float64)
+            # Engines that transform, and those that round partial sums, are not exact.
+            assert np.abs(got - expected).max() < 0.1 * np.abs(expected).max(), engine
+    plans.clear()
+
+
 def _canonical(got: Any, spec: tuple[int, ...]) -> Any:
     return jnp.asarray(from_layout(got, spec))
 
