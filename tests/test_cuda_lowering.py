@@ -271,28 +271,41 @@ def test_channels_first_is_asked_for_in_every_array() -> None:
     assert "stablehlo.transpose" not in text
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_grouped_3d_weight_gradients_are_computed_in_float32(dtype: str) -> None:
-    """See NOTE [Grouped 3-D weight gradients] in handlers.py."""
+@pytest.mark.parametrize(
+    "dtype, precision, evened",
+    [
+        ("bfloat16", "highest", False),
+        ("float16", None, False),
+        ("float32", None, False),
+        ("float32", "highest", True),
+        ("float64", None, True),
+    ],
+)
+def test_uneven_padding_of_weight_gradients(dtype: str, precision: Any, evened: bool) -> None:
+    """See NOTE [Uneven padding] in handlers.py."""
 
     def f(x: Any, w: Any) -> Any:
-        return jax_convgrad.conv_fprop(x, w, groups=x.shape[1] // w.shape[1], precision="highest")
+        return jax_convgrad.conv_fprop(
+            x, w, padding=((2, 0), (1, 3), (-1, 1)), groups=2, precision=precision
+        )
 
-    short = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}[dtype]
-    for channels, computed in ((2, "f32"), (1, short)):  # depthwise is right as it is
-        arrays = (1, 4, 2, 2, 2), (1, 4, 3, 3, 3), (4, channels, 2, 2, 2)
-        found = calls(lowered(gradients(f), *arrays, dtype=dtype))
-        results = {call.target.rpartition("_")[2]: call.results[0] for call in found}
-        assert results == {
-            "fprop": f"1x4x2x2x2x{short}",
-            "dgrad": f"1x4x3x3x3x{short}",
-            "wgrad": f"4x{channels}x2x2x2x{computed}",
-        }
-        if channels == 2 and dtype != "float32":
-            # 16-bit numbers are exact in TF32, whatever the precision.
-            assert [call.attributes["allow_tf32"] for call in found if "wgrad" in call.target] == [
-                "true"
-            ]
+    with jax.enable_x64(True):
+        text = lowered(gradients(f), (1, 4, 5, 9, 4), (1, 4, 4, 6, 5), (4, 2, 2, 2, 2), dtype=dtype)
+    fprop, dgrad, wgrad = sorted(
+        calls(text), key=lambda c: ["fprop", "dgrad", "wgrad"].index(c.target.rpartition("_")[2])
+    )
+    for call in (fprop, dgrad):
+        assert _padding(call) == ([2, 1, 0], [0, 3, 1])
+    assert _padding(wgrad) == (([0, 1, 0], [0, 1, 0]) if evened else ([2, 1, 0], [0, 3, 1]))
+    assert wgrad.results[0].startswith("4x2x2x2x2x")
+
+
+def _padding(call: Call) -> tuple[list[int], list[int]]:
+    low, high = (
+        [int(n) for n in re.findall(r"-?\d+(?=[,\]>])", call.attributes[f"padding_{side}"])]
+        for side in ("low", "high")
+    )
+    return low, high
 
 
 def _route(
@@ -327,13 +340,18 @@ def test_measured_routes(dtype: str) -> None:
     assert of((8, 16), strides=2, padding=((0, 1), (0, 1))) == ["cudnn"] * 3
     odd = ["xla", "cudnn", "xla"] if half else ["cudnn"] * 3
     assert of((3, 16), strides=2, padding=((0, 1), (0, 1))) == odd
-    assert of((3, 16), dilation=2) == of((3, 16), rank=3) == ["cudnn"] * 3
+    assert of((3, 16), dilation=2, rank=3) == of((3, 16), rank=3) == ["cudnn"] * 3
+    assert of((3, 16), dilation=2) == ["xla", "cudnn", "cudnn"]
+    assert of((3, 16), dilation=2, rank=1) == ["cudnn", "xla", "cudnn"]
+    assert of((3, 16), dilation=2, strides=2) == ["cudnn"] * 3
     assert of((8, 16), padding=((-1, 0), (0, 0))) == ["cudnn"] * 3
     assert of((8, 16), groups=2) == ["xla"] * 3
     grouped = ["cudnn", "xla" if half else "cudnn", "cudnn"]
     assert of((8, 16), groups=2, strides=2) == grouped
-    assert of((8, 8), groups=8) == ["xla" if half else "cudnn_nchw"] * 3
-    assert of((8, 8), groups=8, strides=2) == ["cudnn_nchw", "cudnn", "cudnn_nchw"]
+    assert of((8, 8), groups=8) == of((8, 8), groups=8, strides=2) == ["xla"] * 3
+    assert of((8, 8), groups=8, strides=2, window=7) == ["xla"] * 3
+    assert of((8, 8), groups=8, strides=2, window=4) == ["cudnn_nchw"] * 3
+    assert of((8, 8), groups=8, window=7) == ["xla", *["xla" if half else "cudnn_nchw"] * 2]
     for operator in operators:
         geometry = shapes.ConvGeometry.make(
             "test",
