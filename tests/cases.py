@@ -271,6 +271,22 @@ PLAIN_CASES = [
         "depthwise-multiplier3", (2, 4, 6, 5), (12, 1, 3, 3), (2, 1), "SAME", groups=4, layout=NHWC
     ),
     Case("depthwise-dilated-stride2", (1, 7, 12, 9), (7, 1, 3, 2), (2, 2), "SAME", (2, 3), 7),
+    Case(
+        "depthwise-taps-before-the-image",
+        (3, 3, 3, 2),
+        (3, 1, 3, 4),
+        (),
+        ((1, 0), (2, 0)),
+        groups=3,
+    ),
+    Case(
+        "depthwise-taps-after-the-image",
+        (2, 16, 2, 3),
+        (16, 1, 2, 5),
+        (),
+        ((0, 3), (0, 2)),
+        groups=16,
+    ),
     Case("odd-channels", (3, 13, 5, 4), (17, 13, 2, 1), (), "SAME", layout=NHWC),
     Case("one-channel", (2, 1, 6, 6), (1, 1, 3, 3), (), "SAME"),
     Case("asymmetric-padding", (2, 3, 6, 5), (4, 3, 3, 4), (1, 2), ((0, 3), (4, 1))),

@@ -58,8 +58,8 @@ def test_without_the_module_programs_run_and_one_warning_says_why():
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(2):
-        y = jax_convgrad.conv_fprop(jnp.ones((1, 2, 5)), jnp.ones((3, 2, 2)))
-        z = jax_convgrad.conv_fprop(jnp.ones((1, 2, 6)), jnp.ones((3, 2, 2)))
+        y = jax_convgrad.conv_fprop(jnp.ones((1, 2, 5)), jnp.ones((16, 2, 2)))
+        z = jax_convgrad.conv_fprop(jnp.ones((1, 2, 6)), jnp.ones((16, 2, 2)))
 messages = [str(w.message) for w in caught if w.category is registry.MissingHandlersWarning]
 assert len(messages) == 1, messages
 assert "libdnnl-that-is-not-there.so.3" in messages[0], messages
@@ -72,7 +72,7 @@ assert "libdnnl-that-is-not-there.so.3" in jax_convgrad.info()["handlers"]["cpu"
 
 
 def test_requiring_the_handlers_makes_their_absence_an_error():
-    code = WITHOUT_CPU + "jax_convgrad.conv_fprop(jnp.ones((1, 2, 5)), jnp.ones((3, 2, 2)))"
+    code = WITHOUT_CPU + "jax_convgrad.conv_fprop(jnp.ones((1, 2, 5)), jnp.ones((16, 2, 2)))"
     result = run(code, JAX_CONVGRAD_REQUIRE_CPU="1")
     assert result.returncode != 0
     assert "RuntimeError: jax_convgrad has no handlers for cpu" in result.stderr
