@@ -8,9 +8,9 @@ handlers take everything channels-first too, for the problems in which cuDNN is 
 
 NOTE [Uneven padding]. Without the engines that are wrong where the two sides of an axis are padded
 differently (NOTE [Wrong engines] in wrong_engines.cc), cuDNN has one engine left for weight gradients in
-float64, and in float32 without TF32, that is 70 times slower than those. There the excess of the one side
-over the other is padded beforehand, as XLA does for every such convolution; the copy of x costs a few
-per cent. In 16 bits and with TF32 other engines are right and fast.
+float64, and in float32 without TF32: in float64 it is 70 times slower than those. There the excess of the
+one side over the other is padded beforehand, as XLA does for every such convolution. In 16 bits and with
+TF32 other engines are right and fast.
 """
 
 from __future__ import annotations
