@@ -1,6 +1,6 @@
 """Fast backward passes of convolution and transposed convolution for JAX."""
 
-from jax_convgrad import onednn, onnx
+from jax_convgrad import onednn, onnx, plans
 from jax_convgrad.conv import (
     conv_dgrad,
     conv_fprop,
@@ -8,6 +8,7 @@ from jax_convgrad.conv import (
     conv_transpose,
     conv_wgrad,
 )
+from jax_convgrad.plans import set_algorithm_search, set_deterministic, set_workspace_limit
 from jax_convgrad.registry import has_cuda, info
 
 __all__ = [
@@ -20,4 +21,8 @@ __all__ = [
     "info",
     "onednn",
     "onnx",
+    "plans",
+    "set_algorithm_search",
+    "set_deterministic",
+    "set_workspace_limit",
 ]

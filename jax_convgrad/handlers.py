@@ -1,76 +1,218 @@
 """Calls of the compiled convolution handlers: attributes, layouts, and what is settled before them.
 
 The handlers take activations channels-last. XLA is asked for that through the operands' layouts, so a
-network that already lies so pays nothing and one that does not is converted where XLA likes best.
+network that already lies so pays nothing and one that does not is converted where XLA likes best. On
+CUDA the same is asked for the weights (output channel, kernel, input channel): cuDNN's channels-last
+engines take other orders of them and compute wrong results. The CPU handlers take any. The CUDA
+handlers take everything channels-first too, for the problems in which cuDNN is faster so.
+
+NOTE [Uneven padding]. Without the engines that are wrong where the two sides of an axis are padded
+differently (NOTE [Wrong engines] in wrong_engines.cc), cuDNN has one engine left for weight gradients in
+float64, and in float32 without TF32: in float64 it is 70 times slower than those. There the excess of the
+one side over the other is padded beforehand, as XLA does for every such convolution. In 16 bits and with
+TF32 other engines are right and fast.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from jax_convgrad import plans
 from jax_convgrad.registry import CONV_TARGETS
 from jax_convgrad.shapes import ConvConfig, Pairs, Shape
 
+# What the operands and the result of each handler are in the convolution x -> y.
+_ROLES = {
+    "conv_fprop": ("x", "w", "y"),
+    "conv_dgrad": ("y", "w", "x"),
+    "conv_wgrad": ("x", "y", "w"),
+}
+_WORKSPACE_ALIGNMENT = 256
+_MEBIBYTE = 2**20
+_LEAST_WORKSPACE = 32 * _MEBIBYTE
+
 
 def conv_fprop(
-    x: Array, w: Array, *, config: ConvConfig, result_dtype: Any, y_shape: Shape
+    x: Array,
+    w: Array,
+    *,
+    platform: str | None,
+    config: ConvConfig,
+    precision: Any,
+    result_dtype: Any,
+    y_shape: Shape,
+    channels_last: bool = True,
 ) -> Array:
-    x_spec, _, y_spec = config.dimension_numbers
     crop, config = _split_negative(config)
-    x = _crop(x, crop, x_spec)
-    layouts = (_channels_last(x_spec), None), _channels_last(y_spec)
-    return _call("conv_fprop", config, layouts, y_shape, result_dtype, x, w)
+    x = _crop(x, crop, config.dimension_numbers.lhs_spec)
+    return _call(
+        "conv_fprop", platform, config, precision, channels_last, y_shape, result_dtype, x, w
+    )
 
 
 def conv_dgrad(
-    dy: Array, w: Array, *, config: ConvConfig, result_dtype: Any, x_shape: Shape
+    dy: Array,
+    w: Array,
+    *,
+    platform: str | None,
+    config: ConvConfig,
+    precision: Any,
+    result_dtype: Any,
+    x_shape: Shape,
+    channels_last: bool = True,
 ) -> Array:
-    x_spec, _, y_spec = config.dimension_numbers
+    x_spec = config.dimension_numbers.lhs_spec
     crop, config = _split_negative(config)
     cropped = list(x_shape)
     for axis, (low, high) in zip(x_spec[2:], crop, strict=True):
         cropped[axis] += low + high
-    layouts = (_channels_last(y_spec), None), _channels_last(x_spec)
-    dx = _call("conv_dgrad", config, layouts, tuple(cropped), result_dtype, dy, w)
+    dx = _call(
+        "conv_dgrad",
+        platform,
+        config,
+        precision,
+        channels_last,
+        tuple(cropped),
+        result_dtype,
+        dy,
+        w,
+    )
     return _crop(dx, tuple((-low, -high) for low, high in crop), x_spec)
 
 
 def conv_wgrad(
-    x: Array, dy: Array, *, config: ConvConfig, result_dtype: Any, w_shape: Shape
+    x: Array,
+    dy: Array,
+    *,
+    platform: str | None,
+    config: ConvConfig,
+    precision: Any,
+    result_dtype: Any,
+    w_shape: Shape,
+    channels_last: bool = True,
 ) -> Array:
-    x_spec, _, y_spec = config.dimension_numbers
     crop, config = _split_negative(config)
-    x = _crop(x, crop, x_spec)
-    layouts = (_channels_last(x_spec), _channels_last(y_spec)), None
-    return _call("conv_wgrad", config, layouts, w_shape, result_dtype, x, dy)
+    x = _crop(x, crop, config.dimension_numbers.lhs_spec)
+    if platform == "cuda" and (x.dtype == np.float64 or _is_strict(x, precision)):
+        excess, config = _split_uneven(config)
+        x = _crop(x, excess, config.dimension_numbers.lhs_spec)
+    return _call(
+        "conv_wgrad", platform, config, precision, channels_last, w_shape, result_dtype, x, dy
+    )
 
 
 def _call(
-    operator: str, config: ConvConfig, layouts: Any, shape: Shape, dtype: Any, *operands: Array
+    operator: str,
+    platform: str | None,
+    config: ConvConfig,
+    precision: Any,
+    channels_last: bool,
+    shape: Shape,
+    dtype: Any,
+    *operands: Array,
 ) -> Array:
-    low, high = zip(*config.padding, strict=True)
     numbers = config.dimension_numbers
+    low, high = zip(*config.padding, strict=True)
+    attributes: dict[str, Any] = {
+        "strides": _int64(config.strides),
+        "padding_low": _int64(low),
+        "padding_high": _int64(high),
+        "dilation": _int64(config.dilation),
+        "groups": np.int64(config.groups),
+        "x_spec": _int64(numbers.lhs_spec),
+        "w_spec": _int64(numbers.rhs_spec),
+        "y_spec": _int64(numbers.out_spec),
+    }
+    order = _channels_last if channels_last else tuple
+    layouts: dict[str, Any] = {
+        "x": order(numbers.lhs_spec),
+        "w": order(numbers.rhs_spec) if platform == "cuda" else None,
+        "y": order(numbers.out_spec),
+    }
+    roles = _ROLES[operator]
+    results = [jax.ShapeDtypeStruct(shape, dtype)]
+    result_layouts = [layouts[roles[2]]]
+    if platform == "cuda":
+        attributes["allow_tf32"] = np.bool_(_allows_tf32(precision))
+        attributes["channels_last"] = np.bool_(channels_last)
+        arrays = (*((a.shape, a.dtype) for a in operands), (shape, dtype))
+        fast = channels_last and not _is_strict(operands[0], precision)
+        size = _workspace_size(config, dict(zip(roles, arrays, strict=True)), fast)
+        results.append(jax.ShapeDtypeStruct((size,), jnp.uint8))
+        result_layouts.append(None)
     call = jax.ffi.ffi_call(
         CONV_TARGETS[operator],
-        jax.ShapeDtypeStruct(shape, dtype),
-        input_layouts=layouts[0],
-        output_layouts=layouts[1],
+        results,
+        input_layouts=[layouts[role] for role in roles[:2]],
+        output_layouts=result_layouts,
     )
-    return call(
-        *operands,
-        strides=_int64(config.strides),
-        padding_low=_int64(low),
-        padding_high=_int64(high),
-        dilation=_int64(config.dilation),
-        groups=np.int64(config.groups),
-        x_spec=_int64(numbers.lhs_spec),
-        w_spec=_int64(numbers.rhs_spec),
-        y_spec=_int64(numbers.out_spec),
-    )
+    return call(*operands, **attributes)[0]
+
+
+def _workspace_size(config: ConvConfig, arrays: dict[str, tuple[Shape, Any]], fast: bool) -> Any:
+    """Bytes of the workspace that a call on CUDA brings along, as a second result.
+
+    A captured program may not allocate, and lowering may not ask the device what an engine needs, so
+    the size comes from a rule, and engines that need more are passed over. XLA lends the memory only
+    for the length of the call. `set_workspace_limit` lowers it.
+
+    The rule is what cuDNN 9.19 asked for on an H100, in 86 operators of published layers:
+    * Dense problems whose channels are multiples of 8, in 16 bits or with TF32 (``fast`` says that
+      neither the precision nor the layout keeps cuDNN from its matrix units): the best engine needed
+      next to nothing in 45 of 60, up to 8 MiB in 14, and 16 MiB in one (the partial sums of dcgan4's
+      weight gradient, bfloat16: 70 us with 16 MiB, 78 with 4, 83 with none).
+    * The others take copies of the arrays in another order (float64: 52 of 57 MiB, 907 us against
+      23998 without), with the channels of dense 16-bit arrays filled up to a multiple of 8 (fcn8_up, 21
+      channels: forward 276 us with 86 MiB, 188334 without; its gradients found every fast engine to
+      need the copies of all three arrays, 98 MiB, and ran at 1778 us with 87).
+    """
+    numbers = config.dimension_numbers
+    channels = {
+        "x": numbers.lhs_spec[1:2],
+        "w": numbers.rhs_spec[:2],
+        "y": numbers.out_spec[1:2],
+    }
+    size: Any = _MEBIBYTE
+    least: Any = _LEAST_WORKSPACE
+    for role, (shape, dtype) in arrays.items():
+        itemsize = jnp.dtype(dtype).itemsize
+        for axis in channels[role]:
+            if shape[axis] % 8 != 0:
+                fast = False
+                if config.groups == 1 and itemsize == 2:
+                    shape = (*shape[:axis], shape[axis] + -shape[axis] % 8, *shape[axis + 1 :])
+        if itemsize == 8:
+            fast = False
+        if role == "w":  # a weight gradient's partial sums are kept in the accumulator's type
+            least += 2 * math.prod(shape) * max(itemsize, 4)
+            size += 2 * math.prod(shape) * max(itemsize, 4)
+        else:
+            size += math.prod(shape) * itemsize
+    if isinstance(size, int):  # not where the batch is symbolic
+        if fast and config.groups == 1:
+            size = min(size, least)
+        limit = plans.workspace_limit()
+        if limit is not None:
+            size = min(size, limit)
+    return size + _WORKSPACE_ALIGNMENT
+
+
+def _allows_tf32(precision: Any) -> bool:
+    """Whether float32 operands may be rounded to TF32: unless HIGHEST is asked for, as in XLA."""
+    if precision is None:
+        precision = jax.config.jax_default_matmul_precision
+    parts = precision if isinstance(precision, tuple | list) else (precision,)
+    return all(part is None or lax.Precision(part) != lax.Precision.HIGHEST for part in parts)
+
+
+def _is_strict(x: Array, precision: Any) -> bool:
+    return x.dtype == np.float32 and not _allows_tf32(precision)
 
 
 def _channels_last(spec: tuple[int, ...]) -> tuple[int, ...]:
@@ -83,6 +225,15 @@ def _split_negative(config: ConvConfig) -> tuple[Pairs, ConvConfig]:
     crop = tuple((min(low, 0), min(high, 0)) for low, high in config.padding)
     kept = tuple((max(low, 0), max(high, 0)) for low, high in config.padding)
     return crop, config.replace(padding=kept)
+
+
+def _split_uneven(config: ConvConfig) -> tuple[Pairs, ConvConfig]:
+    """NOTE [Uneven padding]: (the excess of each side over the other, the config without it)."""
+    even = tuple((min(pair), min(pair)) for pair in config.padding)
+    excess = tuple(
+        (low - e, high - e) for (low, high), (e, _) in zip(config.padding, even, strict=True)
+    )
+    return excess, config.replace(padding=even)
 
 
 def _crop(array: Array, pairs: Pairs, spec: tuple[int, ...]) -> Array:

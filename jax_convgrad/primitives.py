@@ -326,7 +326,14 @@ def _conv_fprop_implementation(
         return jnp.zeros(geometry.y_shape, preferred_element_type)
     if route in routes.HANDLER_ROUTES:
         return handlers.conv_fprop(
-            x, w, config=config, result_dtype=preferred_element_type, y_shape=geometry.y_shape
+            x,
+            w,
+            platform=platform,
+            config=config,
+            precision=precision,
+            result_dtype=preferred_element_type,
+            y_shape=geometry.y_shape,
+            channels_last=route != routes.CHANNELS_FIRST,
         )
     return reference.conv_fprop(
         x, w, config=config, precision=precision, preferred_element_type=preferred_element_type
@@ -349,7 +356,14 @@ def _conv_dgrad_implementation(
         return jnp.zeros(x_shape, preferred_element_type)
     if route in routes.HANDLER_ROUTES:
         return handlers.conv_dgrad(
-            dy, w, config=config, result_dtype=preferred_element_type, x_shape=x_shape
+            dy,
+            w,
+            platform=platform,
+            config=config,
+            precision=precision,
+            result_dtype=preferred_element_type,
+            x_shape=x_shape,
+            channels_last=route != routes.CHANNELS_FIRST,
         )
     return reference.conv_dgrad(
         dy,
@@ -377,7 +391,14 @@ def _conv_wgrad_implementation(
         return jnp.zeros(w_shape, preferred_element_type)
     if route in routes.HANDLER_ROUTES:
         return handlers.conv_wgrad(
-            x, dy, config=config, result_dtype=preferred_element_type, w_shape=w_shape
+            x,
+            dy,
+            platform=platform,
+            config=config,
+            precision=precision,
+            result_dtype=preferred_element_type,
+            w_shape=w_shape,
+            channels_last=route != routes.CHANNELS_FIRST,
         )
     return reference.conv_wgrad(
         x,

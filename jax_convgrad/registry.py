@@ -31,7 +31,9 @@ CONV_TARGETS = {name: f"jax_convgrad_{name}" for name in ("conv_fprop", "conv_dg
 _DISTRIBUTION = "jax-convgrad"
 _ONEDNN_DISTRIBUTION = "onednn-cpu-gomp"
 _ONEDNN_LIBRARY = "libdnnl.so.3"
-_lock = threading.Lock()
+_CUDNN_LIBRARY = "libcudnn.so.9"
+_lock = threading.RLock()
+_warned: set[str] = set()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Handlers:
     dtypes: frozenset[str] = frozenset()
     versions: tuple[tuple[str, str], ...] = ()
     reason: str | None = None
+    broken: bool = False  # this machine should have them
 
     def serve(self, target: str, dtype: Any) -> bool:
         return target in self.targets and str(dtype) in self.dtypes
@@ -51,8 +54,10 @@ class MissingHandlersWarning(UserWarning):
     """The compiled module that this machine should have could not be used."""
 
 
-def handlers(platform: str) -> Handlers:
+def handlers(platform: str, *, warn: bool = True) -> Handlers:
     """The handlers of a platform ("cpu", "cuda", ...), loaded and registered at the first call.
+
+    With ``warn`` the first call for a platform whose module is missing or broken says so once.
 
     Raises:
       RuntimeError: the module cannot be used and JAX_CONVGRAD_REQUIRE_CPU=1 (or _CUDA) forbids
@@ -60,6 +65,14 @@ def handlers(platform: str) -> Handlers:
     """
     with _lock:
         found = _load(platform)
+        if warn and found.broken and platform not in _warned:
+            _warned.add(platform)
+            warnings.warn(
+                f"jax_convgrad runs without its {platform} handlers, on slower pure-JAX routes: "
+                f"{found.reason}",
+                MissingHandlersWarning,
+                stacklevel=2,
+            )
     if (
         found.reason is not None
         and os.environ.get(f"JAX_CONVGRAD_REQUIRE_{platform.upper()}") == "1"
@@ -70,31 +83,56 @@ def handlers(platform: str) -> Handlers:
 
 @functools.cache
 def _load(platform: str) -> Handlers:
-    if platform != "cpu":
+    if platform not in ("cpu", "cuda"):
         return Handlers(reason=f"this version has no handlers for {platform}")
-    if not (sys.platform == "linux" and machine.machine() == "x86_64"):
+    if platform == "cpu" and not (sys.platform == "linux" and machine.machine() == "x86_64"):
         return Handlers(reason=f"no oneDNN for {sys.platform} on {machine.machine()}")
     try:
-        found = _register(_import_cpu(), platform)
+        return _register(_import_cpu() if platform == "cpu" else _import_cuda(), platform)
     except Exception as error:  # whatever it was, a training step can go on without the handlers
-        found = Handlers(reason=f"{type(error).__name__}: {error}")
-        warnings.warn(
-            f"jax_convgrad runs without its {platform} handlers, on slower pure-JAX routes: {found.reason}",
-            MissingHandlersWarning,
-            stacklevel=2,
-        )
-    return found
+        return Handlers(reason=f"{type(error).__name__}: {error}", broken=True)
 
 
 def _register(module: ModuleType, platform: str) -> Handlers:
-    capsules = module.handlers()
-    for target, capsule in capsules.items():
-        jax.ffi.register_ffi_target(target, capsule, platform=platform)
-    return Handlers(
-        frozenset(capsules),
-        frozenset(module.supported_dtypes()),
-        tuple(sorted(module.versions().items())),
-    )
+    versions = tuple(sorted(module.versions().items()))
+    handlers = module.handlers()
+    for target, handler in handlers.items():
+        jax.ffi.register_ffi_target(
+            target, handler, platform={"cuda": "CUDA"}.get(platform, platform)
+        )
+    return Handlers(frozenset(handlers), frozenset(module.supported_dtypes()), versions)
+
+
+def cuda_module() -> ModuleType | None:
+    """The compiled CUDA module without registering its handlers, None where it cannot be imported."""
+    with _lock:
+        try:
+            return _import_cuda()
+        except Exception:  # `handlers` keeps and tells the reason
+            return None
+
+
+@functools.cache
+def _import_cuda() -> ModuleType:
+    module = _import_extension("_cuda")
+    # The copy that is in the process already is used before any other; this is the one that JAX would
+    # load itself.
+    library = _cudnn_library()
+    if library is not None:
+        module.set_cudnn_path(str(library))
+    return module
+
+
+def _cudnn_library() -> Path | None:
+    try:
+        spec = importlib.util.find_spec("nvidia.cudnn")
+    except ModuleNotFoundError:
+        return None
+    for folder in (spec and spec.submodule_search_locations) or ():
+        library = Path(folder) / "lib" / _CUDNN_LIBRARY
+        if library.exists():
+            return library
+    return None
 
 
 def _import_cpu() -> ModuleType:
@@ -156,7 +194,12 @@ def info() -> dict[str, Any]:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "not installed as a package"
-    found = {platform: handlers(platform) for platform in ("cpu", "cuda")}
+    found = {platform: handlers(platform, warn=False) for platform in ("cpu", "cuda")}
+    module = cuda_module()
+    if module is not None and found["cuda"].reason is None:
+        # cuDNN may have been loaded since.
+        current = tuple(sorted(module.versions().items()))
+        found["cuda"] = dataclasses.replace(found["cuda"], versions=current)
     return {
         "versions": versions,
         "handlers": {
@@ -180,4 +223,4 @@ def has_cuda() -> bool:
       >>> isinstance(jax_convgrad.has_cuda(), bool)
       True
     """
-    return handlers("cuda").reason is None
+    return handlers("cuda", warn=False).reason is None

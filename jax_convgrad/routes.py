@@ -1,18 +1,24 @@
 """Who does which problem: a pure function, with the measurement behind every row.
 
-Routes: "onednn" (the CPU handlers), "xla" (the plain lax op, where XLA is at its best and can fuse)
-and "swap" (pure JAX in its role-swapped form, which is also where a problem goes that no handler of
-its platform serves).
+Routes: "onednn" and "cudnn" (the handlers on CPU and CUDA), "cudnn_nchw" (the CUDA handlers with all
+arrays channels-first), "xla" (the plain lax op, where XLA is at its best and can fuse) and "swap" (pure
+JAX in its role-swapped form, which is also where a problem goes that no handler of its platform serves).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from jax_convgrad.shapes import ConvGeometry
 
-HANDLER_ROUTES = frozenset({"onednn"})
+CHANNELS_FIRST = "cudnn_nchw"
+_PLATFORMS = {"onednn": "cpu", "cudnn": "cuda", CHANNELS_FIRST: "cuda"}
+HANDLER_ROUTES = frozenset(_PLATFORMS)
+
+_forced: str | None = None
 
 
 class Route(NamedTuple):
@@ -31,9 +37,31 @@ def choose(
     """
     if geometry.is_empty:
         return Route("xla", "nothing to compute: zeros")
+    if _forced in _PLATFORMS:
+        if _PLATFORMS[_forced] == platform and result_dtype == dtype:
+            return Route(_forced, "forced")
+    elif _forced is not None:
+        return Route(_forced, "forced")
     if platform == "cpu":
         return _cpu(operator, geometry, str(dtype), str(result_dtype))
+    if platform == "cuda":
+        return _cuda(operator, geometry, str(dtype), str(result_dtype))
     return fallback(platform)
+
+
+@contextlib.contextmanager
+def force(name: str | None) -> Iterator[None]:
+    """One route for every problem lowered inside, for tests and for measuring the rows below.
+
+    A handlers' route leaves out other platforms, and problems whose result is wider than the
+    operands. None is no route in particular, whatever was forced outside.
+    """
+    global _forced
+    previous, _forced = _forced, name
+    try:
+        yield
+    finally:
+        _forced = previous
 
 
 def fallback(platform: str | None) -> Route:
@@ -80,3 +108,90 @@ def _cpu_plane_slow(operator: str, geometry: ConvGeometry) -> str | None:
     if operator == "conv_wgrad" and max(config.strides) > 1 and max(config.dilation) > 1:
         return "stride and dilation: 64 to 64, k3 s2 d2 3.2 ms by oneDNN, 2.7 by XLA:CPU"
     return None
+
+
+# Microseconds of device time on an H100 (jax 0.11.2, cuDNN 9.19, channels-last arrays, the layers of
+# bench/published.json), cuDNN's best engine against XLA's program for the same operator. Where the two
+# are within 3 per cent the row says XLA, which fuses, except where other layers of the row gain.
+def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) -> Route:
+    config = geometry.config
+    if result_dtype != dtype:
+        return Route("xla", f"cuDNN from {dtype} to {result_dtype} is not measured")
+    half = dtype in ("float16", "bfloat16")
+    strided = any(s > 1 for s in config.strides)
+    if geometry.spatial_rank == 3:
+        return Route(
+            "cudnn",
+            "XLA transposes 3-D arrays: unet3d_up 336, 122, 133 against 2207, 723, 732; "
+            "conv3d bf16 43, 44, 37 against 75, 72, 75, f32 81, 93, 172 against 123, 132, 229",
+        )
+    if any(d > 1 for d in config.dilation):
+        return _cuda_dilated(operator, geometry, strided)
+    if any(low < 0 or high < 0 for low, high in config.padding):
+        return Route("cudnn", "XLA computes cropped weight gradients with a window as large as dy")
+    if config.groups > 1 and geometry.in_channels == geometry.out_channels == config.groups:
+        return _cuda_depthwise(operator, geometry, strided, half)
+    if config.groups > 1:
+        if not strided:
+            return Route("xla", "resnext_g32 bf16: 97, 110, 140 against 92, 92, 131; f32 equal")
+        if operator == "conv_dgrad" and half:
+            return Route("xla", "group4_up bf16 forward: 225 against 189")
+        if operator == "conv_dgrad":
+            return Route("cudnn", "XLA inserts zeros: stride 2 makes the work fourfold")
+        return Route("cudnn", "group4_up bf16: 46 against 48, 59 against 62")
+    if not strided:
+        return Route("xla", "dense with stride 1: times are equal (resnet_3x3, 1x1), and XLA fuses")
+    if operator == "conv_dgrad":
+        return Route(
+            "cudnn",
+            "XLA inserts zeros: dcgan4 67 against 241, fcn8_up 264 against 5123; "
+            "resnet_3x3s2 equal, stem7x7 934 against 913",
+        )
+    if half and (geometry.in_channels % 8 or geometry.out_channels % 8):
+        return Route(
+            "xla",
+            "XLA fills up odd channels: dW of dcgan5 59 against 48, of fcn8_up 369 against 330, "
+            "of stem7x7 311 against 317; forward equal",
+        )
+    if operator == "conv_fprop" and all(low == high for low, high in config.padding):
+        return Route("xla", "times are equal (dcgan4, unet_up, resnet_3x3s2), and XLA fuses")
+    if operator == "conv_fprop":
+        return Route("cudnn", "XLA pads first where the sides differ: k3s2p1op1 20 against 32")
+    return Route("cudnn", "dcgan2 47 against 69, dcgan4 62 against 66, unet_up equal")
+
+
+def _cuda_dilated(operator: str, geometry: ConvGeometry, strided: bool) -> Route:
+    if not strided and operator == "conv_fprop" and geometry.spatial_rank == 2:
+        return Route("xla", "aspp_d12 bf16 158 against 149, f32 395 against 396")
+    if not strided and operator == "conv_dgrad" and geometry.spatial_rank == 1:
+        return Route("xla", "wavenet_d512 f32 67 against 63")
+    return Route(
+        "cudnn",
+        "weight gradients: convt_dil2 33 against 3578, wavenet_d512 165 against 2741, aspp_d12 bf16 89 "
+        "against 1191, f32 287 against 600; forward: wavenet_d512 41 against 65; dX: aspp_d12 bf16 86 "
+        "against 115, f32 235 against 244; strided: convt_dil2 85 against 165, 21 against 68",
+    )
+
+
+def _cuda_depthwise(operator: str, geometry: ConvGeometry, strided: bool, half: bool) -> Route:
+    """cuDNN has kernels of its own for channels-last windows of 3x3, 5x5 and 7x7, and XLA calls them."""
+    own = geometry.spatial_rank == 2 and tuple(geometry.kernel) in ((3, 3), (5, 5), (7, 7))
+    if strided and not own:
+        # XLA's transpositions of the arrays are in these times.
+        return Route(
+            CHANNELS_FIRST,
+            "dla_dw_up f32 forward, dX, dW: 883, 245, 390, channels last 848, 965, 1362, XLA 2718, 972, "
+            "1347; bf16 817, 191, 337, channels last 837, 965, 1266, XLA 2266, 867, 742; fcn8_up_g f32 "
+            "1703, 344, 530, channels last 3208, 1314, 2415, XLA 12751, 1333, 2249",
+        )
+    if own and (strided or half or operator == "conv_fprop" or geometry.kernel[0] == 3):
+        return Route(
+            "xla",
+            "mobilenet_dw bf16 86, 269, 116 against 85, 241, 117, f32 123, 422, 147 against 126, 379, "
+            "151; convnext_dw7 bf16 130, 319, 118 against 132, 133, 121; channels first 2 to 6 times slower",
+        )
+    if half or operator == "conv_fprop":
+        return Route("xla", "depthwise with stride 1 and other windows is not measured; XLA fuses")
+    return Route(
+        CHANNELS_FIRST, "convnext_dw7 f32, both gradients: XLA 6106, cuDNN in PyTorch 2167"
+    )

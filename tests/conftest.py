@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import zlib
@@ -17,7 +18,7 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
 import jax_convgrad  # noqa: E402
-from jax_convgrad import registry  # noqa: E402
+from jax_convgrad import registry, routes  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 
@@ -37,6 +38,17 @@ def pytest_report_header() -> list[str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes more than ten seconds")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--route", help="one route for every problem that its handlers take")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _forced_route(request: pytest.FixtureRequest) -> Iterator[None]:
+    route = request.config.getoption("--route")
+    with routes.force(route) if route else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@
 #include <optional>
 #include <utility>
 
+#include "common/lru_cache.h"
 #include "cpu/conv_split.h"
 #include "cpu/depthwise.h"
 #include "cpu/first_exception.h"
-#include "cpu/lru_cache.h"
 #include "cpu/onednn_conv.h"
 #include "cpu/parallel_for.h"
 #include "cpu/scratch.h"

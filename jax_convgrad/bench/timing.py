@@ -17,8 +17,8 @@ last call filled.
 On a CPU every call is waited for. On a GPU the time is the device's: the device is first held with
 matrix products while the host enqueues the whole batch behind them, and the clock runs from the end
 of the products to the end of the batch. A sample for which the host took longer to enqueue the
-batch than the device was held is taken again; where that does not help, the result says so
-(`host_bound`).
+batch than the device was held is taken again, with the device held longer; where that does not help,
+the result says so (`host_bound`).
 
 The figures are the median over the rounds and the quartiles.
 """
@@ -187,10 +187,9 @@ def _run_pass(
             time.sleep(method.pause_seconds)
             started = time.perf_counter()
             entry.runner.wait(entry.runner.call(entry.sets[-1]))
-            for _ in range(method.tries):
-                seconds, host_bound = _sample(entry.runner, entry.sets, entry.repeats)
-                if not host_bound:
-                    break
+            seconds, host_bound = steady_sample(
+                entry.runner, entry.sets, entry.repeats, method.tries
+            )
             entry.result.samples.append(seconds)
             entry.result.host_bound_samples += host_bound
             entry.spent += time.perf_counter() - started
@@ -233,13 +232,26 @@ def _prepare(
     return _Contestant(result, runner, sets, result.repeats)
 
 
-def _sample(runner: Runner, sets: Sequence[Any], repeats: int) -> tuple[float, bool]:
+def steady_sample(
+    runner: Runner, sets: Sequence[Any], repeats: int, tries: int
+) -> tuple[float, bool]:
+    """A sample that the host was not too slow for, if one of so many tries gives one."""
+    for holds in range(1, tries + 1):
+        seconds, host_bound = _sample(runner, sets, repeats, holds)
+        if not host_bound:
+            break
+    return seconds, host_bound
+
+
+def _sample(
+    runner: Runner, sets: Sequence[Any], repeats: int, holds: int = 1
+) -> tuple[float, bool]:
     """Seconds per call over a batch of calls, and whether the host was too slow to measure that."""
     collecting = gc.isenabled()
     gc.disable()
     try:
         if runner.hold:
-            return _device_sample(runner, runner.hold, sets, repeats)
+            return _device_sample(runner, runner.hold, sets, repeats, holds)
         call, wait, count = runner.call, runner.wait, len(sets)
         started = time.perf_counter()
         for i in range(repeats):
@@ -255,8 +267,10 @@ def _device_sample(
     hold: Callable[[], Callable[[], None]],
     sets: Sequence[Any],
     repeats: int,
+    holds: int,
 ) -> tuple[float, bool]:
-    wait_for_hold = hold()
+    for _ in range(holds):
+        wait_for_hold = hold()
     for i in range(repeats):
         out = runner.call(sets[i % len(sets)])
     enqueued = time.perf_counter()
@@ -298,4 +312,4 @@ def _x64_for(case: Case) -> Iterator[None]:
         yield
 
 
-__all__ = ["RESULTS", "Method", "Result", "last_level_cache", "run"]
+__all__ = ["RESULTS", "Method", "Result", "last_level_cache", "run", "steady_sample"]

@@ -1,5 +1,5 @@
-#ifndef JAX_CONVGRAD_CPU_LRU_CACHE_H_
-#define JAX_CONVGRAD_CPU_LRU_CACHE_H_
+#ifndef JAX_CONVGRAD_COMMON_LRU_CACHE_H_
+#define JAX_CONVGRAD_COMMON_LRU_CACHE_H_
 
 #include <cstddef>
 #include <iterator>
@@ -8,6 +8,7 @@
 #include <mutex>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace jax_convgrad {
 
@@ -17,6 +18,8 @@ namespace jax_convgrad {
 template <typename Key, typename Value, typename Hash>
 class LruCache {
  public:
+  using Values = std::vector<std::shared_ptr<const Value>>;
+
   explicit LruCache(size_t capacity) : capacity_(capacity) {}
 
   // The value stored under `key`, or null.
@@ -29,9 +32,10 @@ class LruCache {
   }
 
   // Stores `value` and returns what is stored under `key` afterwards: the earlier value if another
-  // thread was faster.
-  std::shared_ptr<const Value> Insert(const Key& key, std::shared_ptr<const Value> value) {
-    std::list<Entry> dropped;
+  // thread was faster. What had to leave for it is appended to `dropped`, where that is given.
+  std::shared_ptr<const Value> Insert(const Key& key, std::shared_ptr<const Value> value,
+                                      Values* dropped = nullptr) {
+    std::list<Entry> leaving;
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = index_.find(key);
     if (found != index_.end()) return found->second->second;
@@ -39,9 +43,28 @@ class LruCache {
     index_.emplace(key, entries_.begin());
     if (entries_.size() > capacity_) {
       index_.erase(entries_.back().first);
-      dropped.splice(dropped.begin(), entries_, std::prev(entries_.end()));
+      leaving.splice(leaving.begin(), entries_, std::prev(entries_.end()));
+      if (dropped != nullptr) dropped->push_back(leaving.front().second);
     }
     return entries_.front().second;
+  }
+
+  // All values, the most recently used first.
+  Values List() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Values values;
+    for (const Entry& entry : entries_) values.push_back(entry.second);
+    return values;
+  }
+
+  // Forgets everything and returns it.
+  Values Clear() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Values values;
+    for (Entry& entry : entries_) values.push_back(std::move(entry.second));
+    entries_.clear();
+    index_.clear();
+    return values;
   }
 
  private:
@@ -55,4 +78,4 @@ class LruCache {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_LRU_CACHE_H_
+#endif  // JAX_CONVGRAD_COMMON_LRU_CACHE_H_

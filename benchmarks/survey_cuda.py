@@ -1,0 +1,137 @@
+"""Times every operator of every published GPU layer on each route, and lists what cuDNN offers.
+
+    python benchmarks/survey_cuda.py --json survey.json --seconds 300
+
+The rows of jax_convgrad/routes.py for CUDA, the default choice of engines and the size of the
+workspace come from what this prints. "cudnn" is the handler with an exhaustive search, "first" the
+engine that cuDNN's heuristics name first (timed by that search), "cudnn_nchw" the handler with
+channels-first arrays, conversions to them included, "xla" the pure-JAX form, "torch" PyTorch. Times
+are microseconds of device time, measured as `python -m jax_convgrad bench` does; a "!" marks one that
+the host was too slow to measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import jax
+import numpy as np
+
+import jax_convgrad
+from jax_convgrad import plans, routes
+from jax_convgrad.bench import cases, forms, timing
+
+PASSES = ("fprop", "dx", "dw")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", metavar="OUT", help="write all figures as JSON")
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop after that many")
+    parser.add_argument("--only", metavar="REGEX", default="", help="cases whose label matches")
+    parser.add_argument("--routes", default="cudnn,xla,torch", help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
+    arguments = parser.parse_args()
+    wanted = arguments.routes.split(",")
+    jax_convgrad.set_algorithm_search("exhaustive")
+    print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}")
+    started, rows = time.monotonic(), []
+    for case in cases.published("gpu"):
+        if not re.search(arguments.only, case.label):
+            continue
+        with jax.enable_x64(True) if case.dtype == "f64" else contextlib.nullcontext():
+            inputs = forms.Inputs.random(case, np.random.default_rng(0))
+            for pass_ in PASSES:
+                if time.monotonic() - started > arguments.seconds:
+                    print("out of time")
+                    break
+                rows.append(survey(case, pass_, inputs, wanted, arguments.rounds))
+                print(line(rows[-1]), flush=True)
+                if arguments.json:
+                    with open(arguments.json, "w") as file:
+                        json.dump(rows, file, indent=1)
+
+
+def survey(
+    case: cases.Case, pass_: str, inputs: forms.Inputs, wanted: list[str], rounds: int
+) -> dict[str, Any]:
+    """One operator of one layer on each of the wanted routes."""
+    row: dict[str, Any] = {"case": case.label, "pass": pass_}
+    count = min(8, timing._input_sets(inputs.nbytes, timing.Method()))
+    results: dict[str, Any] = {}
+    samples: dict[str, Callable[[], tuple[float, bool]]] = {}
+    for route in wanted:
+        plans.clear()
+        before = time.perf_counter()
+        try:
+            results[route], samples[route] = prepare(route, case, pass_, inputs, count)
+        except Exception as error:  # a route that breaks is a result too
+            row[f"{route}_failure"] = f"{type(error).__name__}: {error}"[:2000]
+        row[f"{route}_first_call_seconds"] = time.perf_counter() - before
+        if route in ("cudnn", "cudnn_nchw") and (found := plans.list()):
+            row["plan" if route == "cudnn" else "plan_nchw"] = found[0]
+    for route, sample in samples.items():
+        times, slow = zip(*(sample() for _ in range(rounds)), strict=True)
+        row[route], row[f"{route}_host_bound"] = 1e6 * statistics.median(times), any(slow)
+    if "xla" in results:
+        scale = float(np.abs(results["xla"]).max())
+        for route, result in results.items():
+            row[f"{route}_difference"] = float(np.abs(result - results["xla"]).max()) / scale
+    return row
+
+
+def prepare(
+    route: str, case: cases.Case, pass_: str, inputs: forms.Inputs, count: int
+) -> tuple[np.ndarray, Callable[[], tuple[float, bool]]]:
+    """The result on one route, and what takes a sample of its time."""
+    form = forms.FORMS["torch" if route == "torch" else "ours"]
+    if reason := form.unavailable():
+        raise RuntimeError(reason)
+    with contextlib.nullcontext() if route == "torch" else routes.force(route):
+        (runner, *_) = form.runners(case, pass_, "NHWC")
+        sets = [runner.load(inputs) for _ in range(count)]
+        out = runner.call(sets[0])
+        runner.wait(out)
+    result = runner.fetch(out)[forms.RESULTS[pass_][0]]
+    estimate = min(timing._sample(runner, sets[:1], 1)[0] for _ in range(3))
+    method = timing.Method()
+    repeats = max(1, min(method.max_enqueued, int(method.sample_seconds / estimate)))
+    return result, lambda: timing.steady_sample(runner, sets, repeats, method.tries)
+
+
+def line(row: dict[str, Any]) -> str:
+    texts = [f"{row['case']:75} {row['pass']:5}"]
+    plan = row.get("plan", {})
+    timed = [t for t in plan.get("tried", ()) if t["microseconds"]]
+    for name, value in (
+        ("cudnn", row.get("cudnn")),
+        ("timed", plan.get("microseconds")),
+        ("first", timed[0]["microseconds"] if timed else None),
+        ("nchw", row.get("cudnn_nchw")),
+        ("xla", row.get("xla")),
+        ("torch", row.get("torch")),
+    ):
+        mark = "!" if row.get(f"{'cudnn_nchw' if name == 'nchw' else name}_host_bound") else " "
+        texts.append(f"{name} {value:8.1f}{mark}" if value else f"{name}        - ")
+    if plan:
+        texts.append(f"{plan['engine'].split('_')[0]} ws {plan['workspace_bytes'] / 2**20:.1f}M")
+        texts.append(f"of {len(timed)}")
+    for key in ("cudnn_difference", "cudnn_nchw_difference", "torch_difference"):
+        if key in row:
+            texts.append(f"{row[key]:.0e}")
+    failures = [f"{k}: {v[:300]}" for k, v in row.items() if k.endswith("_failure")]
+    return "  ".join(texts + failures + ([plan["note"]] if plan.get("note") else []))
+
+
+if __name__ == "__main__":
+    main()

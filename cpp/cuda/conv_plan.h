@@ -1,0 +1,93 @@
+// A convolution problem as cuDNN sees it, the engines that cuDNN offers for it, and an engine made
+// ready to run. conv_plan.cc is the one file that includes cudnn_frontend.h.
+
+#ifndef JAX_CONVGRAD_CUDA_CONV_PLAN_H_
+#define JAX_CONVGRAD_CUDA_CONV_PLAN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/conv.h"
+#include "common/error.h"
+#include "cuda/dnn_handle.h"
+
+namespace jax_convgrad {
+
+// Every field that decides which engine may run, and which is best.
+struct ConvProblem {
+  ConvKind kind = ConvKind::kFprop;
+  ConvGeometry geometry;  // with at least two spatial axes, see Widened
+  ffi::DataType operand_type = ffi::DataType::F32;
+  ffi::DataType result_type = ffi::DataType::F32;
+  bool allow_tf32 = true;
+  bool deterministic = false;
+  int64_t workspace_limit = 0;  // bytes
+  int64_t alignment = 16;       // bytes, of every array
+  bool channels_last = true;    // the order of the arrays' bytes, see MakeTensor
+  int device = 0;
+
+  bool operator==(const ConvProblem& other) const;
+
+  // One line with every field but the device's number, for messages and as a key in files.
+  std::string ToString() const;
+};
+
+struct ConvProblemHash {
+  size_t operator()(const ConvProblem& problem) const;
+};
+
+// The same convolution with its one spatial axis as the second of two: cuDNN has no engines for
+// one. The data stays as it is; an axis of size 1 in front of the other is nothing in memory.
+ConvGeometry Widened(const ConvGeometry& geometry);
+
+// The arrays of a call in the roles they have in the convolution x -> y; one of them is the result.
+struct ConvBuffers {
+  void* x = nullptr;
+  void* w = nullptr;
+  void* y = nullptr;
+  void* workspace = nullptr;
+};
+
+// One engine, built for one problem. May be used by several threads at once, each with a handle.
+class ConvPlan {
+ public:
+  virtual ~ConvPlan() = default;
+  virtual const std::string& engine() const = 0;
+  virtual int64_t workspace_bytes() const = 0;
+  // Whether the kernels were compiled for this plan and go away with it. A captured graph may hold
+  // them, so such a plan must never be destroyed.
+  virtual bool owns_kernels() const = 0;
+  virtual ffi::Error Run(const DnnHandle& handle, const ConvBuffers& buffers) const = 0;
+};
+
+// What cuDNN's heuristics offer for a problem, best guess first, without the engines that the
+// problem's demands on precision and determinism forbid and those that compute wrong numbers
+// (NOTE [Wrong engines]).
+class ConvCandidates {
+ public:
+  static ffi::ErrorOr<ConvCandidates> Query(const ConvProblem& problem, const DnnHandle& handle);
+
+  ConvCandidates(ConvCandidates&&) noexcept;
+  ConvCandidates& operator=(ConvCandidates&&) noexcept;
+  ~ConvCandidates();
+
+  size_t size() const;
+  // The engine's number and its settings, "eng3_k2=1_k3=0".
+  const std::string& engine(size_t index) const;
+  // -1 if cuDNN does not say before the plan is built.
+  int64_t workspace_bytes(size_t index) const;
+  // Whether it works on transformed arrays (Winograd, Fourier), which costs accuracy.
+  bool transforms(size_t index) const;
+  ffi::ErrorOr<std::shared_ptr<const ConvPlan>> Build(size_t index, const DnnHandle& handle) const;
+
+ private:
+  struct Impl;
+  explicit ConvCandidates(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_CONV_PLAN_H_

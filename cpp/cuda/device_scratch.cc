@@ -1,0 +1,105 @@
+#include "cuda/device_scratch.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <vector>
+
+namespace jax_convgrad {
+namespace {
+
+constexpr int64_t kAlignment = 256;
+constexpr int64_t kPatternBytes = int64_t{1} << 20;
+
+int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+int64_t Product(const ConvGeometry::PerAxis& sizes) { return sizes[0] * sizes[1] * sizes[2]; }
+
+struct Sizes {
+  int64_t x, w, y;
+};
+
+// Bytes of each array, in the wider of the problem's two types.
+Sizes SizesOf(const ConvProblem& problem) {
+  const ConvGeometry& g = problem.geometry;
+  const int64_t bytes = static_cast<int64_t>(
+      std::max(ffi::ByteWidth(problem.operand_type), ffi::ByteWidth(problem.result_type)));
+  return {Aligned(g.batch * g.in_channels * Product(g.in) * bytes),
+          Aligned(g.out_channels * (g.in_channels / g.groups) * Product(g.kernel) * bytes),
+          Aligned(g.batch * g.out_channels * Product(g.out) * bytes)};
+}
+
+// Numbers between 1/2 and 1 of either sign, whose low bits are random.
+std::vector<unsigned char> Pattern(ffi::DataType type) {
+  std::vector<unsigned char> bytes(kPatternBytes);
+  std::mt19937_64 random(1);
+  const auto fill = [&](auto exponent, auto mask) {
+    for (int64_t at = 0; at < kPatternBytes; at += static_cast<int64_t>(sizeof(exponent))) {
+      const auto number = static_cast<decltype(exponent)>((random() & mask) | exponent);
+      std::memcpy(bytes.data() + at, &number, sizeof(number));
+    }
+  };
+  switch (type) {
+    case ffi::DataType::F16:
+      fill(uint16_t{0x3800}, uint16_t{0x83ff});
+      break;
+    case ffi::DataType::BF16:
+      fill(uint16_t{0x3f00}, uint16_t{0x807f});
+      break;
+    case ffi::DataType::F64:
+      fill(uint64_t{0x3fe0000000000000}, uint64_t{0x800fffffffffffff});
+      break;
+    default:
+      fill(uint32_t{0x3f000000}, uint32_t{0x807fffff});
+      break;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+DeviceScratch::~DeviceScratch() {
+  if (memory_ != nullptr) (void)cudaFree(memory_);
+}
+
+int64_t DeviceScratch::BytesFor(const ConvProblem& problem, int64_t workspace_bytes) {
+  const Sizes sizes = SizesOf(problem);
+  return sizes.x + sizes.w + sizes.y + Aligned(std::max<int64_t>(workspace_bytes, 1));
+}
+
+cudaError_t DeviceScratch::Allocate(const ConvProblem& problem, int64_t workspace_bytes,
+                                    cudaStream_t stream) {
+  const int64_t bytes = BytesFor(problem, workspace_bytes);
+  size_t free = 0, total = 0;
+  cudaError_t status = cudaMemGetInfo(&free, &total);
+  if (status != cudaSuccess) return status;
+  // A tenth stays free for what others need meanwhile and for fragmentation.
+  if (static_cast<double>(bytes) > 0.9 * static_cast<double>(free)) {
+    return cudaErrorMemoryAllocation;
+  }
+  status = cudaMalloc(&memory_, static_cast<size_t>(bytes));
+  if (status != cudaSuccess) {
+    memory_ = nullptr;
+    (void)cudaGetLastError();
+    return status;
+  }
+  char* const base = static_cast<char*>(memory_);
+  const Sizes sizes = SizesOf(problem);
+  buffers_ = {base, base + sizes.x, base + sizes.x + sizes.w, base + sizes.x + sizes.w + sizes.y};
+
+  const std::vector<unsigned char> pattern = Pattern(problem.operand_type);
+  const int64_t data = sizes.x + sizes.w + sizes.y;
+  const int64_t first = std::min(data, kPatternBytes);
+  status = cudaMemcpyAsync(base, pattern.data(), static_cast<size_t>(first), cudaMemcpyHostToDevice,
+                           stream);
+  for (int64_t done = first; done < data && status == cudaSuccess;) {
+    const int64_t more = std::min(done, data - done);
+    status = cudaMemcpyAsync(base + done, base, static_cast<size_t>(more), cudaMemcpyDeviceToDevice,
+                             stream);
+    done += more;
+  }
+  // The pattern must live until it has been read.
+  return status == cudaSuccess ? cudaStreamSynchronize(stream) : status;
+}
+
+}  // namespace jax_convgrad

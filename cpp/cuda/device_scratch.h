@@ -1,0 +1,36 @@
+#ifndef JAX_CONVGRAD_CUDA_DEVICE_SCRATCH_H_
+#define JAX_CONVGRAD_CUDA_DEVICE_SCRATCH_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "cuda/conv_plan.h"
+
+namespace jax_convgrad {
+
+// Arrays of a problem's sizes, filled with random numbers, and a workspace. For timing: engines run
+// faster on zeros than on data, and XLA's own arrays must not be written before their time.
+class DeviceScratch {
+ public:
+  DeviceScratch() = default;
+  ~DeviceScratch();
+  DeviceScratch(const DeviceScratch&) = delete;
+  DeviceScratch& operator=(const DeviceScratch&) = delete;
+
+  // Bytes that Allocate asks for.
+  static int64_t BytesFor(const ConvProblem& problem, int64_t workspace_bytes);
+
+  // Fails with cudaErrorMemoryAllocation where a tenth of the free memory would not be left.
+  cudaError_t Allocate(const ConvProblem& problem, int64_t workspace_bytes, cudaStream_t stream);
+
+  const ConvBuffers& buffers() const { return buffers_; }
+
+ private:
+  void* memory_ = nullptr;
+  ConvBuffers buffers_;
+};
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_DEVICE_SCRATCH_H_

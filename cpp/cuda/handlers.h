@@ -1,0 +1,35 @@
+#ifndef JAX_CONVGRAD_CUDA_HANDLERS_H_
+#define JAX_CONVGRAD_CUDA_HANDLERS_H_
+
+#include "xla/ffi/api/ffi.h"
+
+// The handlers behind the FFI targets jax_convgrad_conv_{fprop,dgrad,wgrad} on CUDA.
+//
+//   | handler   | operands | results       | in memory |
+//   |-----------|----------|---------------|-------------------------------------------------------|
+//   | ConvFprop | x, w     | y, workspace  | x, y: channels-last (N, spatial..., C); w, dw: output
+//   | | ConvDgrad | dy, w    | dx, workspace | channel, kernel, input channel (O, spatial..., C/g);
+//   | | ConvWgrad | x, dy    | dw, workspace | whatever the order of their logical axes |
+//
+// Operands are float16, bfloat16, float32 or float64, both the same; the result has that type, or
+// float32 for 16-bit operands where cuDNN can. Sums are float32, float64 for float64. The workspace
+// is a vector of u8; engines that need more than it holds, less kWorkspaceAlignment bytes that
+// bring its start to a multiple of that, are not used. Attributes: ConvConfig and allow_tf32
+// (bool).
+//
+// Each has two stages. *Initialize runs before every execution and before any capture, and makes
+// the plan where there is none; the handler itself only launches kernels, so XLA may capture it.
+XLA_FFI_DECLARE_HANDLER_SYMBOL(ConvFpropInitialize);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(ConvFprop);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(ConvDgradInitialize);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(ConvDgrad);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(ConvWgradInitialize);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(ConvWgrad);
+
+namespace jax_convgrad {
+
+inline constexpr int kWorkspaceAlignment = 256;
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_HANDLERS_H_

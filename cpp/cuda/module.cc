@@ -1,0 +1,120 @@
+// The Python module jax_convgrad._cuda: hands out the handlers, and the plans and their settings.
+
+#include <cuda_runtime_api.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/dnn_handle.h"
+#include "cuda/handlers.h"
+#include "cuda/plan_cache.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+nb::dict Stages(XLA_FFI_Error* (*initialize)(XLA_FFI_CallFrame*),
+                XLA_FFI_Error* (*execute)(XLA_FFI_CallFrame*)) {
+  nb::dict stages;
+  stages["initialize"] = nb::capsule(reinterpret_cast<void*>(initialize));
+  stages["execute"] = nb::capsule(reinterpret_cast<void*>(execute));
+  return stages;
+}
+
+nb::dict Handlers() {
+  nb::dict handlers;
+  handlers["jax_convgrad_conv_fprop"] = Stages(ConvFpropInitialize, ConvFprop);
+  handlers["jax_convgrad_conv_dgrad"] = Stages(ConvDgradInitialize, ConvDgrad);
+  handlers["jax_convgrad_conv_wgrad"] = Stages(ConvWgradInitialize, ConvWgrad);
+  return handlers;
+}
+
+// Reads what is there and loads nothing, so that asking does not decide which cuDNN is used.
+nb::dict Versions() {
+  using jax_convgrad::DnnLibrary;
+  nb::dict versions;
+  const auto library = DnnLibrary::GetIfLoaded();
+  if (library.has_error()) throw nb::import_error(library.error().message().c_str());
+  const std::string dnn =
+      *library == nullptr ? "not loaded yet" : DnnLibrary::VersionText((*library)->version());
+  versions["cudnn"] = nb::cast(dnn);
+  versions["cuda runtime"] = nb::cast(std::to_string(CUDART_VERSION / 1000) + "." +
+                                      std::to_string(CUDART_VERSION % 1000 / 10));
+  return versions;
+}
+
+nb::list Plans() {
+  nb::list list;
+  for (const auto& [text, chosen] : jax_convgrad::ListPlans()) {
+    nb::dict plan;
+    plan["problem"] = nb::cast(text);
+    plan["engine"] = nb::cast(chosen->plan->engine());
+    plan["workspace_bytes"] = chosen->plan->workspace_bytes();
+    plan["chosen_by"] = nb::cast(chosen->chosen_by);
+    plan["microseconds"] = chosen->microseconds < 0 ? nb::object(nb::none())
+                                                    : nb::object(nb::float_(chosen->microseconds));
+    plan["note"] = nb::cast(chosen->note);
+    nb::list tried;
+    for (const jax_convgrad::TriedEngine& engine : chosen->tried) {
+      nb::dict entry;
+      entry["engine"] = nb::cast(engine.engine);
+      entry["workspace_bytes"] = engine.workspace_bytes < 0
+                                     ? nb::object(nb::none())
+                                     : nb::object(nb::int_(engine.workspace_bytes));
+      entry["microseconds"] = engine.microseconds < 0 ? nb::object(nb::none())
+                                                      : nb::object(nb::float_(engine.microseconds));
+      entry["failure"] = nb::cast(engine.failure);
+      tried.append(entry);
+    }
+    plan["tried"] = tried;
+    list.append(plan);
+  }
+  return list;
+}
+
+jax_convgrad::SearchMode ModeNamed(const std::string& name) {
+  using jax_convgrad::SearchMode;
+  for (SearchMode mode : {SearchMode::kDefault, SearchMode::kHeuristic, SearchMode::kExhaustive}) {
+    if (name == jax_convgrad::SearchModeName(mode)) return mode;
+  }
+  throw nb::value_error(("no algorithm search is called " + name).c_str());
+}
+
+}  // namespace
+
+NB_MODULE(_cuda, module) {
+  module.def("handlers", Handlers,
+             "FFI target names and the stages of their handlers, for jax.ffi.register_ffi_target.");
+  module.def("versions", Versions, "Versions of the libraries that were loaded.");
+  module.def(
+      "supported_dtypes",
+      [] { return std::vector<std::string>{"float16", "bfloat16", "float32", "float64"}; },
+      "dtypes that the handlers take.");
+  module.attr("workspace_alignment") = jax_convgrad::kWorkspaceAlignment;
+  module.def("set_cudnn_path", &jax_convgrad::DnnLibrary::SetPath, nb::arg("path"),
+             "The cuDNN to open where none is in the process yet.");
+
+  module.def(
+      "set_search_mode",
+      [](const std::string& name) { jax_convgrad::SetSearchMode(ModeNamed(name)); },
+      nb::arg("mode"), "'default', 'heuristic' or 'exhaustive', for plans made afterwards.");
+  module.def("search_mode",
+             [] { return std::string(SearchModeName(jax_convgrad::GetSearchMode())); });
+  module.def("set_workspace_limit", &jax_convgrad::SetWorkspaceLimit, nb::arg("bytes"),
+             "Most bytes of workspace of plans made afterwards; negative for no limit.");
+  module.def("workspace_limit", &jax_convgrad::GetWorkspaceLimit);
+  module.def("set_deterministic", &jax_convgrad::SetDeterministic, nb::arg("deterministic"),
+             "Whether plans made afterwards use deterministic engines only.");
+  module.def("deterministic", &jax_convgrad::GetDeterministic);
+  module.def("plans", Plans, "Every plan in use, the most recently used first.");
+  module.def("remember_choices", &jax_convgrad::RememberChoices, nb::arg("choices"),
+             "Pairs of a problem, as plans() shows it, and the engine to take for it.");
+  module.def("remembered_choices", &jax_convgrad::RememberedChoices,
+             "The pairs that remember_choices was given, less those cleared since.");
+  module.def("clear_plans", &jax_convgrad::ClearPlans, "Forgets plans and remembered choices.");
+}

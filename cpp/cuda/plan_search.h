@@ -1,0 +1,54 @@
+// Chooses an engine for a problem, builds its plan and makes it ready for capture.
+
+#ifndef JAX_CONVGRAD_CUDA_PLAN_SEARCH_H_
+#define JAX_CONVGRAD_CUDA_PLAN_SEARCH_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/error.h"
+#include "cuda/conv_plan.h"
+
+namespace jax_convgrad {
+
+enum class SearchMode {
+  kDefault,     // the fastest of the first few; the heuristics' order if to be deterministic
+  kHeuristic,   // the heuristics' order
+  kExhaustive,  // the fastest, timed once on memory of the search's own
+};
+
+const char* SearchModeName(SearchMode mode);
+
+// What became of one engine during a search.
+struct TriedEngine {
+  std::string engine;
+  int64_t workspace_bytes = -1;  // -1: not known
+  double microseconds = -1;      // -1: not timed
+  std::string failure;           // empty if it may be used
+};
+
+// A plan that may run inside a capture, and how it came to be chosen.
+struct ChosenPlan {
+  std::shared_ptr<const ConvPlan> plan;
+  std::string problem;    // ConvProblem::ToString()
+  std::string chosen_by;  // "default", "heuristic", "exhaustive" or "loaded"
+  double microseconds = -1;
+  std::string note;  // why it was not chosen as it should have been, empty if it was
+  std::vector<TriedEngine> tried;
+};
+
+// Tries the engine `remembered` first (empty: none), then what `mode` says. `buffers` are the
+// call's own: the chosen plan is recorded into a graph with them, which loads its kernels, but
+// nothing runs on them. `stream` is the call's; a timed search waits for it so that it has the
+// device to itself.
+ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
+                                    const std::string& remembered, const ConvBuffers& buffers,
+                                    cudaStream_t stream);
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_PLAN_SEARCH_H_

@@ -1,0 +1,17 @@
+// The engines that cuDNN offers although they compute wrong numbers.
+
+#ifndef JAX_CONVGRAD_CUDA_WRONG_ENGINES_H_
+#define JAX_CONVGRAD_CUDA_WRONG_ENGINES_H_
+
+#include <string>
+
+#include "cuda/conv_plan.h"
+
+namespace jax_convgrad {
+
+// Whether the engine of that name, "eng3_k2=1_k3=0", must not be used for the problem.
+bool ComputesWrongNumbers(const ConvProblem& problem, const std::string& engine);
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_WRONG_ENGINES_H_

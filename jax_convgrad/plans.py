@@ -1,0 +1,184 @@
+"""Which engine of cuDNN does which problem: how it is chosen, what was chosen, and keeping it.
+
+The handlers choose when a program runs for the first time, before its first kernel. Settings hold for
+the whole process and for choices made after them, so make them before the first step; programs that
+have run keep what they have. All functions may be called from several threads. Without the CUDA
+module there are no plans, and settings change nothing.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import operator
+import os
+import pathlib
+from typing import Any, Literal
+
+from jax_convgrad import registry
+
+AlgorithmSearch = Literal["default", "heuristic", "exhaustive"]
+
+_SEARCHES = ("default", "heuristic", "exhaustive")
+_FORMAT = "jax_convgrad plans 1"
+_SAVED = ("problem", "engine", "workspace_bytes", "microseconds", "chosen_by")
+
+
+def set_algorithm_search(search: AlgorithmSearch) -> None:
+    """How an engine is chosen for a problem that has none yet.
+
+    Args:
+      search: "default", the fastest of the first 12 engines that cuDNN's heuristics name, without
+        those that work on transformed arrays (Winograd, Fourier) and lose digits, or the first
+        of them where `set_deterministic` was called, so that every process chooses the same;
+        "heuristic", the engine that the heuristics name first; "exhaustive", the fastest of all that
+        they name. Engines are timed once, on memory of their own, while the program is prepared.
+        Where that memory is not free the heuristics decide, and `list` says so.
+
+    Raises:
+      ValueError: another word.
+
+    Example:
+      >>> import jax_convgrad
+      >>> jax_convgrad.set_algorithm_search("default")
+    """
+    if search not in _SEARCHES:
+        raise ValueError(
+            f"set_algorithm_search: search must be one of {', '.join(_SEARCHES)}, got {search!r}"
+        )
+    if (module := registry.cuda_module()) is not None:
+        module.set_search_mode(search)
+
+
+def set_workspace_limit(bytes: int | None) -> None:
+    """The most memory, in bytes, that an engine may use beside its arrays; None for no limit.
+
+    Programs lowered after the call reserve no more than that; those lowered before it choose within
+    it if they have not run yet. A limit below what every engine of a problem needs makes its program
+    fail with RESOURCE_EXHAUSTED and a text that says how much would do.
+
+    Raises:
+      TypeError: not an int.
+      ValueError: a negative number.
+
+    Example:
+      >>> import jax_convgrad
+      >>> jax_convgrad.set_workspace_limit(2**28)
+      >>> jax_convgrad.set_workspace_limit(None)
+    """
+    limit = -1
+    if bytes is not None:
+        if isinstance(bytes, bool) or not hasattr(bytes, "__index__"):
+            raise TypeError(f"set_workspace_limit: bytes must be an int or None, got {bytes!r}")
+        limit = operator.index(bytes)
+        if not 0 <= limit < 2**63:
+            raise ValueError(f"set_workspace_limit: bytes must be at least 0, got {bytes!r}")
+    if (module := registry.cuda_module()) is not None:
+        module.set_workspace_limit(limit)
+
+
+def workspace_limit() -> int | None:
+    """What `set_workspace_limit` was last called with."""
+    module = registry.cuda_module()
+    limit = -1 if module is None else module.workspace_limit()
+    return None if limit < 0 else limit
+
+
+def set_deterministic(deterministic: bool) -> None:
+    """Whether only engines are used that give the same bits every time.
+
+    Example:
+      >>> import jax_convgrad
+      >>> jax_convgrad.set_deterministic(False)
+    """
+    if not isinstance(deterministic, bool):
+        raise TypeError(f"set_deterministic: expected True or False, got {deterministic!r}")
+    if (module := registry.cuda_module()) is not None:
+        module.set_deterministic(deterministic)
+
+
+def list() -> builtins.list[dict[str, Any]]:
+    """The plans in use, the most recently used first.
+
+    Returns:
+      One dict per plan: "problem" (every field that decides it, the device and cuDNN's version),
+      "engine" (cuDNN's number for it and its settings), "workspace_bytes", "chosen_by" ("default",
+      "heuristic", "exhaustive" or "loaded"), "microseconds" (None unless it was timed), "note" (why
+      it was not chosen as asked for, else empty) and "tried" (what became of each engine that was
+      timed or failed).
+
+    Example:
+      >>> from jax_convgrad import plans
+      >>> isinstance(plans.list(), list)
+      True
+    """
+    module = registry.cuda_module()
+    return [] if module is None else module.plans()
+
+
+def save(path: str | os.PathLike[str]) -> int:
+    """Writes the choices to a JSON file, those loaded and not used yet included.
+
+    Returns:
+      How many there are.
+
+    Example:
+      >>> import tempfile
+      >>> from jax_convgrad import plans
+      >>> with tempfile.NamedTemporaryFile() as file:
+      ...     assert plans.save(file.name) == plans.load(file.name)
+    """
+    module = registry.cuda_module()
+    choices: dict[str, dict[str, Any]] = {}
+    if module is not None:
+        for problem, engine in module.remembered_choices():
+            choices[problem] = {"problem": problem, "engine": engine, "chosen_by": "loaded"}
+        for plan in reversed(module.plans()):
+            choices[plan["problem"]] = {key: plan[key] for key in _SAVED}
+    text = json.dumps({"format": _FORMAT, "choices": [*choices.values()]}, indent=1)
+    target = pathlib.Path(path)
+    # A reader, or a run that is killed now, must not meet half a file.
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text + "\n")
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return len(choices)
+
+
+def load(path: str | os.PathLike[str]) -> int:
+    """Reads choices that `save` wrote: their problems then take the named engines without a search.
+
+    A choice for another device or another cuDNN does no harm, because its problem never comes up; an
+    engine that no longer works is replaced by a search.
+
+    Returns:
+      How many there are.
+
+    Raises:
+      ValueError: not a file of `save`.
+    """
+    try:
+        content = json.loads(pathlib.Path(path).read_text())
+        if content["format"] != _FORMAT:
+            raise ValueError(f"its format is {content['format']!r}, expected {_FORMAT!r}")
+        choices = [(choice["problem"], choice["engine"]) for choice in content["choices"]]
+        if not all(isinstance(text, str) for choice in choices for text in choice):
+            raise ValueError("a problem or an engine is not a text")
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"plans.load: {os.fspath(path)!r} holds no plans: {error}") from None
+    if (module := registry.cuda_module()) is not None:
+        module.remember_choices(choices)
+    return len(choices)
+
+
+def clear() -> None:
+    """Forgets all plans and all loaded choices: every problem is searched anew.
+
+    Example:
+      >>> from jax_convgrad import plans
+      >>> plans.clear()
+    """
+    if (module := registry.cuda_module()) is not None:
+        module.clear_plans()

@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Builds the CUDA module on a machine with a GPU and JAX, tests it, and measures it.
+#
+#   scripts/gpu_run.sh OUT [STEP...]
+#
+# Steps, in the order in which they are named (without any: all but engines and survey):
+#   build      installs the package with the CUDA module into a folder of its own
+#   info       device, versions, commit
+#   smoke      tests/test_cuda_lowering.py and tests/test_cuda.py
+#   tests      the whole test suite
+#   forced     the whole test suite with every problem on the handlers
+#   sanitizer  compute-sanitizer's memcheck over a subset of tests/test_cuda.py
+#   engines    benchmarks/check_engines.py (ENGINES_SECONDS, default 100)
+#   survey     benchmarks/survey_cuda.py (SURVEY_SECONDS, default 300)
+#   bench      python -m jax_convgrad bench
+#
+# Nothing is fetched: jax with CUDA, nanobind, scikit-build-core, cmake, ninja, pytest and the wheels
+# nvidia-cudnn-cu13 and nvidia-cudnn-frontend must be installed. The CPU module is built where
+# onednn-devel-cpu-gomp is. COMMIT names the commit where there is no git folder. Everything printed
+# goes to OUT; a step that fails does not stop the others, and the exit status says whether one did.
+# STEP_SECONDS limits each step (default 600).
+set -uo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+out=$(mkdir -p "${1:?where to write}" && cd "$1" && pwd)
+shift
+[ $# -gt 0 ] || set -- build info smoke tests forced sanitizer bench
+work=${WORK:-/tmp/jax_convgrad_gpu}
+mkdir -p "$work"
+export PYTHONPATH="$work/site${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+export JAX_CONVGRAD_REQUIRE_CUDA=1 XLA_PYTHON_CLIENT_PREALLOCATE=false TF_CPP_MIN_LOG_LEVEL=2
+jobs=${JOBS:-8}
+
+build() {
+  local options=(-Ccmake.define.JAX_CONVGRAD_CUDA=ON)
+  python3 -c 'import importlib.metadata as m; m.version("onednn-devel-cpu-gomp")' 2> /dev/null ||
+    options+=(-Ccmake.define.JAX_CONVGRAD_CPU=OFF)
+  rm -rf "$work/site"
+  python3 -m pip install --no-index --no-build-isolation --no-deps --no-compile -v \
+    --target "$work/site" "${options[@]}" "$root"
+}
+
+info() {
+  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv
+  echo "commit ${COMMIT:-$(git -C "$root" log -1 --format='%H %s' 2> /dev/null || echo unknown)}"
+  python3 - << 'PYTHON'
+import importlib.metadata, jax, jax.numpy as jnp
+jax.block_until_ready(jnp.ones(8) + 1)
+for name in ("jax", "jaxlib", "jax-cuda13-plugin", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "torch"):
+    try:
+        print(name, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        print(name, "is not installed")
+PYTHON
+  python3 -m jax_convgrad info
+}
+
+# From another folder, so that the installed package is the one tested.
+run_pytest() {
+  local parallel=()
+  [ "$jobs" -gt 1 ] && python3 -c 'import xdist' 2> /dev/null && parallel=(-n "$jobs")
+  (cd "$work" && python3 -m pytest -q --rootdir "$root" -c "$root/pyproject.toml" "${parallel[@]}" "$@")
+}
+
+smoke() { run_pytest "$root/tests/test_cuda_lowering.py" "$root/tests/test_cuda.py"; }
+tests() { run_pytest "$root/tests"; }
+forced() { run_pytest --route cudnn "$root/tests"; }
+
+sanitizer() {
+  # XLA's own tuning launches hundreds of kernels that are not ours.
+  (
+    cd "$work" && export XLA_FLAGS="${XLA_FLAGS:-} --xla_gpu_autotune_level=0"
+    compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 \
+      python3 -m pytest -q -p no:xdist --rootdir "$root" -c "$root/pyproject.toml" \
+      "$root/tests/test_cuda.py" -k "${SANITIZER_TESTS:-exact and (stride or groups or odd or 1d or 3d) and (bfloat16 or float32)}"
+  )
+}
+
+engines() {
+  (cd "$work" && python3 "$root/benchmarks/check_engines.py" --json "$out/engines.json" \
+    --seconds "${ENGINES_SECONDS:-100}" ${ENGINES_OPTIONS:-})
+}
+
+survey() {
+  (cd "$work" && python3 "$root/benchmarks/survey_cuda.py" --json "$out/survey.json" \
+    --seconds "${SURVEY_SECONDS:-300}" ${SURVEY_OPTIONS:-})
+}
+
+bench() {
+  (cd "$work" && python3 -m jax_convgrad bench --json "$out/bench.json" --markdown "$out/bench.md" ${BENCH_OPTIONS:-})
+}
+
+failed=0
+for step in "$@"; do
+  case $step in
+    build | info | smoke | tests | forced | sanitizer | engines | survey | bench) ;;
+    *) echo "no step is called $step" >&2; exit 2 ;;
+  esac
+  export -f "$step" run_pytest
+  start=$SECONDS
+  export root out work jobs
+  timeout "${STEP_SECONDS:-600}" bash -c "$step" > "$out/$step.log" 2>&1
+  status=$?
+  [ $status -eq 0 ] || failed=1
+  printf '%s: exit status %d, %d s\n' "$step" $status $((SECONDS - start)) | tee -a "$out/summary.txt"
+  case $step in
+    build) [ $status -eq 0 ] || grep -E 'error|Error' "$out/$step.log" | head -n 20 ;;
+    info) cat "$out/$step.log" ;;
+    *) tail -n "${TAIL:-15}" "$out/$step.log" ;;
+  esac
+done
+exit $failed

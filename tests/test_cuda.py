@@ -1,0 +1,525 @@
+"""The CUDA handlers on a GPU, forced for every form, whatever the routes say.
+
+`pytest --route cudnn` does the same with all other tests. Skipped where JAX runs on no GPU;
+JAX_CONVGRAD_REQUIRE_CUDA=1 makes that, and a missing module, a failure.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import (
+    FLOATS,
+    PLAIN_CASES,
+    Case,
+    assert_exact,
+    conv_oracle,
+    from_layout,
+    ids,
+    relative_error,
+    to_layout,
+    value_and_gradients,
+)
+from jax import lax
+
+import jax_convgrad
+from jax_convgrad import plans, registry, routes
+
+NHWC = ("NHWC", "HWIO", "NHWC")
+
+
+@pytest.fixture(autouse=True)
+def cudnn() -> Iterator[None]:
+    """Every problem on the handlers, settings as they come, and no plans from another test."""
+    required = os.environ.get("JAX_CONVGRAD_REQUIRE_CUDA") == "1"
+    if jax.default_backend() != "gpu" or jax.devices()[0].platform != "gpu":
+        if required:
+            pytest.fail(f"JAX_CONVGRAD_REQUIRE_CUDA=1, but JAX runs on {jax.default_backend()}")
+        pytest.skip("JAX runs on no GPU")
+    if (reason := registry.handlers("cuda").reason) is not None:
+        pytest.skip(f"no CUDA handlers: {reason}")
+    with routes.force("cudnn"):
+        yield
+    jax_convgrad.set_algorithm_search("default")
+    jax_convgrad.set_workspace_limit(None)
+    jax_convgrad.set_deterministic(False)
+
+
+def assert_on_cudnn(f: Any, *arguments: Any) -> None:
+    assert "jax_convgrad_conv" in f.lower(*arguments).as_text()
+
+
+# Exactness.
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("case", PLAIN_CASES, ids=ids)
+def test_convolutions_are_exact(case: Case, dtype: str, rng: np.random.Generator) -> None:
+    check_exact(case, dtype, rng)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    "case", [case for case in PLAIN_CASES if "depthwise" in case.id or "groups" in case.id], ids=ids
+)
+def test_channels_first_convolutions_are_exact(
+    case: Case, dtype: str, rng: np.random.Generator
+) -> None:
+    with routes.force("cudnn_nchw"):
+        check_exact(case, dtype, rng)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16"])
+@pytest.mark.parametrize(
+    "case", [case for case in PLAIN_CASES if 0 not in (*case.x, *case.w, *case.y)], ids=ids
+)
+def test_the_measured_routes_are_exact(case: Case, dtype: str, rng: np.random.Generator) -> None:
+    with routes.force(None):
+        check_exact(case, dtype, rng, anywhere=True)
+
+
+def check_exact(case: Case, dtype: str, rng: np.random.Generator, anywhere: bool = False) -> None:
+    x, w, dy = case.data(rng, dtype)
+    y, dx, dw = conv_oracle(case, x, w, dy)
+    x_spec, w_spec, y_spec = case.numbers
+    run = value_and_gradients(functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords))
+    arrays = [
+        jnp.asarray(to_layout(a, spec), dtype)
+        for a, spec in ((dy, y_spec), (x, x_spec), (w, w_spec))
+    ]
+    if not anywhere and 0 not in (*case.x, *case.w, *case.y):
+        assert_on_cudnn(run, *arrays)
+    results = run(*arrays)
+    for what, got, spec, expected in zip(
+        ("y", "dx", "dw"), results, (y_spec, x_spec, w_spec), (y, dx, dw), strict=True
+    ):
+        assert got.dtype == dtype
+        assert_exact(_canonical(got, spec), expected, dtype, what)
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_every_engine_is_right_where_padding_is_uneven(
+    dtype: str, channels_last: bool, rng: np.random.Generator
+) -> None:
+    """NOTE [Wrong engines] in wrong_engines.cc: every engine that a search may choose."""
+    case = Case("uneven", (2, 16, 6, 5), (16, 16, 3, 3), (2, 2), ((0, 1), (2, 1)))
+    x, w, dy = case.data(rng, dtype)
+    expected = conv_oracle(case, x, w, dy)[2]
+    jax_convgrad.set_algorithm_search("exhaustive")
+    with routes.force("cudnn" if channels_last else "cudnn_nchw"):
+        run = jax.jit(
+            functools.partial(
+                jax_convgrad.conv_wgrad, w_shape=w.shape, strides=2, padding=((0, 1), (2, 1))
+            )
+        )
+        arrays = jnp.asarray(x, dtype), jnp.asarray(dy, dtype)
+        plans.clear()
+        jax.block_until_ready(run(*arrays))
+        (plan,) = plans.list()
+        engines = [t["engine"] for t in plan["tried"] if not t["failure"]]
+        assert len(engines) > 1
+        if dtype != "float64":  # there x is padded beforehand, and all engines may run
+            assert not {e.split("_")[0] for e in engines} & {"eng1", "eng20", "eng70"}
+        for engine in engines:
+            plans.clear()
+            registry.cuda_module().remember_choices([(plan["problem"], engine)])
+            got = np.asarray(run(*arrays)).astype(np.float64)
+            # Engines that transform, and those that round partial sums, are not exact.
+            assert np.abs(got - expected).max() < 0.1 * np.abs(expected).max(), engine
+    plans.clear()
+
+
+def _canonical(got: Any, spec: tuple[int, ...]) -> Any:
+    return jnp.asarray(from_layout(got, spec))
+
+
+# Rounding.
+
+
+def _operands(rng: np.random.Generator, dtype: Any) -> tuple[Any, Any, Any]:
+    shapes = (4, 40, 36, 24), (3, 3, 24, 32), (4, 20, 18, 32)
+    return tuple(jnp.asarray(rng.standard_normal(shape), dtype) for shape in shapes)
+
+
+def _layer(precision: Any = None, layout: Any = NHWC) -> Any:
+    return functools.partial(
+        jax_convgrad.conv_fprop,
+        strides=2, padding="SAME", dimension_numbers=layout, precision=precision,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", [None, "highest"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_errors_are_no_larger_than_those_of_xla(
+    dtype: str, precision: Any, rng: np.random.Generator
+) -> None:
+    x, w, dy = _operands(rng, dtype)
+    ours = value_and_gradients(_layer(precision))(dy, x, w)
+    with routes.force("xla"):
+        theirs = value_and_gradients(_layer(precision))(dy, x, w)
+        wide = [np.asarray(a, np.float64) for a in (dy, x, w)]
+        truth = value_and_gradients(_layer("highest"))(*map(jnp.asarray, wide))
+    for got, other, expected in zip(ours, theirs, truth, strict=True):
+        expected = np.asarray(expected)
+        floor = float(jnp.finfo(dtype).eps) / 8
+        assert relative_error(got, expected) <= 3 * max(relative_error(other, expected), floor)
+
+
+def test_highest_precision_forbids_tf32(rng: np.random.Generator) -> None:
+    x, w, dy = _operands(rng, jnp.float32)
+    wide = value_and_gradients(_layer())(*(a.astype(jnp.float64) for a in (dy, x, w)))
+    errors = {}
+    for precision in ("default", "highest"):
+        results = value_and_gradients(_layer(precision))(dy, x, w)
+        errors[precision] = [
+            relative_error(r, np.asarray(t)) for r, t in zip(results, wide, strict=True)
+        ]
+    assert max(errors["highest"]) < 2e-6
+    assert max(errors["default"]) < 2e-3
+
+
+# Choosing.
+
+
+def test_heuristic_and_exhaustive_search(rng: np.random.Generator) -> None:
+    x, w, dy = _operands(rng, jnp.bfloat16)
+    results = {}
+    for search in ("default", "heuristic", "exhaustive"):
+        plans.clear()
+        jax_convgrad.set_algorithm_search(search)
+        results[search] = jax.block_until_ready(value_and_gradients(_layer())(dy, x, w))
+        found = plans.list()
+        assert len(found) == 3
+        assert {plan["chosen_by"] for plan in found} == {search}, found
+        assert {plan["problem"].split(":")[0] for plan in found} == {
+            "conv_fprop", "conv_dgrad", "conv_wgrad",
+        }  # fmt: skip
+        for plan in found:
+            assert plan["note"] == ""
+            assert "cuDNN 9." in plan["problem"]
+            timed = [t["microseconds"] for t in plan["tried"] if t["microseconds"]]
+            assert (len(timed) > 0) == (search != "heuristic")
+            if search == "default":
+                assert len(timed) <= 12
+            if search != "heuristic":
+                assert plan["microseconds"] == min(timed) > 0
+                assert {t["failure"] == "" for t in plan["tried"] if t["microseconds"]} == {True}
+    for search in ("heuristic", "exhaustive"):
+        for got, expected in zip(results[search], results["default"], strict=True):
+            assert relative_error(got, np.asarray(expected, np.float64)) < 0.02
+
+
+def test_a_timed_search_leaves_donated_inputs_alone(rng: np.random.Generator) -> None:
+    jax_convgrad.set_algorithm_search("exhaustive")
+    plans.clear()
+    x = _operands(rng, jnp.float32)[0]
+    same = functools.partial(jax_convgrad.conv_fprop, padding="SAME", dimension_numbers=NHWC)
+    square = jnp.asarray(rng.standard_normal((3, 3, 24, 24)), jnp.float32)
+    expected = np.asarray(jax.jit(same)(x, square))
+    plans.clear()
+    got = jax.jit(lambda x, w: same(x, w), donate_argnums=0)(jnp.array(x, copy=True), square)
+    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-2, atol=1e-2)
+
+
+def test_saved_choices_spare_the_next_run_its_search(tmp_path: pathlib.Path) -> None:
+    script = textwrap.dedent(
+        """
+        import json, sys
+        import jax, jax.numpy as jnp
+        import jax_convgrad
+        from jax_convgrad import plans
+        path, search = sys.argv[1:]
+        loaded = plans.load(path) if search == "load" else 0
+        jax_convgrad.set_algorithm_search("exhaustive")
+        def f(x, w):
+            return jax_convgrad.conv_transpose(x, w, (2, 2), "SAME")
+        x, w = jnp.ones((4, 16, 16, 32), jnp.bfloat16), jnp.ones((4, 4, 32, 16), jnp.bfloat16)
+        jax.block_until_ready(jax.jit(jax.grad(lambda w: f(x, w).sum().astype("float32")))(w))
+        jax.block_until_ready(jax.jit(f)(x, w))
+        if search != "load":
+            plans.save(path)
+        print(json.dumps([loaded, {p["problem"]: [p["engine"], p["chosen_by"]] for p in plans.list()}]))
+        """
+    )
+    path = str(tmp_path / "plans.json")
+    runs = [json.loads(_python(script, path, what).splitlines()[-1]) for what in ("search", "load")]
+    (_, first), (loaded, second) = runs
+    assert loaded == len(first) == len(second) >= 2
+    assert {by for _, by in first.values()} == {"exhaustive"}
+    assert {by for _, by in second.values()} == {"loaded"}
+    assert {k: v[0] for k, v in first.items()} == {k: v[0] for k, v in second.items()}
+
+
+def test_a_loaded_choice_that_does_not_work_is_replaced(rng: np.random.Generator) -> None:
+    x, w, _ = _operands(rng, jnp.bfloat16)
+    plans.clear()
+    expected = jax.jit(_layer())(x, w)
+    (plan,) = plans.list()
+    plans.clear()
+    registry.cuda_module().remember_choices([(plan["problem"], "eng9999_k1=1")])
+    got = jax.jit(_layer())(x, w)
+    (again,) = plans.list()
+    assert again["chosen_by"] == "default"
+    assert "eng9999_k1=1" in again["note"]
+    assert relative_error(got, np.asarray(expected, np.float64)) < 0.02
+    plans.clear()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_deterministic_engines_give_the_same_bits(dtype: str, rng: np.random.Generator) -> None:
+    jax_convgrad.set_deterministic(True)
+    x, w, dy = _operands(rng, dtype)
+    run = value_and_gradients(_layer())
+    first = [np.asarray(r) for r in run(dy, x, w)]
+    assert all("deterministic" in plan["problem"] for plan in plans.list()[:3])
+    for _ in range(100):
+        for got, expected in zip(run(dy, x, w), first, strict=True):
+            assert np.asarray(got).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_workspace_limit_is_kept_or_the_error_says_what_is_missing(
+    dtype: str, rng: np.random.Generator
+) -> None:
+    x, w, dy = _operands(rng, dtype)
+    for limit in (0, 4096, 2**30):
+        plans.clear()
+        jax_convgrad.set_workspace_limit(limit)
+        try:
+            jax.block_until_ready(value_and_gradients(_layer())(dy, x, w))
+        except jax.errors.JaxRuntimeError as error:
+            assert limit < 2**30, error
+            assert "RESOURCE_EXHAUSTED" in str(error)
+            assert "set_workspace_limit" in str(error) and "bytes" in str(error)
+        assert all(plan["workspace_bytes"] <= limit for plan in plans.list())
+
+
+# Inside programs.
+
+
+def test_one_program_and_many_are_the_same_with_command_buffers(tmp_path: pathlib.Path) -> None:
+    """The calls are inside XLA's command buffers (CUDA graphs) where those are on, with the same bits.
+
+    XLA makes command buffers from its finished program, so they show in no HLO text, only in the
+    sequence of thunks that it runs, which --xla_dump_to writes: before and, if anything was changed,
+    after the passes over it.
+    """
+    script = textwrap.dedent(
+        """
+        import jax, jax.numpy as jnp, hashlib
+        import jax_convgrad
+        from jax_convgrad import routes
+        def loss(params, x):
+            for w in params[:-1]:
+                x = jax.nn.relu(jax_convgrad.conv_fprop(
+                    x, w, strides=2, padding="SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")))
+            return (jax_convgrad.conv_transpose(x, params[-1], (2, 2), "SAME") ** 2).mean()
+        def training_step(params, x):
+            return jax.grad(loss)(params, x)
+        keys = jax.random.split(jax.random.key(0), 5)
+        params = [0.2 * jax.random.normal(k, (3, 3, 8, 8)) for k in keys[:4]]
+        x = jax.random.normal(keys[4], (2, 64, 64, 8))
+        jax_convgrad.set_deterministic(True)
+        with routes.force("cudnn"):
+            step = jax.jit(training_step).lower(params, x).compile()
+        results = [step(params, x) for _ in range(20)]
+        digests = {
+            hashlib.sha256(b"".join(bytes(jax.device_get(g).tobytes()) for g in r)).hexdigest()
+            for r in results
+        }
+        print(step.as_text().count('custom_call_target="jax_convgrad_'), *digests)
+        """
+    )
+    outputs = {}
+    for name, flags in {
+        "buffers": "--xla_gpu_graph_min_graph_size=1",
+        "none": "--xla_gpu_enable_command_buffer=",
+    }.items():
+        folder = tmp_path / name
+        output = _python(script, XLA_FLAGS=f"{flags} --xla_dump_to={folder}")
+        count, *digests = output.splitlines()[-1].split()
+        assert int(count) >= 8
+        assert len(digests) == 1, "the same program gave different bits"
+        thunks = _thunks(folder, "training_step")
+        assert _custom_calls(thunks) == (
+            (int(count), 0) if name == "buffers" else (0, int(count))
+        ), thunks
+        outputs[name] = digests[0]
+    assert outputs["buffers"] == outputs["none"]
+
+
+def _thunks(folder: pathlib.Path, module: str) -> str:
+    """What a program runs, as XLA dumped it."""
+    dumps = [*folder.glob(f"*{module}*thunk_sequence_after_thunk_passes*")]
+    dumps = dumps or [*folder.glob(f"*{module}*thunk_sequence*.txt")]
+    assert len(dumps) == 1, sorted(path.name for path in folder.iterdir())
+    return dumps[0].read_text()
+
+
+def _custom_calls(thunks: str) -> tuple[int, int]:
+    """How many custom calls are inside command buffers, and outside.
+
+    Each line is a thunk, "<indent><number>: k<Kind> ...", with those of a command buffer below it.
+    """
+    calls, buffer = [0, 0], -1  # the indent of the command buffer that a line may belong to
+    for line in thunks.splitlines():
+        if (thunk := re.match(r"(\s*)\d+: (k\w+)", line)) is None:
+            continue
+        indent, kind = len(thunk[1]), thunk[2]
+        if indent <= buffer:
+            buffer = -1
+        if kind == "kCommandBuffer":
+            buffer = indent
+        calls[buffer < 0] += kind == "kCustomCall"
+    return calls[0], calls[1]
+
+
+def test_scan_vmap_and_second_derivatives(rng: np.random.Generator) -> None:
+    x, w, _ = _operands(rng, jnp.float64)
+    x = x[:2, :10, :8]
+    layer = _layer()
+
+    def loss(w: Any) -> Any:
+        return lax.scan(lambda c, x: (c + (layer(x[None], w) ** 2).sum(), None), 0.0, x)[0]
+
+    tangent = jnp.asarray(rng.standard_normal(w.shape))
+    hvp = jax.jit(lambda w: jax.jvp(jax.grad(loss), (w,), (tangent,))[1])
+    ours = hvp(w), jax.jit(jax.vmap(layer, (None, 0)))(x, jnp.stack([w, 2 * w]))
+    with routes.force("xla"):
+        jax.clear_caches()
+        hvp = jax.jit(lambda w: jax.jvp(jax.grad(loss), (w,), (tangent,))[1])
+        theirs = hvp(w), jax.jit(jax.vmap(layer, (None, 0)))(x, jnp.stack([w, 2 * w]))
+    for got, expected in zip(ours, theirs, strict=True):
+        assert relative_error(got, np.asarray(expected)) < 1e-12
+
+
+def test_threads_get_what_one_thread_gets(rng: np.random.Generator) -> None:
+    jax_convgrad.set_deterministic(True)
+    x, w, dy = _operands(rng, jnp.bfloat16)
+    runs = [(value_and_gradients(_layer()), (dy[:n], x[:n], w)) for n in (1, 2, 3, 4)]
+    expected = [[np.asarray(r).tobytes() for r in run(*a)] for run, a in runs]
+    plans.clear()  # the threads search anew, all at once
+
+    def work(i: int) -> int:
+        wrong = 0
+        for k in range(50):
+            run, arguments = runs[(i + k) % len(runs)]
+            got = [np.asarray(r).tobytes() for r in run(*arguments)]
+            wrong += got != expected[(i + k) % len(runs)]
+        return wrong
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(work, range(8))) == 0
+
+
+def test_memory_does_not_grow(rng: np.random.Generator) -> None:
+    x, w, dy = _operands(rng, jnp.bfloat16)
+    run = value_and_gradients(_layer())
+
+    def steps(count: int) -> tuple[int, int]:
+        for _ in range(count):
+            jax.block_until_ready(run(dy, x, w))
+        resident = pathlib.Path("/proc/self/statm").read_text().split()[1]
+        return jax.devices()[0].memory_stats()["bytes_in_use"], 4096 * int(resident)
+
+    device, host = steps(50)
+    device_after, host_after = steps(300)
+    assert device_after == device
+    assert host_after - host < 8 * 2**20
+
+
+# Handlers called past Python.
+
+
+def _call(
+    target: str, shape: tuple[int, ...], *operands: Any, size: int = 2**20, **changes: Any
+) -> Any:
+    attributes: dict[str, Any] = {
+        name: np.asarray(value, np.int64)
+        for name, value in {
+            "strides": (1, 1), "padding_low": (0, 0), "padding_high": (0, 0), "dilation": (1, 1),
+            "x_spec": (0, 3, 1, 2), "w_spec": (3, 2, 0, 1), "y_spec": (0, 3, 1, 2),
+        }.items()
+    }  # fmt: skip
+    attributes |= {"groups": np.int64(1), "allow_tf32": np.bool_(True)}
+    attributes |= {"channels_last": np.bool_(True)} | changes
+    results = [
+        jax.ShapeDtypeStruct(shape, operands[0].dtype), jax.ShapeDtypeStruct((size,), jnp.uint8)
+    ]  # fmt: skip
+    registry.handlers("cuda")
+    call = jax.ffi.ffi_call(f"jax_convgrad_{target}", results)
+    return jax.block_until_ready(jax.jit(lambda *a: call(*a, **attributes))(*operands))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"strides": np.asarray((0, 1), np.int64)}, "strides"),
+        ({"strides": np.asarray((1,), np.int64)}, "strides"),
+        ({"padding_low": np.asarray((-1, 0), np.int64)}, "padding_low"),
+        ({"dilation": np.asarray((1, 0), np.int64)}, "dilation"),
+        ({"groups": np.int64(0)}, "groups"),
+        ({"groups": np.int64(3)}, "groups"),
+        ({"x_spec": np.asarray((0, 0, 1, 2), np.int64)}, "x_spec"),
+        ({"w_spec": np.asarray((3, 2, 0), np.int64)}, "w_spec"),
+        ({"padding_high": np.asarray((2**62, 2**62), np.int64)}, "y has shape|overflow"),
+        ({"allow_tf32": np.int64(1)}, "allow_tf32|attribute|scalar"),
+    ],
+)
+def test_bad_attributes_are_errors(changes: dict[str, Any], text: str) -> None:
+    x, w = jnp.ones((2, 5, 5, 4)), jnp.ones((3, 3, 4, 6))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=text):
+        _call("conv_fprop", (2, 3, 3, 6), x, w, **changes)
+
+
+def test_bad_shapes_and_dtypes_are_errors() -> None:
+    x, w = jnp.ones((2, 5, 5, 4)), jnp.ones((3, 3, 4, 6))
+    for shape, operands, text in (
+        ((2, 4, 3, 6), (x, w), "y has shape"),
+        ((2, 3, 3, 5), (x, w), "output channels"),
+        ((2, 3, 3, 6), (x, w.astype(jnp.bfloat16)), "dtype"),
+        ((2, 3, 3, 6), (x.astype(jnp.int32), w.astype(jnp.int32)), "dtype"),
+        ((2, 3, 3, 6), (x[..., :3], w), "input channels"),
+        ((2, 3, 6), (x, w), "axes"),
+    ):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=f"conv_fprop: .*{text}"):
+            _call("conv_fprop", shape, *operands)
+
+
+def test_empty_arrays_give_zeros() -> None:
+    dx, _ = _call("conv_dgrad", (2, 5, 5, 4), jnp.ones((2, 3, 3, 0)), jnp.ones((3, 3, 4, 0)))
+    assert not np.asarray(dx).any()
+    y, _ = _call("conv_fprop", (0, 3, 3, 6), jnp.ones((0, 5, 5, 4)), jnp.ones((3, 3, 4, 6)))
+    assert y.shape == (0, 3, 3, 6)
+
+
+def test_no_workspace_at_all() -> None:
+    x, w = jnp.ones((2, 5, 5, 4), jnp.bfloat16), jnp.ones((6, 3, 3, 4), jnp.bfloat16)
+    numbers = {"w_spec": np.asarray((0, 3, 1, 2), np.int64)}
+    y, _ = _call("conv_fprop", (2, 3, 3, 6), x, w, size=0, **numbers)
+    assert (np.asarray(y, np.float64) == 36).all()
+
+
+def _python(script: str, *arguments: str, **environment: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env=os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | environment,
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-4000:]
+    return run.stdout

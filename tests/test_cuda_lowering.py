@@ -1,0 +1,560 @@
+"""What is lowered for CUDA: targets, attributes, layouts and the workspace. Needs no GPU.
+
+The handlers' registration is stood in for where the CUDA module is not built; the module itself is
+tested where it is, and JAX_CONVGRAD_REQUIRE_CUDA=1 makes its absence a failure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import os
+import re
+import shutil
+import subprocess
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_convgrad
+from jax_convgrad import handlers, plans, registry, routes, shapes
+
+BUILT = importlib.util.find_spec("jax_convgrad._cuda") is not None
+NHWC = ("NHWC", "HWIO", "NHWC")
+NCHW = ("NCHW", "OIHW", "NCHW")
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One custom call: its target, attributes as text, layouts major to minor, result types."""
+
+    target: str
+    attributes: dict[str, str]
+    operand_layouts: list[tuple[int, ...]]
+    result_layouts: list[tuple[int, ...]]
+    results: list[str]
+
+    @property
+    def workspace_bytes(self) -> int:
+        return int(re.fullmatch(r"(\d+)xui8", self.results[1])[1])
+
+
+@pytest.fixture(autouse=True)
+def cuda_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not BUILT and os.environ.get("JAX_CONVGRAD_REQUIRE_CUDA") != "1":
+        found = registry.Handlers(
+            frozenset(registry.CONV_TARGETS.values()),
+            frozenset({"float16", "bfloat16", "float32", "float64"}),
+        )
+        monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: found)
+
+
+@pytest.fixture(autouse=True)
+def on_cudnn() -> Iterator[None]:
+    """The handlers, whatever was measured to be faster; tests of the routes say so."""
+    with routes.force("cudnn"):
+        yield
+
+
+def lowered(f: Callable[..., Any], *shapes: tuple[int, ...], dtype: Any = jnp.bfloat16) -> str:
+    arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+    return jax.jit(f).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def calls(text: str) -> list[Call]:
+    found = []
+    for line in text.splitlines():
+        match = re.search(r"custom_call @(jax_convgrad_\w+)", line)
+        if match is None:
+            continue
+        config = re.search(r"mhlo\.backend_config = \{(.*?)\}", line)[1]
+        attributes = dict(re.findall(r"(\w+) = (dense<.*?>|\w+)(?: : [^,]*)?(?:, |$)", config))
+        found.append(
+            Call(
+                match[1],
+                attributes,
+                _layouts(line, "operand_layouts"),
+                _layouts(line, "result_layouts"),
+                re.findall(r"tensor<([^>]*)>", line.rpartition("->")[2]),
+            )
+        )
+    return found
+
+
+def _layouts(line: str, name: str) -> list[tuple[int, ...]]:
+    text = re.search(name + r" = \[(.*?)\](?:, \w+_layouts|\})", line)[1]
+    orders = re.findall(r"dense<\[?([\d, ]*)\]?>", text)
+    return [tuple(map(int, reversed(order.split(", ")))) for order in orders]
+
+
+def gradients(f: Callable[..., Any]) -> Callable[..., Any]:
+    def run(dy: Any, *operands: Any) -> Any:
+        y, pullback = jax.vjp(f, *operands)
+        return y, *pullback(dy)
+
+    return run
+
+
+def transposed(rank: int, **keywords: Any) -> Callable[..., Any]:
+    return lambda x, w: jax_convgrad.conv_transpose(x, w, (2,) * rank, "SAME", **keywords)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_transposed_convolution_and_its_gradients_are_one_call_each(rank: int) -> None:
+    space = (8,) * rank
+    text = lowered(
+        gradients(transposed(rank)), (2, *(16,) * rank, 3), (2, *space, 6), (*(4,) * rank, 6, 3)
+    )
+    assert [call.target for call in calls(text)] == [
+        "jax_convgrad_conv_dgrad",
+        "jax_convgrad_conv_fprop",
+        "jax_convgrad_conv_wgrad",
+    ]
+    assert "stablehlo.convolution" not in text
+    assert "stablehlo.transpose" not in text
+
+
+def test_only_what_is_differentiated_is_lowered() -> None:
+    text = lowered(
+        lambda w, x: jax.grad(lambda w: transposed(2)(x, w).sum())(w), (4, 4, 6, 3), (2, 8, 8, 6)
+    )
+    assert [call.target for call in calls(text)] == ["jax_convgrad_conv_wgrad"]
+
+
+def test_activations_are_asked_for_channels_last_and_weights_output_channels_first() -> None:
+    shapes = {NCHW: ((2, 3, 16, 16), (2, 6, 8, 8), (3, 6, 4, 4))}
+    shapes[NHWC] = ((2, 16, 16, 3), (2, 8, 8, 6), (4, 4, 6, 3))
+    expected = {
+        # The convolution underneath has the transposed one's inputs as its output channels, so the
+        # weights are those, then the kernel, then the transposed one's outputs.
+        NCHW: {"activation": (0, 2, 3, 1), "weights": (1, 2, 3, 0)},
+        NHWC: {"activation": (0, 1, 2, 3), "weights": (2, 0, 1, 3)},
+    }
+    for layout, arrays in shapes.items():
+        f = transposed(2, dimension_numbers=layout)
+        dgrad, fprop, wgrad = calls(lowered(gradients(f), *arrays))
+        activation, weights = expected[layout]["activation"], expected[layout]["weights"]
+        assert dgrad.operand_layouts == fprop.operand_layouts == [activation, weights]
+        assert dgrad.result_layouts == fprop.result_layouts == [activation, (0,)]
+        assert wgrad.operand_layouts == [activation, activation]
+        assert wgrad.result_layouts == [weights, (0,)]
+
+
+def test_an_nchw_network_is_lowered_without_transposes() -> None:
+    def network(x: Any, w1: Any, w2: Any) -> Any:
+        hidden = jax.nn.relu(
+            jax_convgrad.conv_transpose(x, w1, (2, 2), "SAME", dimension_numbers=NCHW)
+        )
+        return jax_convgrad.conv_general_dilated(
+            hidden, w2, (2, 2), "SAME", dimension_numbers=NCHW, feature_group_count=2
+        )
+
+    text = lowered(gradients(network), (2, 4, 8, 8), (2, 6, 8, 8), (8, 6, 4, 4), (4, 4, 3, 3))
+    assert len(calls(text)) == 6
+    assert "stablehlo.transpose" not in text
+
+
+def test_attributes() -> None:
+    def f(x: Any, w: Any) -> Any:
+        return jax_convgrad.conv_fprop(
+            x,
+            w,
+            strides=(2, 1),
+            padding=((1, 0), (-1, 2)),
+            dilation=(1, 3),
+            groups=2,
+            dimension_numbers=NHWC,
+        )
+
+    text = lowered(f, (2, 9, 12, 4), (3, 2, 2, 6))
+    (call,) = calls(text)
+    assert call.attributes == {
+        "strides": "dense<[2, 1]>",
+        "padding_low": "dense<[1, 0]>",
+        "padding_high": "dense<[0, 2]>",
+        "dilation": "dense<[1, 3]>",
+        "groups": "2",
+        "x_spec": "dense<[0, 3, 1, 2]>",
+        "w_spec": "dense<[3, 2, 0, 1]>",
+        "y_spec": "dense<[0, 3, 1, 2]>",
+        "allow_tf32": "true",
+        "channels_last": "true",
+    }
+    assert call.results[0] == "2x4x10x6xbf16"
+    assert "2x9x11x4xbf16" in text, "negative padding is cropped before the call"
+
+
+@pytest.mark.parametrize(
+    ("precision", "allowed"),
+    [
+        (None, True),
+        ("default", True),
+        ("high", True),
+        ("highest", False),
+        ("float32", False),
+        (lax.Precision.DEFAULT, True),
+        (lax.Precision.HIGH, True),
+        (lax.Precision.HIGHEST, False),
+        ((lax.Precision.DEFAULT, lax.Precision.HIGHEST), False),
+        (("default", "default"), True),
+    ],
+    ids=str,
+)
+def test_tf32_is_allowed_unless_the_highest_precision_is_asked_for(
+    precision: Any, allowed: bool
+) -> None:
+    f = transposed(2, precision=precision)
+    text = lowered(gradients(f), (2, 8, 8, 3), (2, 4, 4, 6), (4, 4, 6, 3), dtype=jnp.float32)
+    assert {call.attributes["allow_tf32"] for call in calls(text)} == {str(allowed).lower()}
+
+
+@pytest.mark.parametrize(
+    ("default", "allowed"), [("float32", False), ("highest", False), ("tensorfloat32", True)]
+)
+def test_jax_default_matmul_precision_counts(default: str, allowed: bool) -> None:
+    with jax.default_matmul_precision(default):
+        text = lowered(transposed(2), (2, 4, 4, 6), (4, 4, 6, 3), dtype=jnp.float32)
+    assert calls(text)[0].attributes["allow_tf32"] == str(allowed).lower()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_dtypes(dtype: str) -> None:
+    text = lowered(gradients(transposed(2)), (2, 8, 8, 3), (2, 4, 4, 6), (4, 4, 6, 3), dtype=dtype)
+    found = calls(text)
+    short = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}[dtype]
+    assert [call.results[0] for call in found] == [
+        f"2x8x8x3x{short}",
+        f"2x4x4x6x{short}",
+        f"4x4x6x3x{short}",
+    ]
+
+
+def test_the_workspace_follows_the_arrays_and_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = (2, 32, 32, 6), (4, 4, 6, 3)
+    (call,) = calls(lowered(transposed(2), *shapes, dtype=jnp.float32))
+    arrays = math.prod(shapes[0]) + 2 * math.prod(shapes[1]) + 2 * 64 * 64 * 3
+    assert call.workspace_bytes >= 4 * arrays
+    for limit in (0, 1000):
+        monkeypatch.setattr(plans, "workspace_limit", lambda limit=limit: limit)
+        (call,) = calls(lowered(transposed(2), *shapes, dtype=jnp.float32))
+        # What brings its start to an aligned address comes on top.
+        assert call.workspace_bytes == limit + handlers._WORKSPACE_ALIGNMENT
+
+
+def test_the_workspace_is_no_result_of_the_program() -> None:
+    text = lowered(transposed(2), (2, 4, 4, 6), (4, 4, 6, 3))
+    signature = next(line for line in text.splitlines() if "@main" in line)
+    assert "ui8" not in signature
+    jaxpr = jax.make_jaxpr(transposed(2))(jnp.ones((2, 4, 4, 6)), jnp.ones((4, 4, 6, 3)))
+    assert "uint8" not in str(jaxpr) and "ui8" not in str(jaxpr)
+
+
+def test_channels_first_is_asked_for_in_every_array() -> None:
+    with routes.force("cudnn_nchw"):
+        text = lowered(
+            gradients(transposed(2)), (2, 16, 16, 3), (2, 8, 8, 6), (4, 4, 6, 3), dtype=jnp.float32
+        )
+    dgrad, fprop, wgrad = calls(text)
+    image, weights = (0, 3, 1, 2), (2, 3, 0, 1)
+    assert dgrad.operand_layouts == fprop.operand_layouts == [image, weights]
+    assert dgrad.result_layouts == fprop.result_layouts == [image, (0,)]
+    assert wgrad.operand_layouts == [image, image]
+    assert wgrad.result_layouts == [weights, (0,)]
+    assert {call.attributes["channels_last"] for call in (dgrad, fprop, wgrad)} == {"false"}
+    assert "stablehlo.transpose" not in text
+
+
+@pytest.mark.parametrize(
+    "dtype, precision, evened",
+    [
+        ("bfloat16", "highest", False),
+        ("float16", None, False),
+        ("float32", None, False),
+        ("float32", "highest", True),
+        ("float64", None, True),
+    ],
+)
+def test_uneven_padding_of_weight_gradients(dtype: str, precision: Any, evened: bool) -> None:
+    """See NOTE [Uneven padding] in handlers.py."""
+
+    def f(x: Any, w: Any) -> Any:
+        return jax_convgrad.conv_fprop(
+            x, w, padding=((2, 0), (1, 3), (-1, 1)), groups=2, precision=precision
+        )
+
+    with jax.enable_x64(True):
+        text = lowered(gradients(f), (1, 4, 5, 9, 4), (1, 4, 4, 6, 5), (4, 2, 2, 2, 2), dtype=dtype)
+    fprop, dgrad, wgrad = sorted(
+        calls(text), key=lambda c: ["fprop", "dgrad", "wgrad"].index(c.target.rpartition("_")[2])
+    )
+    for call in (fprop, dgrad):
+        assert _padding(call) == ([2, 1, 0], [0, 3, 1])
+    assert _padding(wgrad) == (([0, 1, 0], [0, 1, 0]) if evened else ([2, 1, 0], [0, 3, 1]))
+    assert wgrad.results[0].startswith("4x2x2x2x2x")
+
+
+def _padding(call: Call) -> tuple[list[int], list[int]]:
+    low, high = (
+        [int(n) for n in re.findall(r"-?\d+(?=[,\]>])", call.attributes[f"padding_{side}"])]
+        for side in ("low", "high")
+    )
+    return low, high
+
+
+def _route(
+    operator: str, dtype: str, channels: tuple[int, int], window: int = 3, **keywords: Any
+) -> str:
+    """The measured route of a layer with a square image."""
+    rank = keywords.pop("rank", 2)
+    groups = keywords.get("groups", 1)
+    shapes_ = (
+        (2, channels[0], *(9,) * rank),
+        (channels[1], channels[0] // groups, *(window,) * rank),
+    )
+    defaults = {"strides": 1, "padding": "VALID", "dilation": 1, "groups": 1}
+    config = shapes.make_config("test", *shapes_, dimension_numbers=None, **(defaults | keywords))
+    geometry = shapes.ConvGeometry.make("test", config, *shapes_)
+    with routes.force(None):
+        route = routes.choose("cuda", operator, geometry, dtype, dtype)
+    assert route.reason
+    return route.name
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_measured_routes(dtype: str) -> None:
+    half = dtype in ("float16", "bfloat16")
+    operators = ("conv_fprop", "conv_dgrad", "conv_wgrad")
+
+    def of(channels: tuple[int, int], **keywords: Any) -> list[str]:
+        return [_route(operator, dtype, channels, **keywords) for operator in operators]
+
+    assert of((8, 16)) == ["xla"] * 3
+    assert of((8, 16), strides=2) == ["xla", "cudnn", "cudnn"]
+    assert of((8, 16), strides=2, padding=((0, 1), (0, 1))) == ["cudnn"] * 3
+    odd = ["xla", "cudnn", "xla"] if half else ["cudnn"] * 3
+    assert of((3, 16), strides=2, padding=((0, 1), (0, 1))) == odd
+    assert of((3, 16), dilation=2, rank=3) == of((3, 16), rank=3) == ["cudnn"] * 3
+    assert of((3, 16), dilation=2) == ["xla", "cudnn", "cudnn"]
+    assert of((3, 16), dilation=2, rank=1) == ["cudnn", "xla", "cudnn"]
+    assert of((3, 16), dilation=2, strides=2) == ["cudnn"] * 3
+    assert of((8, 16), padding=((-1, 0), (0, 0))) == ["cudnn"] * 3
+    assert of((8, 16), groups=2) == ["xla"] * 3
+    grouped = ["cudnn", "xla" if half else "cudnn", "cudnn"]
+    assert of((8, 16), groups=2, strides=2) == grouped
+    assert of((8, 8), groups=8) == of((8, 8), groups=8, strides=2) == ["xla"] * 3
+    assert of((8, 8), groups=8, strides=2, window=7) == ["xla"] * 3
+    assert of((8, 8), groups=8, strides=2, window=4) == ["cudnn_nchw"] * 3
+    assert of((8, 8), groups=8, window=7) == ["xla", *["xla" if half else "cudnn_nchw"] * 2]
+    for operator in operators:
+        geometry = shapes.ConvGeometry.make(
+            "test",
+            shapes.make_config(
+                "test", (2, 8, 9, 9), (8, 8, 3, 3), strides=2, padding="VALID", dilation=1, groups=1,
+                dimension_numbers=None,
+            ),
+            (2, 8, 9, 9),
+            (8, 8, 3, 3),
+        )  # fmt: skip
+        with routes.force(None):
+            assert routes.choose("cuda", operator, geometry, "bfloat16", "float32").name == "xla"
+
+
+def test_dense_convolutions_with_stride_1_stay_with_xla() -> None:
+    def f(x: Any, w: Any) -> Any:
+        return jax_convgrad.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC)
+
+    with routes.force(None):
+        text = lowered(gradients(f), (2, 8, 8, 3), (2, 8, 8, 6), (3, 3, 6, 3))
+    assert calls(text) == []
+    assert text.count("stablehlo.convolution") == 3
+
+
+def test_arrays_without_elements_reach_no_handler() -> None:
+    text = lowered(gradients(transposed(2)), (0, 8, 8, 3), (0, 4, 4, 6), (4, 4, 6, 3))
+    assert calls(text) == []
+
+
+def test_other_platforms_get_no_workspace() -> None:
+    arguments = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((2, 4, 4, 6), (4, 4, 6, 3))]
+    trace = jax.jit(transposed(2)).trace(*arguments)
+    assert "ui8" not in trace.lower(lowering_platforms=("cpu",)).as_text()
+    assert "jax_convgrad" not in trace.lower(lowering_platforms=("tpu",)).as_text()
+
+
+def test_symbolic_batch() -> None:
+    (batch,) = jax.export.symbolic_shape("b")
+    arguments = [
+        jax.ShapeDtypeStruct((batch, 4, 4, 6), jnp.float32),
+        jax.ShapeDtypeStruct((4, 4, 6, 3), jnp.float32),
+    ]
+    checks = [jax.export.DisabledSafetyCheck.custom_call("jax_convgrad_conv_dgrad")]
+    exported = jax.export.export(
+        jax.jit(transposed(2)), platforms=["cuda"], disabled_checks=checks
+    )(*arguments)
+    assert "jax_convgrad_conv_dgrad" in str(exported.mlir_module())
+    assert exported.out_avals[0].shape == (batch, 8, 8, 3)
+
+
+# The module.
+
+
+@pytest.fixture
+def module() -> Any:
+    if not BUILT:
+        if os.environ.get("JAX_CONVGRAD_REQUIRE_CUDA") == "1":
+            pytest.fail("JAX_CONVGRAD_REQUIRE_CUDA=1, but jax_convgrad._cuda is not built")
+        pytest.skip("jax_convgrad._cuda is not built")
+    return registry.cuda_module()
+
+
+def test_the_module_leaves_no_cuda_symbol_undefined(module: Any) -> None:
+    if shutil.which("nm") is None:
+        pytest.skip("no nm")
+    output = subprocess.run(
+        ["nm", "-D", "--undefined-only", module.__file__],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    symbols = [line.split()[-1] for line in output.splitlines()]
+    assert symbols
+    assert [s for s in symbols if re.match(r"cudnn|cu[A-Z]|cuda|nvrtc|__cuda", s)] == []
+    exported = subprocess.run(
+        ["nm", "-D", "--defined-only", module.__file__], check=True, capture_output=True, text=True
+    ).stdout
+    assert [line.split()[-1] for line in exported.splitlines()] == ["PyInit__cuda"]
+
+
+def test_the_module_is_there_without_a_gpu(module: Any) -> None:
+    entry = jax_convgrad.info()["handlers"]["cuda"]
+    assert entry["available"], entry["reason"]
+    assert entry["targets"] == sorted(registry.CONV_TARGETS.values())
+    assert set(entry["versions"]) == {"cuda runtime", "cudnn"}
+    assert jax_convgrad.has_cuda()
+    assert module.workspace_alignment == handlers._WORKSPACE_ALIGNMENT
+
+
+def test_settings_reach_the_module(module: Any) -> None:
+    try:
+        jax_convgrad.set_algorithm_search("exhaustive")
+        jax_convgrad.set_workspace_limit(2**40)
+        jax_convgrad.set_deterministic(True)
+        assert module.search_mode() == "exhaustive"
+        assert plans.workspace_limit() == module.workspace_limit() == 2**40
+        assert module.deterministic()
+    finally:
+        jax_convgrad.set_algorithm_search("default")
+        jax_convgrad.set_workspace_limit(None)
+        jax_convgrad.set_deterministic(False)
+    assert module.search_mode() == "default"
+    assert plans.workspace_limit() is None
+
+
+def test_loaded_choices_are_kept_for_the_next_file(module: Any, tmp_path: Any) -> None:
+    plans.clear()
+    module.remember_choices([("a problem", "eng1_k2=3"), ("another", "eng2")])
+    try:
+        assert plans.save(tmp_path / "plans.json") == 2
+        plans.clear()
+        assert plans.save(tmp_path / "none.json") == 0
+        assert plans.load(tmp_path / "plans.json") == 2
+        assert sorted(module.remembered_choices()) == [
+            ("a problem", "eng1_k2=3"),
+            ("another", "eng2"),
+        ]
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["none.json", "plans.json"]
+    finally:
+        plans.clear()
+
+
+# Bad arguments and a missing module.
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: jax_convgrad.set_algorithm_search("fast"), ValueError, "default, heuristic"),
+        (lambda: jax_convgrad.set_workspace_limit(-1), ValueError, "at least 0"),
+        (lambda: jax_convgrad.set_workspace_limit(1.5), TypeError, "int or None"),
+        (lambda: jax_convgrad.set_workspace_limit(True), TypeError, "int or None"),
+        (lambda: jax_convgrad.set_deterministic(1), TypeError, "True or False"),
+    ],
+)
+def test_bad_settings(call: Callable[[], None], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        call()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "[]", "{}", '{"format": "other", "choices": []}',
+        '{"format": "jax_convgrad plans 1", "choices": [{"problem": 1, "engine": "e"}]}',
+        '{"format": "jax_convgrad plans 1", "choices": [{"engine": "e"}]}',
+    ],
+)  # fmt: skip
+def test_bad_plan_files(content: str, tmp_path: Any) -> None:
+    (tmp_path / "plans.json").write_text(content)
+    with pytest.raises(ValueError, match=r"plans.json.* holds no plans"):
+        plans.load(tmp_path / "plans.json")
+
+
+def test_a_missing_module_warns_once_and_runs_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.delenv("JAX_CONVGRAD_REQUIRE_CUDA", raising=False)
+    missing = registry.Handlers(reason="ImportError: its own words", broken=True)
+    load = registry._load
+    monkeypatch.setattr(
+        registry, "_load", lambda platform: missing if platform == "cuda" else load(platform)
+    )
+    monkeypatch.setattr(registry, "_warned", set())
+    with pytest.warns(registry.MissingHandlersWarning, match="its own words") as caught:
+        text = lowered(gradients(transposed(2)), (2, 8, 8, 3), (2, 4, 4, 6), (4, 4, 6, 3))
+    assert len(caught) == 1
+    assert calls(text) == []
+    assert text.count("stablehlo.convolution") == 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not jax_convgrad.has_cuda()
+        assert jax_convgrad.info()["handlers"]["cuda"]["reason"] == "ImportError: its own words"
+        lowered(transposed(2), (2, 4, 4, 6), (4, 4, 6, 3))
+    monkeypatch.setenv("JAX_CONVGRAD_REQUIRE_CUDA", "1")
+    with pytest.raises(RuntimeError, match="its own words"):
+        lowered(transposed(2), (2, 5, 4, 6), (4, 4, 6, 3))
+
+
+def _workspace(
+    x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], dtype: Any, fast: bool = True
+) -> int:
+    config = shapes.make_config(
+        "test", x, w, strides=1, padding="VALID", dilation=1, groups=x[1] // w[1],
+        dimension_numbers=None,
+    )  # fmt: skip
+    arrays = {role: (shape, dtype) for role, shape in (("x", x), ("w", w), ("y", y))}
+    return handlers._workspace_size(config, arrays, fast) - handlers._WORKSPACE_ALIGNMENT
+
+
+def test_the_workspace_rule() -> None:
+    """Copies of all arrays, channels filled up, the weights' sums in float32, or less if dense."""
+    mega = 2**20
+    small = (2, 8, 4), (16, 8, 3), (2, 16, 2)
+    # A weight gradient summed in parts keeps them in float32, whatever its own dtype.
+    assert _workspace(*small, jnp.bfloat16) == mega + 2 * (64 + 64) + 4 * 2 * 384
+    assert _workspace(*small, jnp.float32) == mega + 4 * (64 + 64) + 4 * 2 * 384
+    assert _workspace(*small, np.float64) == mega + 8 * (64 + 64 + 2 * 384)
+    odd = (2, 3, 4), (5, 3, 3), (2, 5, 2)
+    assert _workspace(*odd, jnp.float16) == mega + 2 * (64 + 32) + 4 * 2 * 192
+    assert _workspace(*odd, jnp.float32) == mega + 4 * (24 + 20) + 4 * 2 * 45
+    large = (64, 8, mega), (8, 8, 1), (64, 8, mega)
+    dense = 32 * mega + 4 * 2 * 64
+    copies = mega + 2 * 512 * mega * 2
+    assert _workspace(*large, jnp.bfloat16) == _workspace(*large, jnp.float32) == dense
+    assert _workspace(*large, jnp.bfloat16, fast=False) == copies + 4 * 2 * 64
+    assert _workspace(*large, np.float64) > copies
+    grouped = (64, 8, mega), (8, 1, 1), (64, 8, mega)
+    assert _workspace(*grouped, jnp.bfloat16) == copies + 4 * 2 * 8
