@@ -8,10 +8,10 @@ NOTE [No negative low padding]. XLA:CPU of jaxlib 0.10 gives wrong float32 numbe
 with a negative padding at the low side and a positive one at the high side. The low side is therefore
 cropped here: from x before a convolution, from the result after one whose input is dilated.
 
-NOTE [No grouped float64 base dilation]. XLA:CPU aborts the process (jaxlib 0.10 to 0.12, a failed check in
-its algebraic simplifier) while compiling some float64 convolutions with feature groups and a dilated
-input: zeros((2, 6, 2, 6)) with zeros((6, 3, 3, 2)), 2 groups, lhs_dilation (3, 2), padding ((1, 2), (0, 0)).
-The zeros of such an input are inserted by hand.
+NOTE [What XLA takes for a group]. XLA's algebraic simplifier, when it swaps the operands of a convolution
+with more taps than inputs, takes an axis with 2 taps, base dilation 2 and no padding for one that encodes
+groups, and a failed check aborts the process (jaxlib 0.10 to 0.12, any dtype, lax's own gradients too). The
+zeros of such an axis are inserted by hand.
 """
 
 from __future__ import annotations
@@ -70,9 +70,13 @@ def conv_dgrad(
     # The result starts with what the crop, see NOTE [No negative low padding], takes away again.
     crop = tuple((min(low, 0), 0) for low, _ in padding)
     padding = [(max(low, 0), high) for low, high in padding]
-    strides = config.strides
-    if config.groups > 1 and dy.dtype == np.float64:  # NOTE [No grouped float64 base dilation]
-        dy, strides = insert_zeros(dy, strides, y_spec), (1,) * config.spatial_rank
+    strides = list(config.strides)
+    for axis, pair in enumerate(padding):  # NOTE [What XLA takes for a group]
+        like_groups = strides[axis] == w.shape[w_spec[2 + axis]] == 2 and config.dilation[axis] == 1
+        if like_groups and pair == (0, 0):
+            strides[axis] = 1
+    by_hand = tuple(s // t for s, t in zip(config.strides, strides, strict=True))
+    dy = insert_zeros(dy, by_hand, y_spec) if max(by_hand) > 1 else dy
     dx = lax.conv_general_dilated(
         dy,
         lax.rev(w, w_spec[2:]),

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import (
+    ABORTING_CASES,
     CONV_CASES,
     FLOATS,
     PLAIN_CASES,
@@ -58,7 +59,7 @@ def cast(dtype: str, *arrays: Any) -> tuple[jax.Array, ...]:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("case", PLAIN_CASES, ids=ids)
+@pytest.mark.parametrize("case", PLAIN_CASES + ABORTING_CASES, ids=ids)
 def test_operators_are_exact(case: Case, dtype: str, rng: np.random.Generator):
     check_operators(case, dtype, dtype, rng)
 
@@ -139,7 +140,7 @@ def with_dtypes(cases: list[Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("case", "dtype"), rows)
 
 
-@with_dtypes(CONV_CASES)
+@with_dtypes(CONV_CASES + ABORTING_CASES)
 def test_conv_general_dilated_is_exact(case: Case, dtype: str, rng: np.random.Generator):
     operands, dy, expected = conv_problem(case, dtype, rng)
     layer = lambda x, w, bias: conv_general_dilated(x, w, **case.lax_keywords, bias=bias)  # noqa: E731
