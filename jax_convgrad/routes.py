@@ -119,6 +119,11 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
         return Route("xla", f"cuDNN from {dtype} to {result_dtype} is not measured")
     half = dtype in ("float16", "bfloat16")
     strided = any(s > 1 for s in config.strides)
+    depthwise = geometry.in_channels == geometry.out_channels == config.groups > 1
+    if geometry.spatial_rank == 3 and depthwise and not strided:
+        return Route(
+            "xla", "conv3d_dw bf16: 522 against 188 forward, 1570 against 498 for all gradients"
+        )
     if geometry.spatial_rank == 3:
         return Route(
             "cudnn",
@@ -129,7 +134,7 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
         return _cuda_dilated(operator, geometry, strided)
     if any(low < 0 or high < 0 for low, high in config.padding):
         return Route("cudnn", "XLA computes cropped weight gradients with a window as large as dy")
-    if config.groups > 1 and geometry.in_channels == geometry.out_channels == config.groups:
+    if depthwise:
         return _cuda_depthwise(operator, geometry, strided, half)
     if config.groups > 1:
         if not strided:
