@@ -1,4 +1,4 @@
-"""Fast backward passes of convolution and transposed convolution for JAX."""
+"""Fast backward passes of convolution, transposed convolution and resize for JAX."""
 
 from jax_convgrad import onednn, onnx, plans
 from jax_convgrad.conv import (
@@ -10,6 +10,7 @@ from jax_convgrad.conv import (
 )
 from jax_convgrad.plans import set_algorithm_search, set_deterministic, set_workspace_limit
 from jax_convgrad.registry import has_cuda, info
+from jax_convgrad.resize import resample, resample_transpose, resize, scale_and_translate
 
 __all__ = [
     "conv_dgrad",
@@ -22,6 +23,10 @@ __all__ = [
     "onednn",
     "onnx",
     "plans",
+    "resample",
+    "resample_transpose",
+    "resize",
+    "scale_and_translate",
     "set_algorithm_search",
     "set_deterministic",
     "set_workspace_limit",

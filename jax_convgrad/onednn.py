@@ -1,4 +1,4 @@
-"""The convolution operations of oneDNN Graph, on JAX arrays.
+"""The convolution and interpolation operations of oneDNN Graph, on JAX arrays.
 
 Arguments are the operations' inputs and attributes under oneDNN's names. ``data_format`` is "NXC"
 or "NCX". ``weights_format`` is "XIO", "OIX", "XOI" or "IOX" in every function, and each letter
@@ -22,6 +22,8 @@ functions follow the source:
 
 One thing goes beyond the source: ``output_padding`` is an argument of the transposed backward
 operations too. The schemas have none, so that oneDNN itself refuses what its documentation lists.
+
+The interpolations are in `jax_convgrad.onednn_interpolate`.
 """
 
 from __future__ import annotations
@@ -35,7 +37,19 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jax_convgrad import _foreign, shapes
+from jax_convgrad.onednn_interpolate import interpolate, interpolate_backward
 from jax_convgrad.shapes import ConvConfig, Pairs, Shape
+
+__all__ = [
+    "conv_transpose",
+    "conv_transpose_backward_data",
+    "conv_transpose_backward_weights",
+    "convolution",
+    "convolution_backward_data",
+    "convolution_backward_weights",
+    "interpolate",
+    "interpolate_backward",
+]
 
 _AUTO_PADS = ("NONE", "SAME_UPPER", "SAME_LOWER", "VALID")
 _DATA_FORMATS = ("NXC", "NCX")

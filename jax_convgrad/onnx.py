@@ -1,4 +1,4 @@
-"""ONNX's Conv and ConvTranspose, and their gradients, on JAX arrays.
+"""ONNX's Conv, ConvTranspose and Resize, and their gradients, on JAX arrays.
 
 Arguments are the operators' inputs and attributes as ONNX defines them: activations are N x C x
 space, weights of Conv are M x C/group x kernel and those of ConvTranspose C x M/group x kernel.
@@ -14,6 +14,8 @@ Where ONNX leaves a case open:
   than the stride or the dilation, which is what ``output_padding`` is limited to.
 - An odd total is split as the equations of ConvTranspose say: SAME_UPPER has the larger half at the
   end, everything else, NOTSET included, at the beginning.
+
+Resize is in `jax_convgrad.onnx_resize`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jax_convgrad import _foreign, shapes
+from jax_convgrad.onnx_resize import resize, resize_grad
 from jax_convgrad.shapes import ConvConfig, Shape
+
+__all__ = ["conv", "conv_grad", "conv_transpose", "conv_transpose_grad", "resize", "resize_grad"]
 
 _AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 

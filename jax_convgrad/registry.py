@@ -25,8 +25,11 @@ from typing import Any
 
 import jax
 
+from jax_convgrad.shapes import FLOAT_DTYPES
+
 PACKAGE = "jax_convgrad"
 CONV_TARGETS = {name: f"jax_convgrad_{name}" for name in ("conv_fprop", "conv_dgrad", "conv_wgrad")}
+RESAMPLE_TARGET = "jax_convgrad_resample"
 
 _DISTRIBUTION = "jax-convgrad"
 _ONEDNN_DISTRIBUTION = "onednn-cpu-gomp"
@@ -47,7 +50,9 @@ class Handlers:
     broken: bool = False  # this machine should have them
 
     def serve(self, target: str, dtype: Any) -> bool:
-        return target in self.targets and str(dtype) in self.dtypes
+        # ``dtypes`` are those of the convolution library; the resample kernels are the package's own.
+        dtypes = FLOAT_DTYPES if target == RESAMPLE_TARGET else self.dtypes
+        return target in self.targets and str(dtype) in dtypes
 
 
 class MissingHandlersWarning(UserWarning):

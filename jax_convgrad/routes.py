@@ -3,6 +3,7 @@
 Routes: "onednn" and "cudnn" (the handlers on CPU and CUDA), "cudnn_nchw" (the CUDA handlers with all
 arrays channels-first), "xla" (the plain lax op, where XLA is at its best and can fuse) and "swap" (pure
 JAX in its role-swapped form, which is also where a problem goes that no handler of its platform serves).
+A resample goes to "native", the platform's own kernel, or to "xla", the forms in `resample_reference`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from jax_convgrad.shapes import ConvGeometry
 CHANNELS_FIRST = "cudnn_nchw"
 _PLATFORMS = {"onednn": "cpu", "cudnn": "cuda", CHANNELS_FIRST: "cuda"}
 HANDLER_ROUTES = frozenset(_PLATFORMS)
+NATIVE = "native"
 
 _forced: str | None = None
 
@@ -40,13 +42,28 @@ def choose(
     if _forced in _PLATFORMS:
         if _PLATFORMS[_forced] == platform and result_dtype == dtype:
             return Route(_forced, "forced")
-    elif _forced is not None:
+    elif _forced not in (None, NATIVE):
         return Route(_forced, "forced")
     if platform == "cpu":
         return _cpu(operator, geometry, str(dtype), str(result_dtype))
     if platform == "cuda":
         return _cuda(operator, geometry, str(dtype), str(result_dtype))
     return fallback(platform)
+
+
+def choose_resample(platform: str | None, dtype: Any) -> Route:
+    """The route of a resample on one platform, None as in `choose`.
+
+    Forcing a convolution handlers' route forces the kernels of its platform, "swap" is "xla".
+    """
+    if _forced is not None and _forced != NATIVE and _forced not in _PLATFORMS:
+        return Route("xla", "forced")
+    if platform not in ("cpu", "cuda"):
+        return Route("xla", "no kernel for this platform")
+    if _forced is not None:
+        own = _forced == NATIVE or _PLATFORMS[_forced] == platform
+        return Route(NATIVE if own else "xla", "forced")
+    return Route(NATIVE, "one pass over memory for all axes")
 
 
 @contextlib.contextmanager
