@@ -8,6 +8,10 @@ the host while tracing; nothing here touches a device.
 NOTE [Exact coordinates]. Where the coordinate of an output is a ratio of integers, it is computed from
 integers with one division at the end, so it is the float64 nearest to the true one and a tie of
 `nearest` is a tie.
+
+NOTE [jax.image's nearest]. jax.image.resize computes floor((i + 0.5) * n / m) in float32, which XLA turns
+into a product with the rounded n * (1 / m). At 2 to 40 per cent of all size pairs, more with larger
+sizes, an index or two come out one off; "jax" has the same ones. The other modes are exact.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ class Rule:
       method: one of METHODS.
       antialias: stretch the filter when downsampling.
       coordinate_mode: one of COORDINATE_MODES: where in the input an output element lies.
-      nearest_mode: one of NEAREST_MODES. "jax" is floor((i + 0.5) * n / m) in float32, as in jax.image.
+      nearest_mode: one of NEAREST_MODES. "jax" is jax.image's, see NOTE [jax.image's nearest].
       cubic_coeff_a: the cubic filter's coefficient.
       exclude_outside: leave out what the filter reads outside the input and divide by the sum of the
         rest; otherwise the edge elements are repeated.
@@ -224,9 +228,10 @@ def _ratio(numerator: np.ndarray, denominator: int) -> np.ndarray:
 def _nearest(n: int, m: int, x: np.ndarray, rule: Rule) -> np.ndarray:
     mode = rule.nearest_mode
     if mode == "jax":
-        one = np.float32
-        centre = np.arange(m, dtype=one) + one(0.5)
-        return np.floor(centre * one(n) / one(m)).astype(np.int64)
+        # NOTE [jax.image's nearest].
+        ratio = np.float32(n) * (np.float32(1) / np.float32(m))
+        centre = np.arange(m, dtype=np.float32) + np.float32(0.5)
+        return np.floor(centre * ratio).astype(np.int64)
     x = np.clip(x, -1.0, float(n))
     if mode == "round_prefer_floor":
         return np.ceil(x - 0.5).astype(np.int64)
@@ -324,5 +329,5 @@ def _from_entries(
         raise ValueError(f"a band of {m} rows with {taps} weights each is too large")
     start = np.minimum(low, n - taps)
     places = rows * taps + (columns - start[rows])
-    weights = np.bincount(places, values, m * taps).reshape(m, taps)
+    weights = np.bincount(places, values.astype(np.float64), m * taps).reshape(m, taps)
     return Band(start.astype(np.int32), weights, n)

@@ -74,8 +74,8 @@ def resize(
       coordinate_mode: "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
         "asymmetric" or "tf_crop_and_resize", as ONNX defines them. The areas know half_pixel only.
       nearest_mode: "round_prefer_floor", "round_prefer_ceil", "floor" or "ceil" of the coordinate, or
-        "jax", jax.image's own arithmetic in float32. None is "jax" for half_pixel and
-        "round_prefer_ceil" otherwise.
+        "jax", which rounds up but in jax.image's own float32 arithmetic, an index off now and then.
+        None is "jax" for half_pixel and "round_prefer_ceil" otherwise.
       cubic_coeff_a: the cubic filter's coefficient. None is -0.5, or -0.75 for "cubic-pytorch" without
         antialiasing.
       exclude_outside: what the filter reads outside the image is left out and the other weights divided
