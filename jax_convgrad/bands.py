@@ -9,9 +9,9 @@ NOTE [Exact coordinates]. Where the coordinate of an output is a ratio of intege
 integers with one division at the end, so it is the float64 nearest to the true one and a tie of
 `nearest` is a tie.
 
-NOTE [jax.image's nearest]. jax.image.resize computes floor((i + 0.5) * n / m) in float32, which XLA turns
-into a product with the rounded n * (1 / m). At 2 to 40 per cent of all size pairs, more with larger
-sizes, an index or two come out one off; "jax" has the same ones. The other modes are exact.
+NOTE [jax.image's nearest]. jax.image.resize takes element floor((i + 0.5) * n / m), computed in float32.
+XLA rewrites that product, differently from version to version, so that at exact integers, and near
+them for large sizes, an index can come out one too small. Here it is exact.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COORDINATE_MODES = (
     "asymmetric",
     "tf_crop_and_resize",
 )
-NEAREST_MODES = ("jax", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 BEYOND = ("extend", "zero", "reach")
 
 _MOST_WEIGHTS = 2**30
@@ -49,7 +49,7 @@ class Rule:
       method: one of METHODS.
       antialias: stretch the filter when downsampling.
       coordinate_mode: one of COORDINATE_MODES: where in the input an output element lies.
-      nearest_mode: one of NEAREST_MODES. "jax" is jax.image's, see NOTE [jax.image's nearest].
+      nearest_mode: one of NEAREST_MODES. jax.image's is round_prefer_ceil, see NOTE [jax.image's nearest].
       cubic_coeff_a: the cubic filter's coefficient.
       exclude_outside: leave out what the filter reads outside the input and divide by the sum of the
         rest; otherwise the edge elements are repeated.
@@ -169,7 +169,7 @@ def make_band(n: int, m: int, rule: Rule) -> Band:
     if rule.coordinate_mode == "tf_crop_and_resize":
         outside = (x < 0) | (x > n - 1)
     if rule.method == "nearest":
-        index = np.clip(_nearest(n, m, x, rule), 0, n - 1)
+        index = np.clip(_nearest(n, x, rule), 0, n - 1)
         band = Band(index.astype(np.int32), np.ones((m, 1)), n)
     else:
         band = _filtered(n, m, x, rule)
@@ -225,13 +225,8 @@ def _ratio(numerator: np.ndarray, denominator: int) -> np.ndarray:
     return numerator / np.float64(denominator)
 
 
-def _nearest(n: int, m: int, x: np.ndarray, rule: Rule) -> np.ndarray:
+def _nearest(n: int, x: np.ndarray, rule: Rule) -> np.ndarray:
     mode = rule.nearest_mode
-    if mode == "jax":
-        # NOTE [jax.image's nearest].
-        ratio = np.float32(n) * (np.float32(1) / np.float32(m))
-        centre = np.arange(m, dtype=np.float32) + np.float32(0.5)
-        return np.floor(centre * ratio).astype(np.int64)
     x = np.clip(x, -1.0, float(n))
     if mode == "round_prefer_floor":
         return np.ceil(x - 0.5).astype(np.int64)
@@ -329,5 +324,5 @@ def _from_entries(
         raise ValueError(f"a band of {m} rows with {taps} weights each is too large")
     start = np.minimum(low, n - taps)
     places = rows * taps + (columns - start[rows])
-    weights = np.bincount(places, values.astype(np.float64), m * taps).reshape(m, taps)
+    weights = np.bincount(places, values, m * taps).astype(np.float64).reshape(m, taps)
     return Band(start.astype(np.int32), weights, n)

@@ -49,7 +49,7 @@ def resize(
     precision: Any = lax.Precision.HIGHEST,
     *,
     coordinate_mode: str = "half_pixel",
-    nearest_mode: str | None = None,
+    nearest_mode: str = "round_prefer_ceil",
     cubic_coeff_a: float | None = None,
     exclude_outside: bool | None = None,
     scale: Sequence[float | None] | None = None,
@@ -73,9 +73,8 @@ def resize(
       precision: taken for compatibility; no product is rounded to less than float32.
       coordinate_mode: "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
         "asymmetric" or "tf_crop_and_resize", as ONNX defines them. The areas know half_pixel only.
-      nearest_mode: "round_prefer_floor", "round_prefer_ceil", "floor" or "ceil" of the coordinate, or
-        "jax", which rounds up but in jax.image's own float32 arithmetic, an index off now and then.
-        None is "jax" for half_pixel and "round_prefer_ceil" otherwise.
+      nearest_mode: "round_prefer_floor", "round_prefer_ceil", "floor" or "ceil" of the coordinate. jax.image
+        rounds up at halves, in float32; here that is exact.
       cubic_coeff_a: the cubic filter's coefficient. None is -0.5, or -0.75 for "cubic-pytorch" without
         antialiasing.
       exclude_outside: what the filter reads outside the image is left out and the other weights divided
@@ -169,7 +168,7 @@ def scale_and_translate(
     """
     name = "scale_and_translate"
     image = jnp.asarray(image)
-    options = Options.make(name, method, antialias, "half_pixel", None, cubic_coeff_a, None)
+    options = Options.make(name, method, antialias, "half_pixel", "ceil", cubic_coeff_a, None)
     if options.method in ("nearest", "area-pytorch"):
         raise ValueError(f"{name}: method={options.method!r} takes no scale and translation")
     shape = _full_shape(name, shape, "image", image.shape)
@@ -218,7 +217,7 @@ def resample(
     method: Any = "linear",
     antialias: bool = True,
     coordinate_mode: str = "half_pixel",
-    nearest_mode: str | None = None,
+    nearest_mode: str = "round_prefer_ceil",
     cubic_coeff_a: float | None = None,
     exclude_outside: bool | None = None,
     scale: Sequence[float | None] | None = None,
@@ -264,7 +263,7 @@ def resample_transpose(
     method: Any = "linear",
     antialias: bool = True,
     coordinate_mode: str = "half_pixel",
-    nearest_mode: str | None = None,
+    nearest_mode: str = "round_prefer_ceil",
     cubic_coeff_a: float | None = None,
     exclude_outside: bool | None = None,
     scale: Sequence[float | None] | None = None,
@@ -321,7 +320,7 @@ class Options:
         method: Any,
         antialias: Any,
         coordinate_mode: str,
-        nearest_mode: str | None,
+        nearest_mode: str,
         cubic_coeff_a: float | None,
         exclude_outside: bool | None,
         coordinate_name: str = "coordinate_mode",
@@ -334,15 +333,10 @@ class Options:
                 f"{function}: {coordinate_name} must be one of {', '.join(modes)}, got "
                 f"{coordinate_mode!r}"
             )
-        if nearest_mode is not None and nearest_mode not in bands.NEAREST_MODES:
+        if nearest_mode not in bands.NEAREST_MODES:
             raise ValueError(
                 f"{function}: nearest_mode must be one of {', '.join(bands.NEAREST_MODES)}, got "
                 f"{nearest_mode!r}"
-            )
-        if nearest_mode == "jax" and coordinate_mode != "half_pixel":
-            raise ValueError(
-                f"{function}: nearest_mode='jax' means coordinate_mode='half_pixel', got "
-                f"{coordinate_mode!r}"
             )
         if method.startswith("area") and coordinate_mode != "half_pixel":
             raise ValueError(
@@ -360,7 +354,7 @@ class Options:
             "cubic" if method == "cubic-pytorch" else method,
             antialias,
             coordinate_mode,
-            nearest_mode or ("jax" if coordinate_mode == "half_pixel" else "round_prefer_ceil"),
+            nearest_mode,
             coefficient,
             not clamped if exclude_outside is None else bool(exclude_outside),
         )
@@ -406,8 +400,6 @@ class Options:
                 steps.append((axis, _empty(n)))
                 continue
             rule = dataclasses.replace(self.rule, scale=factor, roi=region)
-            if factor is not None and rule.nearest_mode == "jax":
-                rule = dataclasses.replace(rule, nearest_mode="round_prefer_ceil")
             _append(steps, axis, bands.make_band(n, m, rule))
         return steps
 

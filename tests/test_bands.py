@@ -132,7 +132,6 @@ def test_random_sizes(seed: int, rng: np.random.Generator):
         ("round_prefer_ceil", [1, 3]),
         ("floor", [0, 2]),
         ("ceil", [1, 3]),
-        ("jax", [1, 3]),
     ],
 )
 def test_ties_of_nearest(mode: str, index: list[int]):
@@ -148,13 +147,17 @@ def test_ties_of_nearest_are_exact_at_every_ratio():
             np.testing.assert_array_equal(make_band(n, m, rule).dense(), dense, f"{n} {m} {mode}")
 
 
-def test_jax_nearest_is_that_of_jax_image(rng: np.random.Generator):
-    rule = Rule("nearest", nearest_mode="jax")
+def test_nearest_is_that_of_jax_image_but_for_its_rounding(rng: np.random.Generator):
+    """jax.image's three float32 roundings can only matter within 4 of them from an integer."""
     pairs = [*itertools.product(range(1, 16), range(1, 16)), (4097, 3001), (8191, 16381)]
-    pairs += [tuple(map(int, rng.integers(16, 1500, 2))) for _ in range(100)]
+    pairs += [tuple(map(int, rng.integers(16, 1500, 2))) for _ in range(50)]
     for n, m in pairs:
-        index = jax.image.resize(np.arange(n), (m,), "nearest")
-        np.testing.assert_array_equal(make_band(n, m, rule).start, index, f"{n} to {m}")
+        index = make_band(n, m, Rule("nearest")).start
+        theirs = np.asarray(jax.image.resize(np.arange(n), (m,), "nearest"))
+        true = (np.arange(m) + 0.5) * n / m
+        safe = np.abs(true - np.round(true)) > 4 * 2.0**-24 * true
+        np.testing.assert_array_equal(index[safe], theirs[safe], f"{n} to {m}")
+        assert np.abs(index - theirs).max() <= 1
 
 
 @pytest.mark.parametrize("method", FILTERS)
