@@ -172,7 +172,8 @@ def _size(function: str, size: Any, sizes: Any) -> int:
 
 def _scaled(function: str, n: int, scale: Any, scales: Any) -> int:
     try:
-        factor = np.float32(scale)  # the attribute's type
+        with np.errstate(over="ignore"):  # infinite is checked for
+            factor = np.float32(scale)  # the attribute's type
     except (TypeError, ValueError):
         raise TypeError(f"{function}: scales must be numbers, got {scales!r}") from None
     if not (math.isfinite(factor) and factor > 0):

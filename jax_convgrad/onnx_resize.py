@@ -237,7 +237,8 @@ def _problem(
                 f"with scales={scales}"
             )
         for axis, scale in zip(chosen, scales, strict=True):
-            factor = np.float32(_finite(function, "scales", scale))
+            with np.errstate(over="ignore"):  # infinite is checked for
+                factor = np.float32(_finite(function, "scales", scale))
             if not (0 < factor and math.isfinite(factor)):
                 raise ValueError(f"{function}: scales must be positive and finite, got {scales}")
             shape[axis] = int(np.floor(np.float32(x_shape[axis]) * factor))

@@ -422,8 +422,7 @@ def apply(
         for axis, band in steps:
             x = jnp.take(x, band.start, axis, mode="clip")
     else:
-        x = x.astype(jnp.promote_types(dtype, jnp.result_type(float)))
-        x = _apply_float(x, steps)
+        x = _apply_float(x.astype(_inexact(dtype)), steps)
     return _extrapolate(x, steps, extrapolation_value)
 
 
@@ -457,7 +456,7 @@ def _apply_traced(
 ) -> Array:
     floating = jnp.result_type(scale, translation)
     if not jnp.issubdtype(floating, jnp.inexact):
-        floating = jnp.promote_types(floating, jnp.result_type(float))
+        floating = _inexact(floating)
     weights = filters.weight_matrix(
         n,
         m,
@@ -469,7 +468,7 @@ def _apply_traced(
         reach=None if rule.exclude_outside else filters.RADIUS[rule.method],
     )
     if not jnp.issubdtype(image.dtype, jnp.inexact):
-        image = image.astype(jnp.promote_types(image.dtype, jnp.result_type(float)))
+        image = image.astype(_inexact(image.dtype))
     wide = jnp.promote_types(image.dtype, jnp.float32)
     operand, result = list(range(image.ndim)), list(range(image.ndim))
     result[axis] = image.ndim
@@ -482,6 +481,11 @@ def _apply_traced(
         precision=lax.Precision.HIGHEST,
     )
     return product.astype(image.dtype)
+
+
+def _inexact(dtype: Any) -> Any:
+    """The floating-point dtype that JAX's functions promote an integer one to."""
+    return jax.eval_shape(jnp.sqrt, jax.ShapeDtypeStruct((), dtype)).dtype
 
 
 def _append(steps: Steps, axis: int, band: Band) -> None:
