@@ -34,7 +34,6 @@ import jax
 
 from jax_convgrad.bench.forms import Hold, Inputs, Runner
 
-
 MAX_HOLDS = 8
 
 
