@@ -89,7 +89,8 @@ def _gather(x: Array, band: Band, axis: int) -> Array:
 
 def _slices(x: Array, band: Band, axis: int) -> Array:
     phases = _phases(band)
-    assert phases is not None
+    if phases is None:
+        raise ValueError(f"{band} has no simple ratio of sizes")
     outputs, inputs, first, weights = phases
     blocks = band.out_size // outputs
     low = max(0, -first)

@@ -82,14 +82,12 @@ def test_published_layers_parse_and_differ(which: str) -> None:
     cases = published(which)
     assert len(cases) >= 10
     assert len({case.label for case in cases}) == len(cases)
-    assert {case.kind for case in cases} == {"conv", "convt"}
+    assert {case.kind for case in cases} == {"conv", "convt", "resize"}
     assert {case.ndim for case in cases} == {1, 2, 3}
 
 
 def test_every_published_layer_is_in_a_set() -> None:
-    cases, skipped = load_cases(PUBLISHED)
-    assert not skipped
-    assert {case.label for case in cases} == {
+    assert {case.label for case in load_cases(PUBLISHED)} == {
         case.label for which in ("cpu", "gpu") for case in published(which)
     }
 
@@ -105,19 +103,10 @@ def test_a_case_survives_the_way_through_json() -> None:
         )
 
 
-def test_resize_is_listed_as_skipped(tmp_path: Path) -> None:
-    path = tmp_path / "cases.json"
-    resize = {"name": "up", "kind": "resize", "n": 1, "c": 3, "sp": [4, 4], "out": [8, 8]}
-    path.write_text(json.dumps([entry(), {**resize, "method": "linear", "dt": "f32"}]))
-    cases, skipped = load_cases(path)
-    assert [case.name for case in cases] == ["t"]
-    assert skipped == ["resize up f32: resize is not in this version"]
-
-
 @pytest.mark.parametrize(
     ("broken", "text"),
     [
-        (entry(kind="pool"), "kind must be conv or convt, got 'pool'"),
+        (entry(kind="pool"), "kind must be conv, convt or resize, got 'pool'"),
         ({"name": "t", "kind": "conv"}, "missing n, cin, sp, cout, k, dt"),
         (entry(pad=1), "unknown pad"),
         (entry(dt="int8"), "dt must be one of f32, bf16, f16, f64, got 'int8'"),
@@ -590,8 +579,7 @@ def test_a_figure_is_judged_by_its_median() -> None:
 @pytest.fixture
 def case_file(tmp_path: Path) -> Path:
     path = tmp_path / "cases.json"
-    resize = {"name": "up", "kind": "resize", "dt": "f32"}
-    path.write_text(json.dumps([entry(kind="convt", s=2), entry(name="other", p=1), resize]))
+    path.write_text(json.dumps([entry(kind="convt", s=2), entry(name="other", p=1)]))
     return path
 
 
@@ -601,13 +589,12 @@ def test_bench_writes_table_json_markdown_and_chart(
     pytest.importorskip("matplotlib")
     names = {"json": "b.json", "markdown": "b.md", "plot": "b.png"}
     out = {option: tmp_path / "out" / name for option, name in names.items()}
-    arguments = ["bench", "--cases", str(case_file), "--rounds", "3", "--only", "convt|up"]
+    arguments = ["bench", "--cases", str(case_file), "--rounds", "3", "--only", "convt"]
     for option, path in out.items():
         arguments += [f"--{option}", str(path)]
     status = main(arguments)
     text = capsys.readouterr().out
     assert status == 0, text
-    assert "skipped resize up f32: resize is not in this version" in text
     assert "convt t f32 (2x7x6, 4 to 6, k3 s2)" in text
     assert "other" not in text
     assert "lax / ours: " in text
@@ -616,7 +603,7 @@ def test_bench_writes_table_json_markdown_and_chart(
     data = json.loads(out["json"].read_text())
     assert set(data) == {
         "schema", "date", "commit", "device", "info", "torch", "layout", "weights", "method",
-        "results", "skipped", "summary",
+        "results", "summary",
     }  # fmt: skip
     assert data["schema"] == report.SCHEMA
     assert (data["layout"], data["weights"]) == ("NHWC", "HWIO")
@@ -624,7 +611,6 @@ def test_bench_writes_table_json_markdown_and_chart(
     assert "; activations NHWC, weights HWIO\n" in out["markdown"].read_text()
     assert data["device"]["platform"] == jax.default_backend()
     assert data["info"]["versions"]["jax"] == jax.__version__
-    assert data["skipped"] == ["resize up f32: resize is not in this version"]
     assert len(data["results"]) == len(PASSES) * len(FORMS)
     assert {(r["pass"], r["form"]) for r in data["results"]} == {
         (pass_, form) for pass_ in PASSES for form in FORMS

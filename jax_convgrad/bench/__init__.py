@@ -12,4 +12,6 @@ its time.
     floor.py     what no time can be below
     report.py    table, Markdown, JSON, chart
     cli.py       the command line
+
+Resizes are cases of their own kind, in resize_cases.py, resize_forms.py and resize_float64.py.
 """

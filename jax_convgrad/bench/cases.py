@@ -47,6 +47,8 @@ class Case:
     dtype: str
     sets: tuple[str, ...] = ()
 
+    passes = ("fprop", "dx", "dw", "dxdwdb")
+
     @property
     def ndim(self) -> int:
         """Number of spatial axes."""
@@ -161,10 +163,17 @@ def dimension_numbers(ndim: int, layout: str, weights: str | None = None) -> tup
     return activations, kernel, activations
 
 
-def parse_case(entry: Any) -> Case:
-    """Checks one entry of a case file. Sizes may be one number, or one for each spatial axis."""
+def parse_case(entry: Any) -> Any:
+    """Checks one entry of a case file. Sizes may be one number, or one for each spatial axis.
+
+    A resize comes out as a `resize_cases.ResizeCase`, everything else as a `Case`.
+    """
     if not isinstance(entry, dict):
         raise CaseError(f"a case is an object with named sizes, got {entry!r}")
+    if entry.get("kind") == "resize":
+        from jax_convgrad.bench.resize_cases import parse_resize  # which stands on this module
+
+        return parse_resize(entry)
     name = entry.get("name", "?")
 
     def fail(text: str) -> CaseError:
@@ -172,7 +181,7 @@ def parse_case(entry: Any) -> Case:
 
     kind = entry.get("kind")
     if kind not in ("conv", "convt"):
-        raise fail(f"kind must be conv or convt, got {kind!r}")
+        raise fail(f"kind must be conv, convt or resize, got {kind!r}")
     known = {*_REQUIRED, *_OPTIONAL, "kind", "sets"}
     if missing := [key for key in _REQUIRED if key not in entry]:
         raise fail(f"missing {', '.join(missing)}")
@@ -229,8 +238,8 @@ def parse_case(entry: Any) -> Case:
     return case
 
 
-def load_cases(path: str | pathlib.Path) -> tuple[list[Case], list[str]]:
-    """Reads a case file: the cases, and one line for each entry that this version cannot run."""
+def load_cases(path: str | pathlib.Path) -> list[Any]:
+    """Reads a case file."""
     try:
         entries = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -239,17 +248,9 @@ def load_cases(path: str | pathlib.Path) -> tuple[list[Case], list[str]]:
         raise CaseError(f"the case file {path} is not JSON: {error}") from error
     if not isinstance(entries, list):
         raise CaseError(f"the case file {path} must hold a list of cases")
-    cases, skipped = [], []
-    for entry in entries:
-        if isinstance(entry, dict) and entry.get("kind") == "resize":
-            name = f"resize {entry.get('name', '?')} {entry.get('dt', '')}".rstrip()
-            skipped.append(f"{name}: resize is not in this version")
-        else:
-            cases.append(parse_case(entry))
-    return cases, skipped
+    return [parse_case(entry) for entry in entries]
 
 
-def published(which: str) -> list[Case]:
+def published(which: str) -> list[Any]:
     """The layers that ship with the package: `cpu`, `gpu` or `all` of them."""
-    cases, _ = load_cases(PUBLISHED)
-    return [case for case in cases if which == "all" or which in case.sets]
+    return [case for case in load_cases(PUBLISHED) if which == "all" or which in case.sets]

@@ -30,12 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--forms",
         default="ours,lax,swap,torch",
-        help="what to compare: ours, lax, swap, torch (default: all four)",
+        help="what to compare: ours, lax, swap, torch (default: all four); of a resize lax is jax.image",
     )
     parser.add_argument(
         "--passes",
         default="fprop,dx,dw,dxdwdb",
-        help="what to time: fprop, dx, dw, dxdwdb (default: all four)",
+        help="what to time: fprop, dx, dw, dxdwdb (default: all four); a resize has fprop and dx",
     )
     parser.add_argument("--layout", choices=LAYOUTS, default="NHWC", help="default: NHWC")
     parser.add_argument(
@@ -69,12 +69,10 @@ def main(arguments: argparse.Namespace) -> int:
         forms = _names("--forms", arguments.forms, tuple(FORMS))
         passes = _names("--passes", arguments.passes, PASSES)
         platform = "cpu" if jax.default_backend() == "cpu" else "gpu"
-        cases, skipped = _select(arguments, platform)
+        cases = _select(arguments, platform)
     except CaseError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
-    for line in skipped:
-        print(f"skipped {line}")
     if arguments.list:
         for case in cases:
             print(case.label)
@@ -94,7 +92,7 @@ def main(arguments: argparse.Namespace) -> int:
             "program is running, no time here is to be trusted",
             file=sys.stderr,
         )
-    with _Progress(len(cases) * len(passes)) as advance:
+    with _Progress(sum(name in case.passes for case in cases for name in passes)) as advance:
         results = timing.run(
             cases,
             [FORMS[name] for name in forms],
@@ -112,11 +110,11 @@ def main(arguments: argparse.Namespace) -> int:
     for line in report.summary_lines(results, forms):
         print(line)
     if arguments.json:
-        data = report.to_json(results, arguments.layout, weights, method, skipped, load)
+        data = report.to_json(results, arguments.layout, weights, method, load)
         report.write(arguments.json, json.dumps(data, indent=1, default=str) + "\n", print)
     if arguments.markdown:
         where = report.describe_layout(arguments.layout, weights)
-        report.write(arguments.markdown, report.markdown(results, forms, skipped, where), print)
+        report.write(arguments.markdown, report.markdown(results, forms, where), print)
     if arguments.plot:
         pathlib.Path(arguments.plot).parent.mkdir(parents=True, exist_ok=True)
         report.plot(results, forms, arguments.plot)
@@ -139,15 +137,15 @@ def _names(option: str, text: str, known: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _select(arguments: argparse.Namespace, platform: str) -> tuple[list[Case], list[str]]:
+def _select(arguments: argparse.Namespace, platform: str) -> list[Case]:
     if arguments.cases:
         if arguments.set:
             raise CaseError(
                 "--set chooses among the layers shipped, --cases replaces them: use one"
             )
-        cases, skipped = case_files.load_cases(arguments.cases)
+        cases = case_files.load_cases(arguments.cases)
     else:
-        cases, skipped = case_files.published(arguments.set or platform), []
+        cases = case_files.published(arguments.set or platform)
     if arguments.only:
         try:
             pattern = re.compile(arguments.only)
@@ -156,8 +154,7 @@ def _select(arguments: argparse.Namespace, platform: str) -> tuple[list[Case], l
                 f"--only {arguments.only!r} is not a regular expression: {error}"
             ) from error
         cases = [case for case in cases if pattern.search(case.label)]
-        skipped = [line for line in skipped if pattern.search(line)]
-    return cases, skipped
+    return cases
 
 
 def _require_matplotlib() -> None:

@@ -13,7 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from jax_convgrad.bench import resize_float64
 from jax_convgrad.bench.cases import Case
+from jax_convgrad.bench.resize_cases import ResizeCase
 
 Array = npt.NDArray[np.float64]
 
@@ -22,13 +24,15 @@ Array = npt.NDArray[np.float64]
 MAX_MACS = 20_000_000_000
 
 
-def affordable_batch(case: Case) -> int:
+def affordable_batch(case: Case | ResizeCase) -> int:
     """The largest batch size at which the reference stays within MAX_MACS, at least 1."""
     return max(1, min(case.n, MAX_MACS // max(1, case.macs // case.n)))
 
 
-def passes(case: Case, x: Array, w: Array, dy: Array) -> dict[str, Array]:
+def passes(case: Case | ResizeCase, x: Array, w: Array, dy: Array) -> dict[str, Array]:
     """The output and all gradients, channels last, weights as (spatial, in / groups, out)."""
+    if isinstance(case, ResizeCase):
+        return resize_float64.passes(case, x, dy)
     x, w, dy = (np.asarray(a, np.float64) for a in (x, w, dy))
     y, dx, dw = np.zeros(dy.shape), np.zeros(x.shape), np.zeros(w.shape)
     groups = case.groups

@@ -14,7 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_convgrad.bench import resize_float64
 from jax_convgrad.bench.cases import DTYPES, Case
+from jax_convgrad.bench.resize_cases import ResizeCase
 
 
 class Memory(NamedTuple):
@@ -24,12 +26,14 @@ class Memory(NamedTuple):
     cache: int
 
 
-def least_bytes(case: Case, pass_: str) -> int:
+def least_bytes(case: Case | ResizeCase, pass_: str) -> int:
     """Bytes that any program for the pass must read or write.
 
     Elements of operands that reach no result (rows that no window reads, taps that only meet padding)
     need not be read; results are written whole.
     """
+    if isinstance(case, ResizeCase):
+        return _resize_bytes(case, pass_)
     near, far, taps = (math.prod(counts) for counts in zip(*_used(case), strict=True))
     read = {
         "x": case.n * case.cin * near,
@@ -45,6 +49,19 @@ def least_bytes(case: Case, pass_: str) -> int:
         "dxdwdb": read["x"] + read["w"] + dy + x + w + case.cout,
     }[pass_]
     return elements * jnp.dtype(DTYPES[case.dtype]).itemsize
+
+
+def _resize_bytes(case: ResizeCase, pass_: str) -> int:
+    """Every input that reaches an output, or the other way round, and the whole result."""
+    axes = zip(case.spatial, case.out_spatial, strict=True)
+    tables = [
+        resize_float64.matrix(n, m, case.method, case.align_corners, case.antialias)
+        for n, m in axes
+    ]
+    over = 0 if pass_ == "fprop" else 1
+    read = math.prod(int((table != 0).any(over).sum()) for table in tables)
+    written = math.prod(case.out_spatial if pass_ == "fprop" else case.spatial)
+    return case.n * case.channels * (read + written) * jnp.dtype(DTYPES[case.dtype]).itemsize
 
 
 def _used(case: Case) -> list[tuple[int, int, int]]:
@@ -65,7 +82,7 @@ def _used(case: Case) -> list[tuple[int, int, int]]:
     return counts
 
 
-def least_seconds(case: Case, pass_: str, calls: int, memory: Memory | None) -> float:
+def least_seconds(case: Case | ResizeCase, pass_: str, calls: int, memory: Memory | None) -> float:
     """The least time per call where ``calls`` calls in turn have operands and results of their own.
 
     Of all that such a round of calls touches, the cache can keep no more than its size until the next

@@ -23,7 +23,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_convgrad.bench import resize_forms
 from jax_convgrad.bench.cases import DTYPES, Case, default_weights, dimension_numbers
+from jax_convgrad.bench.resize_cases import ResizeCase
 
 PASSES = ("fprop", "dx", "dw", "dxdwdb")
 RESULTS = {"fprop": ("y",), "dx": ("dx",), "dw": ("dw",), "dxdwdb": ("dx", "dw", "db")}
@@ -283,6 +285,8 @@ class OursForm(JaxForm):
         """The layer of the same name as lax's, differentiated by jax.vjp."""
         import jax_convgrad
 
+        if isinstance(case, ResizeCase):
+            return resize_forms.ours(case, pass_, layout)
         numbers = dimension_numbers(case.ndim, layout, weights.axes)
 
         def layer(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> jax.Array:
@@ -313,12 +317,17 @@ class OursForm(JaxForm):
 
 
 class LaxForm(JaxForm):
-    """What a JAX program has today. A transposed convolution is the input-dilated convolution."""
+    """What a JAX program has today. A transposed convolution is the input-dilated convolution.
+
+    Of a resize it is jax.image.
+    """
 
     name = "lax"
 
     def function(self, case: Case, pass_: str, layout: str, weights: WeightsOrder) -> Pass:
         """lax.conv_general_dilated, which lax.conv_transpose comes down to, and its jax.vjp."""
+        if isinstance(case, ResizeCase):
+            return resize_forms.jax_image(case, pass_, layout)
         numbers = dimension_numbers(case.ndim, layout, weights.letters)
         if case.transposed:
             window = {
@@ -355,6 +364,8 @@ class SwapForm(JaxForm):
 
     def not_applicable(self, case: Case) -> str | None:
         """Plain convolutions have nothing to swap."""
+        if isinstance(case, ResizeCase):
+            return "a resize has no such form"
         return None if case.transposed else "a plain convolution is in this form already"
 
     def function(self, case: Case, pass_: str, layout: str, weights: WeightsOrder) -> Pass:
@@ -477,7 +488,10 @@ def _activation_axes(ndim: int, layout: str) -> tuple[tuple[int, ...], tuple[int
 
 
 class TorchForm(Form):
-    """aten::convolution and aten::convolution_backward, which compute only what is asked for."""
+    """aten::convolution and aten::convolution_backward, which compute only what is asked for.
+
+    Of a resize, interpolate and its backward operators.
+    """
 
     name = "torch"
 
@@ -494,6 +508,10 @@ class TorchForm(Form):
             return f"not compared on {platform}"
         return None if torch.cuda.is_available() else "this PyTorch sees no GPU"
 
+    def not_applicable(self, case: Case) -> str | None:
+        """Some resizes are not in PyTorch."""
+        return resize_forms.torch_missing(case) if isinstance(case, ResizeCase) else None
+
     def runners(
         self, case: Case, pass_: str, layout: str, weights: str | None = None
     ) -> list[Runner]:
@@ -502,7 +520,7 @@ class TorchForm(Form):
         Along one and three spatial axes channels last is not PyTorch's usual way, so there the
         contiguous tensors of an ordinary PyTorch program are tried as well.
         """
-        if layout == "NCHW":
+        if layout == "NCHW" or (isinstance(case, ResizeCase) and case.ndim == 1):
             return [self._runner(case, pass_, channels_last=False)]
         runners = [self._runner(case, pass_, channels_last=True)]
         if case.ndim != 2:
@@ -556,6 +574,18 @@ class TorchForm(Form):
             if on_gpu:
                 torch.cuda.synchronize()
             return tensors
+
+        if isinstance(case, ResizeCase):
+            resize = resize_forms.torch_call(case, pass_)
+            (key,) = RESULTS[pass_]
+            return Runner(
+                load,
+                lambda tensors: resize(tensors[0], tensors[2]),
+                lambda out: torch.cuda.synchronize() if on_gpu else None,
+                lambda out: {key: array(out).transpose(from_x)},
+                variant="channels last" if channels_last else "contiguous",
+                hold=_torch_hold if on_gpu else None,
+            )
 
         def per_axis(values: tuple[int, ...], filler: int) -> list[int]:
             return [filler, *values] if widen else list(values)

@@ -129,7 +129,7 @@ def run(
     for case in cases:
         with _x64_for(case):
             yardstick = _Yardstick(case, method.seed)
-            for pass_ in passes:
+            for pass_ in (name for name in passes if name in case.passes):
                 results += _run_pass(case, pass_, forms, (layout, weights), method, yardstick)
                 advance(f"{case.id} {pass_}")
         gc.collect()
