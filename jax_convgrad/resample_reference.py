@@ -20,12 +20,15 @@ from jax import Array, lax
 
 from jax_convgrad.bands import Band
 
-# Bounds of the choice in `form`, measured by benchmarks/survey_resample.py on two CPU cores.
+# Bounds of the choice in `form`, from benchmarks/survey_resample.py on two idle CPU cores (its output is
+# benchmarks/cpu/survey_resample.md).
 _FULL_ROW = 8
 _MOST_PHASES = 16
-_MOST_SLICES = 20
-_DENSE_PER_TAP = 20
+_SLICES_BEYOND_TAPS = 8
+_DENSE_PER_TAP = 4
 _MOST_GATHERS = 16
+# More taps than this are a loop in the program.
+_MOST_UNROLLED = 32
 
 
 def resample(
@@ -54,14 +57,16 @@ def form(platform: str | None, shape: tuple[int, ...], band: Band, axis: int) ->
         # Not measured: XLA:GPU fuses gathers, and a TPU is made for matrix products.
         few = band.taps <= _MOST_GATHERS and platform == "cuda"
         return "gather" if few else "dense"
-    # ns per output and tap: rows gathered 0.06, elements gathered 0.5, slices 0.1; a matrix product
-    # takes 0.03 per output and input.
+    # ns per output: whole rows gathered 0.05 a tap, elements gathered 0.4 to 0.6; slices 0.05 to 0.4; a
+    # matrix product 0.016 to 0.05 an input.
+    if band.size <= _DENSE_PER_TAP * band.taps:
+        return "dense"
     if math.prod(shape[axis + 1 :]) >= _FULL_ROW:
         return "gather"
-    phases = _phases(band)
-    if phases is not None and len(phases.weights) <= _MOST_SLICES:
+    found = phases(band)
+    if found is not None and len(found.weights) <= band.taps + _SLICES_BEYOND_TAPS:
         return "slices"
-    return "dense" if band.size <= _DENSE_PER_TAP * band.taps else "gather"
+    return "gather"
 
 
 def apply(x: Array, band: Band, axis: int, name: str) -> Array:
@@ -88,10 +93,10 @@ def _gather(x: Array, band: Band, axis: int) -> Array:
 
 
 def _slices(x: Array, band: Band, axis: int) -> Array:
-    phases = _phases(band)
-    if phases is None:
+    found = phases(band)
+    if found is None:
         raise ValueError(f"{band} has no simple ratio of sizes")
-    outputs, inputs, first, weights = phases
+    outputs, inputs, first, weights = found
     blocks = band.out_size // outputs
     low = max(0, -first)
     high = max(0, inputs * (blocks - 1) + first + len(weights) - band.size)
@@ -118,7 +123,7 @@ def _dense(x: Array, band: Band, axis: int) -> Array:
     ).astype(x.dtype)
 
 
-class _Phases(NamedTuple):
+class Phases(NamedTuple):
     """Output k * outputs + r is the sum over taps t of weights[t, k * outputs + r] * x[k * inputs +
     first + t], with zeros for what lies outside x."""
 
@@ -128,7 +133,7 @@ class _Phases(NamedTuple):
     weights: np.ndarray
 
 
-def _phases(band: Band) -> _Phases | None:
+def phases(band: Band) -> Phases | None:
     """The band in steps of the sizes' ratio; None if that is no simple one."""
     blocks = math.gcd(band.size, band.out_size)
     outputs, inputs = band.out_size // blocks, band.size // blocks
@@ -141,7 +146,7 @@ def _phases(band: Band) -> _Phases | None:
     first = int(offsets.min())
     weights = np.zeros((int(offsets.max()) - first + 1, band.out_size))
     weights[offsets - first, rows] = band.weights[rows, taps]
-    return _Phases(outputs, inputs, first, weights)
+    return Phases(outputs, inputs, first, weights)
 
 
 def _along(weights: np.ndarray, x: Array, axis: int) -> np.ndarray:

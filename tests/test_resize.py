@@ -397,10 +397,13 @@ def test_a_hundred_runs_give_the_same_bits(
 def test_every_form_is_the_matrix(form: str, axis: int, rng: np.random.Generator):
     rules = [Rule("linear"), Rule("cubic", True), Rule("nearest"), Rule("area")]
     rules.append(Rule("linear", coordinate_mode="tf_crop_and_resize", roi=(-0.5, 1.2)))
-    for rule, (n, m) in itertools.product(rules, [(6, 12), (9, 6), (4, 1)]):
+    for rule, (n, m) in [*itertools.product(rules, [(6, 12), (9, 6), (4, 1)]), (rules[1], (90, 5))]:
         band = make_band(n, m, rule)
         for table in (band, band.transpose):
             x = normal(rng, tuple(table.size if a == axis else 3 for a in range(3)))
+            if form == "slices" and resample_reference.phases(table) is None:
+                assert max(n, m) > 16
+                continue
             got = jax.jit(lambda x, t=table: resample_reference.apply(x, t, axis, form))(x)
             expected = oracles.apply(x, {axis: table.dense()})
             np.testing.assert_allclose(got, expected, rtol=0, atol=1e-14 * n * m)
