@@ -38,7 +38,7 @@ COORDINATE_MODES = (
 NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 BEYOND = ("extend", "zero", "reach")
 
-_MOST_WEIGHTS = 2**30
+_MOST_WEIGHTS = 2**27
 
 
 @dataclasses.dataclass(frozen=True)

@@ -175,6 +175,7 @@ TORCH_MODES: list[tuple[str, tuple[int, ...], bool, bool | None, dict[str, Any]]
             {"bilinear": "linear", "bicubic": "cubic-pytorch"}.items(), (False, True)
         )
     ),
+    ("lanczos", (2,), True, None, {"method": "lanczos3"}),
 ]
 
 
@@ -192,6 +193,8 @@ def test_pytorch_interpolate_and_its_gradient(
     rng: np.random.Generator,
 ):
     torch = pytest.importorskip("torch")
+    if mode == "lanczos" and not hasattr(torch.ops.aten, "_upsample_lanczos2d_aa"):
+        pytest.skip("this PyTorch has no lanczos")
     for rank in ranks:
         for before, after in TORCH_SIZES[rank]:
             x = rng.standard_normal((2, 3, *before))
