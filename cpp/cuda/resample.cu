@@ -1,10 +1,10 @@
-// Chooses and launches an instance of the kernel in resample_tile.cuh.
+// Chooses and launches an instance of the kernels of resample.
 
 #include <cstdint>
 #include <limits>
 
+#include "cuda/resample_instances.cuh"
 #include "cuda/resample_kernels.h"
-#include "cuda/resample_tile.cuh"
 #include "cuda/resample_tiling.h"
 
 namespace jax_convgrad {
@@ -13,12 +13,10 @@ namespace {
 constexpr int kMostThreads = 256;
 constexpr int kLongBandThreads = 128;
 
-template <typename T, int kVector, int kParts, int kOutVector, int kPlanes, int kRows>
+template <typename Kernel>
 __global__ void __launch_bounds__(kMostThreads) Tiles(const __grid_constant__ ResampleTask task) {
   extern __shared__ uint4 shared[];
-  resample_tile::Kernel<T, kVector, kParts, kOutVector, kPlanes, kRows>(
-      task, reinterpret_cast<char*>(shared))
-      .Run(blockIdx.x);
+  Kernel(task, reinterpret_cast<char*>(shared)).Run(blockIdx.x);
 }
 
 template <typename T>
@@ -26,7 +24,7 @@ __global__ void __launch_bounds__(kLongBandThreads)
     LongBands(const __grid_constant__ ResampleTask task, int64_t elements) {
   extern __shared__ uint4 shared[];
   for (int64_t element = blockIdx.x; element < elements; element += gridDim.x) {
-    resample_tile::LongBands<T>::Run(task, element, reinterpret_cast<char*>(shared));
+    resample_kernels::LongBands<T>::Run(task, element, reinterpret_cast<char*>(shared));
   }
 }
 
@@ -43,20 +41,12 @@ cudaError_t Launch(const void* kernel, int64_t blocks, int threads, int shared_b
                           static_cast<size_t>(shared_bytes), stream);
 }
 
-template <typename T, int kVector, int kParts, int kOutVector>
-const void* KernelOf(int planes) {
-  // Three axes: see ChooseResampleShape.
-  constexpr int kFewer = kVector > 4 ? 4 : kVector;
-  return planes == 1 ? reinterpret_cast<const void*>(&Tiles<T, kVector, kParts, kOutVector, 1, 8>)
-                     : reinterpret_cast<const void*>(&Tiles<T, kFewer, kParts, kOutVector, 4, 4>);
-}
-
 template <typename T>
 cudaError_t LaunchTyped(ResampleTask task, cudaStream_t stream) {
   const ResampleForm& form = task.form;
   const ResampleShape shape = ChooseResampleShape(form, sizeof(T), task.x, task.y);
   task.tiling = ChooseResampleTiling(form, shape, ResampleLimits());
-  if (task.tiling.shared_bytes == 0) {
+  if (task.tiling.blocks == 0) {
     task.tiling.threads = kLongBandThreads;
     int64_t elements =
         form.batches() * form.depth.out * form.height.out * form.width.out * form.inner;
@@ -65,16 +55,12 @@ cudaError_t LaunchTyped(ResampleTask task, cudaStream_t stream) {
     return Launch(reinterpret_cast<const void*>(&LongBands<T>), blocks, kLongBandThreads,
                   kLongBandThreads * static_cast<int>(sizeof(double)), args, stream);
   }
-  constexpr int kVector = 16 / sizeof(T);
-  constexpr int kOutVector = sizeof(T) == 8 ? 2 : 4;
-  const void* kernel =
-      shape.vector > 1 ? shape.out_vector > 1 ? KernelOf<T, kVector, 1, kOutVector>(shape.planes)
-                                              : KernelOf<T, kVector, 1, 1>(shape.planes)
-      : shape.out_vector > 1 ? KernelOf<T, 1, kResampleScalarParts, kOutVector>(shape.planes)
-                             : KernelOf<T, 1, kResampleScalarParts, 1>(shape.planes);
   void* args[] = {&task};
-  return Launch(kernel, task.tiling.blocks(), task.tiling.threads, task.tiling.shared_bytes, args,
-                stream);
+  return resample_kernels::VisitInstance<T>(shape, [&](auto instance) {
+    using Kernel = typename decltype(instance)::Kernel;
+    return Launch(reinterpret_cast<const void*>(&Tiles<Kernel>), task.tiling.blocks,
+                  task.tiling.threads, task.tiling.shared_bytes, args, stream);
+  });
 }
 
 }  // namespace
@@ -84,9 +70,9 @@ cudaError_t LaunchResample(const ResampleForm& form, ResampleType type, const vo
   const ResampleTask task{form, ResampleTiling(), x, y};
   switch (type) {
     case ResampleType::kF16:
-      return LaunchTyped<resample_tile::Half>(task, stream);
+      return LaunchTyped<resample_kernels::Half>(task, stream);
     case ResampleType::kBF16:
-      return LaunchTyped<resample_tile::BFloat16>(task, stream);
+      return LaunchTyped<resample_kernels::BFloat16>(task, stream);
     case ResampleType::kF32:
       return LaunchTyped<float>(task, stream);
     case ResampleType::kF64:

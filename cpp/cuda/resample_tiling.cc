@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 
 namespace jax_convgrad {
 namespace {
@@ -12,6 +13,7 @@ constexpr int64_t kMostTableBytes = 16 << 10;
 constexpr int64_t kMostWidthBytes = 24 << 10;
 constexpr int64_t kMostGroups = 32;
 constexpr int64_t kShortRunBytes = 192;  // of the inner run
+constexpr int64_t kSectorBytes = 32;     // by which memory is read
 constexpr double kMostOverlap = 1.15;    // columns of x that are read, over those there are
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -25,39 +27,39 @@ int64_t Window(const ResampleAxis& axis, int64_t count) {
   return std::min(axis.in, static_cast<int64_t>(reach) + axis.taps + 1);
 }
 
-// Whether vectors of x lie at multiples of their size: they need no gap between two columns where
-// the inner run is short, as a tile takes it whole then.
-bool CanVectorize(const ResampleForm& form, int vector, int element_bytes, const void* x) {
-  if (reinterpret_cast<uintptr_t>(x) % static_cast<uintptr_t>(vector * element_bytes) != 0) {
+// Whether vectors of an array lie at multiples of their size. They need no gap between two columns
+// where the inner run is short, as a tile takes it whole then.
+bool CanVectorize(const ResampleForm& form, int vector, int element_bytes, int64_t columns,
+                  const void* data) {
+  if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(vector * element_bytes) != 0) {
     return false;
   }
   return form.inner % vector == 0 ||
-         (form.inner * element_bytes <= kShortRunBytes && form.width.in * form.inner % vector == 0);
+         (form.inner * element_bytes <= kShortRunBytes && columns * form.inner % vector == 0);
 }
 
-}  // namespace
+// Places parts of shared memory one after another.
+class Layout {
+ public:
+  int Place(int64_t bytes) {
+    const int64_t at = bytes_;
+    bytes_ += RoundUp(bytes, 16);
+    return static_cast<int>(at);
+  }
+  int64_t bytes() const { return bytes_; }
 
-ResampleShape ChooseResampleShape(const ResampleForm& form, int element_bytes, const void* x,
-                                  const void* y) {
-  ResampleShape shape;
-  shape.element_bytes = element_bytes;
-  shape.sum_bytes = element_bytes == 8 ? 8 : 4;
-  shape.planes = form.depth.resampled ? 4 : 1;
-  shape.rows = form.depth.resampled ? 4 : 8;
-  // A thread keeps at most 64 sums.
-  const int vector = std::min(16 / element_bytes, form.depth.resampled ? 4 : 8);
-  const bool can = CanVectorize(form, vector, element_bytes, x);
-  shape.vector = can ? vector : 1;
-  shape.parts = can ? 1 : kResampleScalarParts;
-  const int out_vector = 16 / shape.sum_bytes;
-  const bool aligned =
-      reinterpret_cast<uintptr_t>(y) % static_cast<uintptr_t>(out_vector * element_bytes) == 0;
-  shape.out_vector = aligned && form.inner % out_vector == 0 ? out_vector : 1;
-  return shape;
+ private:
+  int64_t bytes_ = 0;
+};
+
+// Elements of a row in shared memory, of which every eighth is skipped where they are taken one by
+// one.
+int64_t RowElements(int64_t elements, bool skewed) {
+  return RoundUp(skewed ? elements + elements / 8 + 1 : elements, 4);
 }
 
-ResampleTiling ChooseResampleTiling(const ResampleForm& form, const ResampleShape& shape,
-                                    const ResampleLimits& limits) {
+ResampleTiling ShrinkTiling(const ResampleForm& form, const ResampleShape& shape,
+                            const ResampleLimits& limits) {
   const ResampleAxis& width = form.width;
   const int64_t group_bytes = int64_t{shape.planes} * shape.rows * shape.sum_bytes;
   const int64_t step = std::max(shape.vector, shape.out_vector);
@@ -95,8 +97,9 @@ ResampleTiling ChooseResampleTiling(const ResampleForm& form, const ResampleShap
     columns = std::max(columns, widest(limits.wide_sum_bytes));
     if (columns > 0 && (columns == width.out || overlap(columns) <= kMostOverlap)) break;
     const int64_t fewer = channels / 2 / step * step;
-    // Memory is read by sectors of 32 bytes.
-    if (!divisible || fewer < step || (columns > 0 && fewer * shape.element_bytes < 32)) break;
+    if (!divisible || fewer < step || (columns > 0 && fewer * shape.element_bytes < kSectorBytes)) {
+      break;
+    }
     channels = fewer;
     columns = widest(limits.sum_bytes);
   }
@@ -105,13 +108,13 @@ ResampleTiling ChooseResampleTiling(const ResampleForm& form, const ResampleShap
   columns = DivideUp(width.out, DivideUp(width.out, columns));
 
   const int64_t span = Window(width, columns);
-  int64_t row_elements = span * channels + 2 * shape.vector;
-  if (shape.out_vector == 1) row_elements += row_elements / 32 + 1;
-  row_elements = RoundUp(row_elements, 4);
+  const int64_t row_elements =
+      RowElements(span * channels + 2 * shape.vector, /*skewed=*/shape.out_vector == 1);
 
   tiling.group_rows = DivideUp(form.height.out, shape.rows);
   tiling.group_planes = DivideUp(form.depth.out, shape.planes);
   const int64_t all_groups = form.batches() * tiling.group_planes * tiling.group_rows;
+  tiling.all_groups = all_groups;
   tiling.strips = DivideUp(width.out, columns);
   tiling.chunks = DivideUp(form.inner, channels);
 
@@ -130,8 +133,8 @@ ResampleTiling ChooseResampleTiling(const ResampleForm& form, const ResampleShap
   int64_t table_rows = std::min(rows, kMostTableBytes / (groups * row_bytes));
   if (table_rows < rows) table_rows = std::max<int64_t>(table_rows / 4 * 4, 1);
 
-  const int64_t out_items =
-      groups * shape.planes * shape.rows / 4 * DivideUp(columns * channels, shape.out_vector);
+  const int64_t out_items = groups * shape.planes * DivideUp(shape.rows, 4) *
+                            DivideUp(columns * channels, shape.out_vector);
   const int64_t busy = std::max(groups * items, out_items);
 
   tiling.columns = static_cast<int>(columns);
@@ -141,21 +144,134 @@ ResampleTiling ChooseResampleTiling(const ResampleForm& form, const ResampleShap
   tiling.row_elements = static_cast<int>(row_elements);
   tiling.table_rows = static_cast<int>(table_rows);
   tiling.threads = static_cast<int>(std::min<int64_t>(limits.threads, RoundUp(busy, 32)));
-  tiling.group_tiles = DivideUp(all_groups, groups);
 
-  int64_t bytes = RoundUp(groups * row_elements * group_bytes, 16);
-  const auto place = [&bytes](int& at, int64_t size) {
-    at = static_cast<int>(bytes);
-    bytes += RoundUp(size, 16);
-  };
-  place(tiling.table_at, form.height.resampled ? groups * table_rows * row_bytes : 0);
-  place(tiling.width_weights_at, std::max<int64_t>(width.taps, 1) * columns * shape.sum_bytes);
-  place(tiling.width_starts_at, columns * 4);
-  place(tiling.groups_at, groups * kMostResampleGroupBytes);
-  place(tiling.flags_at, 3 * 4);
-  if (bytes > kMostSharedBytes) return ResampleTiling();
-  tiling.shared_bytes = static_cast<int>(bytes);
+  Layout layout;
+  layout.Place(groups * row_elements * group_bytes);
+  tiling.table_at = layout.Place(form.height.resampled ? groups * table_rows * row_bytes : 0);
+  tiling.width_weights_at =
+      layout.Place(std::max<int64_t>(width.taps, 1) * columns * shape.sum_bytes);
+  tiling.width_starts_at = layout.Place(columns * 4);
+  tiling.groups_at = layout.Place(groups * kMostResampleGroupBytes);
+  if (layout.bytes() > kMostSharedBytes) return ResampleTiling();
+  tiling.shared_bytes = static_cast<int>(layout.bytes());
+  tiling.blocks = tiling.strips * tiling.chunks * DivideUp(all_groups, groups);
   return tiling;
+}
+
+ResampleTiling GrowTiling(const ResampleForm& form, const ResampleShape& shape,
+                          const ResampleLimits& limits) {
+  const ResampleAxis &width = form.width, &height = form.height;
+  const int64_t step = std::max(shape.vector, shape.out_vector);
+  int64_t channels = form.inner;
+  if (form.inner % step == 0) {
+    const int64_t bytes = width.resampled ? limits.chunk_bytes : limits.out_row_bytes;
+    if (!width.resampled || form.inner * shape.element_bytes > kShortRunBytes) {
+      channels = std::min(form.inner, bytes / shape.element_bytes);
+    }
+  }
+  // Whole vectors of y in every tile.
+  const int64_t unit = shape.out_vector / std::gcd<int64_t>(shape.out_vector, channels);
+  const auto round_columns = [&](int64_t columns) {
+    columns = std::clamp<int64_t>(columns, 1, width.out);
+    columns = DivideUp(width.out, DivideUp(width.out, columns));
+    return std::min(width.out, RoundUp(columns, unit));
+  };
+
+  ResampleTiling tiling;
+  int64_t columns = round_columns(limits.out_row_bytes / shape.element_bytes / channels);
+  int64_t rows = std::clamp<int64_t>(limits.out_bytes / (columns * channels * shape.element_bytes),
+                                     1, height.out);
+  int64_t bytes_limit = limits.wide_sum_bytes;
+  for (;;) {
+    rows = DivideUp(height.out, DivideUp(height.out, rows));
+    const int64_t span = Window(width, columns);
+    const int64_t room = RoundUp(Window(height, rows), 4);
+    const int64_t row_elements =
+        RowElements(span * channels + 2 * shape.vector, /*skewed=*/!shape.along);
+    const int64_t out_elements = RoundUp(columns * channels, 4);
+    const bool combines = !shape.along || width.resampled;
+    Layout layout;
+    layout.Place(room * row_elements * shape.sum_bytes);
+    tiling.combined_at = layout.Place(combines ? room * out_elements * shape.sum_bytes : 0);
+    tiling.table_at = layout.Place(rows * std::max<int64_t>(height.taps, 1) * shape.sum_bytes);
+    tiling.width_weights_at =
+        layout.Place(std::max<int64_t>(width.taps, 1) * columns * shape.sum_bytes);
+    tiling.width_starts_at = layout.Place(columns * 4);
+    tiling.groups_at = layout.Place(rows * 4);
+    tiling.flag_at = layout.Place(4);
+    const int64_t blocks = DivideUp(width.out, columns) * DivideUp(form.inner, channels) *
+                           DivideUp(height.out, rows) * form.depth.out * form.batches();
+    const bool fits = layout.bytes() <= bytes_limit;
+    if ((!fits || blocks < limits.few_blocks) && rows > 4) {
+      rows = DivideUp(rows, 2);
+      continue;
+    }
+    if (!fits && columns > unit) {
+      const int64_t fewer = round_columns(DivideUp(columns, 2));
+      if (fewer < columns) {
+        columns = fewer;
+        continue;
+      }
+    }
+    if (!fits && bytes_limit < kMostSharedBytes) {
+      bytes_limit = kMostSharedBytes;
+      continue;
+    }
+    if (!fits) return ResampleTiling();
+    tiling.columns = static_cast<int>(columns);
+    tiling.channels = static_cast<int>(channels);
+    tiling.tile_rows = static_cast<int>(rows);
+    tiling.span = static_cast<int>(span);
+    tiling.row_elements = static_cast<int>(row_elements);
+    tiling.out_elements = static_cast<int>(out_elements);
+    tiling.table_rows = static_cast<int>(room);
+    tiling.strips = DivideUp(width.out, columns);
+    tiling.chunks = DivideUp(form.inner, channels);
+    tiling.group_rows = DivideUp(height.out, rows);
+    tiling.blocks = blocks;
+    tiling.shared_bytes = static_cast<int>(layout.bytes());
+    const int64_t items = DivideUp(rows, 4) * DivideUp(columns * channels, shape.out_vector);
+    tiling.threads = static_cast<int>(std::min<int64_t>(limits.threads, RoundUp(items, 32)));
+    return tiling;
+  }
+}
+
+}  // namespace
+
+ResampleShape ChooseResampleShape(const ResampleForm& form, int element_bytes, const void* x,
+                                  const void* y) {
+  ResampleShape shape{};
+  shape.element_bytes = element_bytes;
+  shape.sum_bytes = element_bytes == 8 ? 8 : 4;
+  const auto sizes = [&form](auto size) {
+    return static_cast<double>(size(form.depth)) * static_cast<double>(size(form.height)) *
+           static_cast<double>(size(form.width));
+  };
+  shape.grow = sizes([](const ResampleAxis& a) { return a.out; }) >
+               sizes([](const ResampleAxis& a) { return a.in; });
+  const int wide = 16 / element_bytes, sums = 16 / shape.sum_bytes;
+  if (shape.grow) {
+    shape.parts = shape.planes = shape.rows = 1;
+    shape.along = form.inner % sums == 0 || !form.width.resampled;
+    const bool can = CanVectorize(form, sums, element_bytes, form.width.in, x);
+    shape.vector = can ? sums : 1;
+    shape.out_vector = CanVectorize(form, wide, element_bytes, form.width.out, y) ? wide : 1;
+    return shape;
+  }
+  shape.planes = form.depth.resampled ? 2 : 1;
+  shape.rows = 4;
+  const bool can = CanVectorize(form, wide, element_bytes, form.width.in, x);
+  shape.vector = can ? wide : 1;
+  shape.parts = can ? 1 : kResampleScalarParts;
+  const bool aligned =
+      reinterpret_cast<uintptr_t>(y) % static_cast<uintptr_t>(sums * element_bytes) == 0;
+  shape.out_vector = aligned && form.inner % sums == 0 ? sums : 1;
+  return shape;
+}
+
+ResampleTiling ChooseResampleTiling(const ResampleForm& form, const ResampleShape& shape,
+                                    const ResampleLimits& limits) {
+  return shape.grow ? GrowTiling(form, shape, limits) : ShrinkTiling(form, shape, limits);
 }
 
 }  // namespace jax_convgrad

@@ -4,19 +4,18 @@
 //
 //   resample_tile_test SEED PROBLEMS
 
-#include "cuda/resample_tile.cuh"
-
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
 
+#include "cuda/resample_instances.cuh"
 #include "cuda/resample_tiling.h"
 #include "resample_problem.h"
 
 namespace jax_convgrad {
-namespace resample_tile {
+namespace resample_kernels {
 
 float ToSum(BFloat16 value) {
   const uint32_t bits = static_cast<uint32_t>(value.bits) << 16;
@@ -42,7 +41,7 @@ void FromSum(float sum, Half& value) {
   std::memcpy(&value, &half, sizeof(half));
 }
 
-}  // namespace resample_tile
+}  // namespace resample_kernels
 }  // namespace jax_convgrad
 
 namespace {
@@ -64,35 +63,35 @@ struct TypeOf<double> {
   static constexpr double kRounding = 0x1p-53;
 };
 template <>
-struct TypeOf<resample_tile::BFloat16> {
+struct TypeOf<resample_kernels::BFloat16> {
   static constexpr auto kType = xla::ffi::DataType::BF16;
   static constexpr double kRounding = 0x1p-8;
 };
 template <>
-struct TypeOf<resample_tile::Half> {
+struct TypeOf<resample_kernels::Half> {
   static constexpr auto kType = xla::ffi::DataType::F16;
   static constexpr double kRounding = 0x1p-11;
 };
 
-template <typename T, int kVector, int kParts, int kOutVector>
-void RunTiles(const ResampleTask& task, const ResampleShape& shape) {
-  constexpr int kFewer = kVector > 4 ? 4 : kVector;
+template <typename Kernel>
+void RunTiles(const ResampleTask& task) {
   const size_t bytes = static_cast<size_t>(task.tiling.shared_bytes);
-  for (int64_t block = 0; block < task.tiling.blocks(); ++block) {
+  for (int64_t block = 0; block < task.tiling.blocks; ++block) {
     const std::unique_ptr<char, decltype(&std::free)> shared(
         static_cast<char*>(std::aligned_alloc(16, bytes)), &std::free);
     std::memset(shared.get(), 0xff, bytes);
-    if (shape.planes == 1) {
-      resample_tile::Kernel<T, kVector, kParts, kOutVector, 1, 8>(task, shared.get()).Run(block);
-    } else {
-      resample_tile::Kernel<T, kFewer, kParts, kOutVector, 4, 4>(task, shared.get()).Run(block);
-    }
+    Kernel(task, shared.get()).Run(static_cast<uint32_t>(block));
   }
 }
 
+// Problems by the kernel that took them.
+struct Counts {
+  int grow = 0, shrink = 0, long_bands = 0;
+};
+
 template <typename T, typename Random>
-bool Check(Random& random, int64_t& tiled) {
-  using Sum = typename resample_tile::SumOf<T>::Type;
+bool Check(Random& random, Counts& counts) {
+  using Sum = typename resample_kernels::SumOf<T>::Type;
   const bool integers = random() % 2 == 0;
   const Problem problem = resample_test::RandomProblem(random, 60000, integers);
 
@@ -113,8 +112,8 @@ bool Check(Random& random, int64_t& tiled) {
   for (size_t i = 0; i < x_count; ++i) {
     const double value = integers ? static_cast<double>(random() % 5) - 2.0
                                   : static_cast<double>(random() % 20001) / 10000.0 - 1.0;
-    resample_tile::FromSum(static_cast<Sum>(value), x[i]);
-    exact[i] = resample_tile::ToSum(x[i]);
+    resample_kernels::FromSum(static_cast<Sum>(value), x[i]);
+    exact[i] = resample_kernels::ToSum(x[i]);
   }
 
   Call call;
@@ -147,28 +146,23 @@ bool Check(Random& random, int64_t& tiled) {
   const int64_t sum_bytes[] = {2 << 10, 8 << 10, 40 << 10, 72 << 10};
   limits.sum_bytes = sum_bytes[random() % 4];
   limits.wide_sum_bytes = std::max(limits.sum_bytes, sum_bytes[random() % 4]);
+  limits.out_bytes = sum_bytes[random() % 4];
   limits.threads = random() % 2 == 0 ? 32 : 256;
   limits.few_blocks = random() % 2 == 0 ? 1 : 528;
-  const ResampleShape shape = ChooseResampleShape(*form, sizeof(T), x, y);
+  ResampleShape shape = ChooseResampleShape(*form, sizeof(T), x, y);
   task.tiling = ChooseResampleTiling(*form, shape, limits);
-  if (task.tiling.shared_bytes == 0) {
+  if (task.tiling.blocks == 0) {
+    ++counts.long_bands;
     task.tiling.threads = 32;
     std::vector<double> shared(32);
     for (size_t i = 0; i < y_count; ++i) {
-      resample_tile::LongBands<T>::Run(task, static_cast<int64_t>(i),
-                                       reinterpret_cast<char*>(shared.data()));
+      resample_kernels::LongBands<T>::Run(task, static_cast<int64_t>(i),
+                                          reinterpret_cast<char*>(shared.data()));
     }
   } else {
-    ++tiled;
-    constexpr int kVector = 16 / sizeof(T), kOut = sizeof(T) == 8 ? 2 : 4;
-    constexpr int kParts = kResampleScalarParts;
-    if (shape.vector > 1) {
-      shape.out_vector > 1 ? RunTiles<T, kVector, 1, kOut>(task, shape)
-                           : RunTiles<T, kVector, 1, 1>(task, shape);
-    } else {
-      shape.out_vector > 1 ? RunTiles<T, 1, kParts, kOut>(task, shape)
-                           : RunTiles<T, 1, kParts, 1>(task, shape);
-    }
+    ++(shape.grow ? counts.grow : counts.shrink);
+    resample_kernels::VisitInstance<T>(
+        shape, [&](auto instance) { RunTiles<typename decltype(instance)::Kernel>(task); });
   }
 
   const std::vector<double> expected = resample_test::Reference(problem, exact, false);
@@ -177,7 +171,7 @@ bool Check(Random& random, int64_t& tiled) {
   for (const auto& band : problem.bands) terms += band.taps;
   const double unit = sizeof(T) == 8 ? 0x1p-53 : 0x1p-24;
   for (size_t i = 0; i < y_count; ++i) {
-    const double got = resample_tile::ToSum(y[i]);
+    const double got = resample_kernels::ToSum(y[i]);
     // One rounding to T (f16 has subnormals), and those of the sums.
     double bound = std::max(std::abs(expected[i]) * TypeOf<T>::kRounding,
                             sizeof(T) == 2 && TypeOf<T>::kRounding < 0x1p-9 ? 0x1p-25 : 0.0) +
@@ -186,11 +180,12 @@ bool Check(Random& random, int64_t& tiled) {
     const bool overflows = std::isinf(got) && std::abs(expected[i]) > 65000;
     if (!(std::abs(got - expected[i]) <= bound) && !overflows) {
       std::printf(
-          "%s: element %zu is %g, expected %g within %g (vector %d, out_vector %d, columns "
-          "%d, channels %d, groups %d, table_rows %d, span %d)\n",
-          problem.ToString().c_str(), i, got, expected[i], bound, shape.vector, shape.out_vector,
-          task.tiling.columns, task.tiling.channels, task.tiling.groups, task.tiling.table_rows,
-          task.tiling.span);
+          "%s: element %zu is %g, expected %g within %g (grow %d, vector %d, out_vector %d, "
+          "columns %d, "
+          "channels %d, groups %d, table_rows %d, span %d)\n",
+          problem.ToString().c_str(), i, got, expected[i], bound, shape.grow, shape.vector,
+          shape.out_vector, task.tiling.columns, task.tiling.channels, task.tiling.groups,
+          task.tiling.table_rows, task.tiling.span);
       return false;
     }
   }
@@ -202,22 +197,22 @@ bool Check(Random& random, int64_t& tiled) {
 int main(int argc, char** argv) {
   const unsigned seed = argc > 1 ? static_cast<unsigned>(std::atoi(argv[1])) : 0;
   const int problems = argc > 2 ? std::atoi(argv[2]) : 1000;
-  int64_t tiled = 0;
+  Counts counts;
   for (int i = 0; i < problems; ++i) {
     std::mt19937_64 random(seed + static_cast<unsigned>(i));
     bool right = false;
     switch (random() % 4) {
       case 0:
-        right = Check<float>(random, tiled);
+        right = Check<float>(random, counts);
         break;
       case 1:
-        right = Check<double>(random, tiled);
+        right = Check<double>(random, counts);
         break;
       case 2:
-        right = Check<resample_tile::BFloat16>(random, tiled);
+        right = Check<resample_kernels::BFloat16>(random, counts);
         break;
       default:
-        right = Check<resample_tile::Half>(random, tiled);
+        right = Check<resample_kernels::Half>(random, counts);
         break;
     }
     if (!right) {
@@ -225,6 +220,7 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  std::printf("%d problems, %lld of them in tiles\n", problems, static_cast<long long>(tiled));
+  std::printf("%d grow, %d shrink, %d have long bands\n", counts.grow, counts.shrink,
+              counts.long_bands);
   return 0;
 }
