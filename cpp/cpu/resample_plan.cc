@@ -77,7 +77,7 @@ class Tiler {
     VisitStages(tile, [&](Place place, const auto& from, const auto& to) {
       const double out = Volume(to);
       const double taps = static_cast<double>(plan_.axes[place].rows.empty() ? 0 : MeanTaps(place));
-      if (place == ResamplePlan::kWidth && tile[ResamplePlan::kInner] < lanes_ && !plan_.copies) {
+      if (place == ResamplePlan::kWidth && plan_.form.inner < lanes_ && !plan_.copies) {
         // Whole lanes of rows.
         const int64_t rows = to[0] * to[1];
         const double padding =
@@ -100,7 +100,7 @@ class Tiler {
     return most;
   }
 
-  void ChooseTile(int64_t element_bytes, int64_t threads) {
+  void ChooseTile(int64_t threads) {
     auto tile = Whole();
     const auto too_big = [&] {
       return BufferElements(tile) * sum_bytes_ > static_cast<int64_t>(kBufferBytes) ||
@@ -124,7 +124,6 @@ class Tiler {
       }
       return all * static_cast<double>(tile[ResamplePlan::kInner]);
     };
-    (void)element_bytes;
     while (threads > 1 && count() < 3 * threads &&
            elements() >= 2.0 * static_cast<double>(kLeastTileElements) && Halve(tile)) {
     }
@@ -135,14 +134,15 @@ class Tiler {
     }
     plan_.buffer_bytes =
         static_cast<size_t>(BufferElements(plan_.tile) * sum_bytes_ + 63) / 64 * 64;
-    // One vector per column and channel that a tile reads, and as long a pad.
+    // One vector per column and channel that a tile reads, and as long a pad; or the column of x of
+    // each column that a tile makes.
+    const int64_t width = plan_.tile[ResamplePlan::kWidth];
+    const int64_t lanes =
+        Window(ResamplePlan::kWidth, width) * std::min(plan_.tile[ResamplePlan::kInner], lanes_) +
+        2 * lanes_;
+    const int64_t bytes = plan_.copies ? width * 4 : lanes * lanes_ * sum_bytes_;
     plan_.lane_bytes =
-        plan_.axes[ResamplePlan::kWidth].resampled()
-            ? static_cast<size_t>((Window(ResamplePlan::kWidth, plan_.tile[ResamplePlan::kWidth]) *
-                                       std::min(plan_.tile[ResamplePlan::kInner], lanes_) +
-                                   2 * lanes_) *
-                                  lanes_ * sum_bytes_)
-            : 0;
+        plan_.axes[ResamplePlan::kWidth].resampled() ? static_cast<size_t>(bytes) : 0;
   }
 
  private:
@@ -269,7 +269,7 @@ ffi::ErrorOr<ResamplePlan> MakeResamplePlan(const ResampleForm& form, ffi::DataT
     }
   } while (std::next_permutation(plan.order.begin(), last));
   plan.order = best;
-  Tiler(plan, sum_bytes, lanes).ChooseTile(static_cast<int64_t>(ffi::ByteWidth(type)), threads);
+  Tiler(plan, sum_bytes, lanes).ChooseTile(threads);
   plan.runs = std::min(plan.tile_count(), 6 * threads);
   return plan;
 }

@@ -22,9 +22,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #define CONVGRAD_DEVICE __device__ __forceinline__
+#define CONVGRAD_DEVICE_CALL __device__ __noinline__
 #define CONVGRAD_UNROLL _Pragma("unroll")
 #else
 #define CONVGRAD_DEVICE inline
+#define CONVGRAD_DEVICE_CALL inline
 #define CONVGRAD_UNROLL
 #endif
 
@@ -183,11 +185,13 @@ struct Reads {
   CONVGRAD_DEVICE Sum Weight(int tap) const { return weights == nullptr ? Sum(1) : weights[tap]; }
 };
 
-// One element of y from x directly. The taps along the width from `first` on, every `step`th.
+// One element of y from x directly. The taps along the width from `first` on, every `step`th. A
+// call, so that a path that is hardly ever taken costs the kernels no registers.
 template <typename T>
-CONVGRAD_DEVICE typename SumOf<T>::Type Directly(const ResampleForm& form, const T* x,
-                                                 int64_t plane, int64_t row, int64_t column,
-                                                 int64_t channel, int first = 0, int step = 1) {
+CONVGRAD_DEVICE_CALL typename SumOf<T>::Type Directly(const ResampleForm& form, const T* x,
+                                                      int64_t plane, int64_t row, int64_t column,
+                                                      int64_t channel, int first = 0,
+                                                      int step = 1) {
   using Sum = typename SumOf<T>::Type;
   const Reads<Sum> depth(form.depth, plane), height(form.height, row), width(form.width, column);
   Sum sum = 0;
