@@ -42,9 +42,9 @@ ffi::Error ResampleImpl(cudaStream_t stream, ResampleConfig config, ffi::AnyBuff
     case ResampleForm::Work::kBands:
       break;
   }
-  return CudaError("resample", "launching the kernel",
-                   LaunchResample(*form, TypeOf(x.element_type()), x.untyped_data(),
-                                  y->untyped_data(), stream));
+  return CudaError(
+      "resample", "launching the kernel",
+      LaunchResample(*form, TypeOf(x.element_type()), x.untyped_data(), y->untyped_data(), stream));
 }
 
 }  // namespace

@@ -13,8 +13,10 @@ namespace {
 constexpr int kMostThreads = 256;
 constexpr int kLongBandThreads = 128;
 
+// Registers are limited so that a multiprocessor holds as many threads as were best by measurement.
 template <typename Kernel>
-__global__ void __launch_bounds__(kMostThreads) Tiles(const __grid_constant__ ResampleTask task) {
+__global__ void __launch_bounds__(kMostThreads, Kernel::kBlocks)
+    Tiles(const __grid_constant__ ResampleTask task) {
   extern __shared__ uint4 shared[];
   Kernel(task, reinterpret_cast<char*>(shared)).Run(blockIdx.x);
 }
@@ -44,8 +46,13 @@ cudaError_t Launch(const void* kernel, int64_t blocks, int threads, int shared_b
 template <typename T>
 cudaError_t LaunchTyped(ResampleTask task, cudaStream_t stream) {
   const ResampleForm& form = task.form;
-  const ResampleShape shape = ChooseResampleShape(form, sizeof(T), task.x, task.y);
-  task.tiling = ChooseResampleTiling(form, shape, ResampleLimits());
+  const ResampleKernelOrder kernels = ChooseResampleKernels(form);
+  ResampleShape shape{};
+  for (ResampleKernel kernel : {kernels.first, kernels.second}) {
+    shape = ChooseResampleShape(kernel, form, sizeof(T), task.x, task.y);
+    task.tiling = ChooseResampleTiling(form, shape, ResampleLimits());
+    if (task.tiling.blocks > 0) break;
+  }
   if (task.tiling.blocks == 0) {
     task.tiling.threads = kLongBandThreads;
     int64_t elements =

@@ -41,14 +41,14 @@ struct ResampleTask {
 
 namespace resample_kernels {
 
-// Runs body(thread) for every thread of the block, and waits for all. On the host, where the kernel
-// is tested, the threads of a phase run one after another.
-template <typename Body>
+// Runs body(thread) for every thread of the block, and waits for all unless told not to. On the
+// host, where the kernels are tested, the threads of a phase run one after another.
+template <bool kMeet = true, typename Body>
 CONVGRAD_DEVICE void ForEachThread(int threads, const Body& body) {
 #ifdef __CUDA_ARCH__
   (void)threads;
   body(static_cast<int>(threadIdx.x));
-  __syncthreads();
+  if (kMeet) __syncthreads();
 #else
   for (int thread = threads; thread-- > 0;) body(thread);
 #endif

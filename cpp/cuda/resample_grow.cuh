@@ -21,6 +21,7 @@ namespace resample_kernels {
 // combined in vectors along the inner run, of kSums elements each, or not at all.
 template <typename T, int kVector, int kOutVector, bool kAlong>
 struct Grow {
+  static constexpr int kBlocks = 2;  // of 256 threads, on a multiprocessor
   using Sum = typename SumOf<T>::Type;
   static constexpr int kSums = 16 / sizeof(Sum);
   static constexpr int kRowBlock = 4;  // rows that a thread works on at once

@@ -8,6 +8,7 @@
 
 #include "cuda/resample_grow.cuh"
 #include "cuda/resample_shrink.cuh"
+#include "cuda/resample_stream.cuh"
 #include "cuda/resample_tiling.h"
 
 namespace jax_convgrad {
@@ -22,7 +23,7 @@ struct Instance {
 template <typename T, typename Visit>
 auto VisitInstance(const ResampleShape& shape, const Visit& visit) {
   constexpr int kSums = 16 / sizeof(typename SumOf<T>::Type), kWide = 16 / sizeof(T);
-  if (shape.grow) {
+  if (shape.kernel == ResampleKernel::kGrow) {
     const auto along = [&](auto is_along) {
       constexpr bool kAlong = decltype(is_along)::value;
       if (shape.vector > 1) {
@@ -34,12 +35,28 @@ auto VisitInstance(const ResampleShape& shape, const Visit& visit) {
     };
     return shape.along ? along(std::true_type()) : along(std::false_type());
   }
+  constexpr int kParts = kResampleScalarParts;
+  if (shape.kernel == ResampleKernel::kStream) {
+    const auto planes = [&](auto number) {
+      constexpr int kPlanes = decltype(number)::value;
+      // There are no copies of single 16-bit elements.
+      if constexpr (sizeof(T) >= 4) {
+        if (shape.vector == 1) {
+          return shape.out_vector > 1 ? visit(Instance<Stream<T, 1, kParts, kSums, kPlanes, 4>>())
+                                      : visit(Instance<Stream<T, 1, kParts, 1, kPlanes, 4>>());
+        }
+      }
+      return shape.out_vector > 1 ? visit(Instance<Stream<T, kWide, 1, kSums, kPlanes, 4>>())
+                                  : visit(Instance<Stream<T, kWide, 1, 1, kPlanes, 4>>());
+    };
+    return shape.planes > 1 ? planes(std::integral_constant<int, 2>())
+                            : planes(std::integral_constant<int, 1>());
+  }
   const auto planes = [&](auto number) {
     constexpr int kPlanes = decltype(number)::value;
-    constexpr int kParts = kResampleScalarParts;
     if (shape.vector > 1) {
-      return shape.out_vector > 1 ? visit(Instance<Shrink<T, kWide, 1, kSums, kPlanes, 4>>())
-                                  : visit(Instance<Shrink<T, kWide, 1, 1, kPlanes, 4>>());
+      return shape.out_vector > 1 ? visit(Instance<Shrink<T, kSums, 1, kSums, kPlanes, 4>>())
+                                  : visit(Instance<Shrink<T, kSums, 1, 1, kPlanes, 4>>());
     }
     return shape.out_vector > 1 ? visit(Instance<Shrink<T, 1, kParts, kSums, kPlanes, 4>>())
                                 : visit(Instance<Shrink<T, 1, kParts, 1, kPlanes, 4>>());

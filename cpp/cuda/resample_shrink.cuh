@@ -30,6 +30,7 @@ struct Group {
   int first_plane, planes;
   int starts[kRows];
   int plane_starts[kPlanes];
+  bool direct;  // computed from x directly: there is no room for what its rows read
 };
 
 // kVector elements of x are read at once, kParts such vectors by a thread; kAhead rows are in
@@ -40,6 +41,10 @@ struct Shrink {
   using Sum = typename SumOf<T>::Type;
   using GroupT = Group<kPlanes, kRows>;
   static constexpr int kWidth = kParts * kVector;
+  // Of 256 threads, on a multiprocessor.
+  static constexpr int kSumRegisters =
+      (kPlanes + (kPlanes > 1)) * kRows * kWidth * static_cast<int>(sizeof(Sum) / 4);
+  static constexpr int kBlocks = kSumRegisters > 48 ? 2 : 3;
   // Where the columns are combined one by one, the sums of several rows lie side by side, to be
   // fetched together: [rows / kPack][row_elements][kPack]. Otherwise kPack is 1.
   static constexpr int kMostPack = 16 / sizeof(Sum);
@@ -86,7 +91,7 @@ struct Shrink {
     for (int g = 0; g < tiling.groups; ++g) most_rows = Most(most_rows, groups[g].rows);
     for (int done = 0; done < most_rows; done += tiling.table_rows) {
       if (form.height.resampled) {
-        ForEachThread(tiling.threads, [&](int thread) { MakeTable(thread, done); });
+        ForEachThread(tiling.threads, [&](int thread) { MakeTable(thread, done, tiling.groups); });
       }
       ForEachThread(tiling.threads, [&](int thread) {
         const int items = (run.vectors + kParts - 1) / kParts;
@@ -108,20 +113,17 @@ struct Shrink {
       const int blocks = tiling.groups * (kPlanes * kRows / kRowBlock);
       for (int item = thread; item < blocks * elements; item += tiling.threads) {
         const int at = item % elements * kOutVector;
-        const int column = at / channels;
-        Write(item / elements * kRowBlock, window, first_column, column,
-              first_channel + at % channels,
-              static_cast<int>(width_starts[column] - window.low) * channels + at % channels +
-                  run.shift,
-              channels);
+        const int row = item / elements * kRowBlock, group_rows = row / kRows;
+        Write(groups[group_rows / kPlanes], group_rows % kPlanes, row % kRows, row, window,
+              first_column, at / channels, first_channel, at % channels, channels, run.shift);
       }
     });
   }
 
- private:
   // Where a group of output rows is, and what it reads.
   CONVGRAD_DEVICE void MakeGroup(uint32_t index, GroupT& group) {
     group.rows = group.planes = group.rows_there = group.planes_there = 0;
+    group.direct = false;
     if (index >= tiling.all_groups) return;
     Digits digits{index};
     group.out_row = int64_t{digits.Next(tiling.group_rows)} * kRows;
@@ -161,18 +163,22 @@ struct Shrink {
     size = high - low + static_cast<int>(axis.taps);
   }
 
-  // Weights of `table_rows` rows of x, from row `base` of each group's window, for each of its
-  // output rows.
-  CONVGRAD_DEVICE void MakeTable(int thread, int base) {
+  // Weights of `table_rows` rows of x, from row `base` of the windows of the first `count` groups,
+  // for each of their output rows.
+  CONVGRAD_DEVICE void MakeTable(int thread, int base, int count) {
     const int taps = static_cast<int>(form.height.taps), size = tiling.table_rows * kRows;
-    for (int at = thread; at < tiling.groups * size; at += tiling.threads) {
+    for (int at = thread; at < count * size; at += tiling.threads) {
       const GroupT& group = groups[at / size];
       const int out = at % kRows, row = base + at % size / kRows;
       if (row >= group.rows) continue;
-      const int tap = group.first_row + row - group.starts[out];
-      table[at] = out < group.rows_there && tap >= 0 && tap < taps
-                      ? WeightAt<Sum>(form.height, group.out_row + out, tap)
-                      : Sum(0);
+      Sum weight = row == out ? 1 : 0;  // of an axis that is only carried along
+      if (form.height.resampled) {
+        const int tap = group.first_row + row - group.starts[out];
+        weight = out < group.rows_there && tap >= 0 && tap < taps
+                     ? WeightAt<Sum>(form.height, group.out_row + out, tap)
+                     : Sum(0);
+      }
+      table[at] = weight;
     }
   }
 
@@ -191,8 +197,9 @@ struct Shrink {
     const int rows = group.rows - done < tiling.table_rows ? group.rows - done : tiling.table_rows;
     if (rows <= 0) return;
     Sum acc[kPlanes][kRows][kWidth] = {};
+    const int first_row = group_index * (kPlanes * kRows);
     if (done > 0) {
-      Visit(group_index, part, items, vectors,
+      Visit(first_row, part, items, vectors,
             [&](int k, int g, int i, Sum* kept) { acc[k][g][i] = *kept; });
     }
     const T* const x = static_cast<const T*>(task.x) + group.x;
@@ -233,7 +240,13 @@ struct Shrink {
         }
       }
     }
-    Visit(group_index, part, items, vectors, [&](int k, int g, int i, Sum* kept) {
+    KeepSums(first_row, part, items, vectors, acc);
+  }
+
+  // Leaves a thread's sums in shared memory, those of a group from row `first_row` on.
+  CONVGRAD_DEVICE void KeepSums(int first_row, int part, int items, int vectors,
+                                const Sum (&acc)[kPlanes][kRows][kWidth]) const {
+    Visit(first_row, part, items, vectors, [&](int k, int g, int i, Sum* kept) {
       if constexpr (kPack > 1) {
         if (g % kPack != 0) return;
         Vector<Sum, kPack> pack;
@@ -248,7 +261,7 @@ struct Shrink {
 
   // Calls visit(plane, row, element, its sum) for all that a thread has in its hands.
   template <typename Body>
-  CONVGRAD_DEVICE void Visit(int group_index, int part, int items, int vectors,
+  CONVGRAD_DEVICE void Visit(int first_row, int part, int items, int vectors,
                              const Body& visit) const {
     CONVGRAD_UNROLL
     for (int u = 0; u < kParts; ++u) {
@@ -260,8 +273,7 @@ struct Shrink {
         for (int g = 0; g < kRows; ++g) {
           CONVGRAD_UNROLL
           for (int i = 0; i < kVector; ++i) {
-            visit(k, g, u * kVector + i,
-                  SumAt((group_index * kPlanes + k) * kRows + g, vector * kVector + i));
+            visit(k, g, u * kVector + i, SumAt(first_row + k * kRows + g, vector * kVector + i));
           }
         }
       }
@@ -322,17 +334,17 @@ struct Shrink {
     }
   }
 
-  // kRowBlock rows of y from row `row` of the sums on: one column, kOutVector channels. Its first
-  // tap is at `at` in the sums.
-  CONVGRAD_DEVICE void Write(int row, const Window& window, int64_t first_column, int column,
-                             int64_t channel, int at, int channels) const {
-    const int group_rows = row / kRows;
-    const GroupT& group = groups[group_rows / kPlanes];
-    const int plane = group_rows % kPlanes, first = row % kRows;
+  // kRowBlock rows of y, from row `first` of a group's plane on, whose sums begin at row `row`: one
+  // column, kOutVector channels.
+  CONVGRAD_DEVICE void Write(const GroupT& group, int plane, int first, int row,
+                             const Window& window, int64_t first_column, int column,
+                             int64_t first_channel, int channel, int channels, int shift) const {
     if (plane >= group.planes_there || first >= group.rows_there) return;
     const int taps = form.width.resampled ? static_cast<int>(form.width.taps) : 1;
+    const int start = width_starts[column];
     Sum acc[kRowBlock][kOutVector] = {};
-    if (window.Holds(width_starts[column], taps)) {
+    if (!group.direct && window.Holds(start, taps)) {
+      int at = static_cast<int>(start - window.low) * channels + channel + shift;
       const Sum* weight_at = width_weights + column;
       for (int tap = 0; tap < taps; ++tap, at += channels, weight_at += tiling.columns) {
         const Sum weight = *weight_at;
@@ -349,14 +361,15 @@ struct Shrink {
     } else {
       for (int g = 0; g < kRowBlock && first + g < group.rows_there; ++g) {
         for (int i = 0; i < kOutVector; ++i) {
-          acc[g][i] =
-              Directly<T>(form, static_cast<const T*>(task.x) + group.x, group.out_plane + plane,
-                          group.out_row + first + g, first_column + column, channel + i);
+          acc[g][i] = Directly<T>(form, static_cast<const T*>(task.x) + group.x,
+                                  group.out_plane + plane, group.out_row + first + g,
+                                  first_column + column, first_channel + channel + i);
         }
       }
     }
     T* to = static_cast<T*>(task.y) + group.y + (group.out_plane + plane) * form.y_plane +
-            (group.out_row + first) * form.y_row + (first_column + column) * form.inner + channel;
+            (group.out_row + first) * form.y_row + (first_column + column) * form.inner +
+            first_channel + channel;
     CONVGRAD_UNROLL
     for (int g = 0; g < kRowBlock; ++g) {
       if (first + g >= group.rows_there) break;

@@ -12,6 +12,7 @@ constexpr int64_t kMostSharedBytes = 96 << 10;  // every GPU since compute capab
 constexpr int64_t kMostTableBytes = 16 << 10;
 constexpr int64_t kMostWidthBytes = 24 << 10;
 constexpr int64_t kMostGroups = 32;
+constexpr int64_t kMostSteps = 64;
 constexpr int64_t kShortRunBytes = 192;  // of the inner run
 constexpr int64_t kSectorBytes = 32;     // by which memory is read
 constexpr double kMostOverlap = 1.15;    // columns of x that are read, over those there are
@@ -58,8 +59,11 @@ int64_t RowElements(int64_t elements, bool skewed) {
   return RoundUp(skewed ? elements + elements / 8 + 1 : elements, 4);
 }
 
+// Of the kernels that take rows first.
 ResampleTiling ShrinkTiling(const ResampleForm& form, const ResampleShape& shape,
                             const ResampleLimits& limits) {
+  const bool stream = shape.kernel == ResampleKernel::kStream;
+  if (stream && shape.vector * shape.element_bytes < 4) return {};  // too short to copy
   const ResampleAxis& width = form.width;
   const int64_t group_bytes = int64_t{shape.planes} * shape.rows * shape.sum_bytes;
   const int64_t step = std::max(shape.vector, shape.out_vector);
@@ -67,8 +71,8 @@ ResampleTiling ShrinkTiling(const ResampleForm& form, const ResampleShape& shape
   // The inner run: whole where it is short, otherwise in pieces that memory serves well.
   int64_t channels = form.inner;
   if (!width.resampled) {
-    channels = std::min<int64_t>(limits.threads * shape.vector * shape.parts,
-                                 limits.sum_bytes / group_bytes / step * step);
+    channels = limits.threads * shape.vector * shape.parts;
+    if (!stream) channels = std::min(channels, limits.sum_bytes / group_bytes / step * step);
   } else if (form.inner * shape.element_bytes > kShortRunBytes) {
     channels = limits.chunk_bytes / shape.element_bytes;
   }
@@ -77,7 +81,12 @@ ResampleTiling ShrinkTiling(const ResampleForm& form, const ResampleShape& shape
 
   // The most columns whose sums fit, in more memory where few of them would read much of x twice.
   const auto widest = [&](int64_t bytes) {
-    const int64_t elements = bytes / group_bytes;
+    // A vector for each thread of the streaming kernel, and a part of one that begins before.
+    const int64_t elements =
+        stream
+            ? int64_t{limits.threads} * shape.vector * shape.parts -
+                  (channels == form.inner && shape.vector > 1 && width.resampled ? shape.vector : 0)
+            : bytes / group_bytes;
     int64_t low = 0, high = width.out;
     while (low < high) {
       const int64_t middle = (low + high + 1) / 2;
@@ -120,41 +129,62 @@ ResampleTiling ShrinkTiling(const ResampleForm& form, const ResampleShape& shape
 
   const int64_t rows = form.height.resampled ? Window(form.height, shape.rows) : shape.rows;
   const int64_t row_bytes = int64_t{shape.rows} * shape.sum_bytes;
-  const int64_t items = DivideUp(span * channels, int64_t{shape.vector} * shape.parts);
+  const int64_t unit = int64_t{shape.vector} * shape.parts;
+  // Vectors may begin before the first column.
+  const int64_t whole_row = width.in * form.inner;
+  const int64_t most =
+      channels == form.inner
+          ? std::min(span * channels + (shape.vector > 1 ? shape.vector : 0), whole_row)
+          : span * channels;
+  const int64_t items = DivideUp(most, unit);
   int64_t groups = std::clamp<int64_t>(limits.threads / items, 1, kMostGroups);
+  if (stream && items > limits.threads) return {};
+  const int64_t buffers = stream ? 2 : 1;
   const auto too_many = [&] {
-    return groups * row_elements * group_bytes >
-               std::max(limits.sum_bytes, limits.wide_sum_bytes) ||
+    return (!stream && groups * row_elements * group_bytes >
+                           std::max(limits.sum_bytes, limits.wide_sum_bytes)) ||
            groups * std::min<int64_t>(rows, 64) * row_bytes > kMostTableBytes ||
            tiling.strips * tiling.chunks * DivideUp(all_groups, groups) < limits.few_blocks;
   };
   while (groups > 1 && too_many()) --groups;
 
-  int64_t table_rows = std::min(rows, kMostTableBytes / (groups * row_bytes));
-  if (table_rows < rows) table_rows = std::max<int64_t>(table_rows / 4 * 4, 1);
+  int64_t steps = 1, table_rows = rows;
+  if (stream) {
+    const int64_t tiles = tiling.strips * tiling.chunks * DivideUp(all_groups, groups);
+    steps = std::clamp<int64_t>(tiles / limits.stream_blocks, 1, kMostSteps);
+    steps = std::clamp<int64_t>(kMostTableBytes / (groups * rows * row_bytes), 1, steps);
+    steps = std::clamp<int64_t>(kMostTableBytes / (groups * kMostResampleGroupBytes), 1, steps);
+  } else {
+    table_rows = std::min(rows, kMostTableBytes / (groups * row_bytes));
+    if (table_rows < rows) table_rows = std::max<int64_t>(table_rows / 4 * 4, 1);
+  }
 
   const int64_t out_items = groups * shape.planes * DivideUp(shape.rows, 4) *
                             DivideUp(columns * channels, shape.out_vector);
-  const int64_t busy = std::max(groups * items, out_items);
+  const int64_t busy = stream ? groups * items : std::max(groups * items, out_items);
 
   tiling.columns = static_cast<int>(columns);
   tiling.channels = static_cast<int>(channels);
   tiling.groups = static_cast<int>(groups);
+  tiling.steps = static_cast<int>(steps);
   tiling.span = static_cast<int>(span);
   tiling.row_elements = static_cast<int>(row_elements);
   tiling.table_rows = static_cast<int>(table_rows);
   tiling.threads = static_cast<int>(std::min<int64_t>(limits.threads, RoundUp(busy, 32)));
 
   Layout layout;
-  layout.Place(groups * row_elements * group_bytes);
-  tiling.table_at = layout.Place(form.height.resampled ? groups * table_rows * row_bytes : 0);
+  layout.Place(buffers * groups * row_elements * group_bytes);
+  tiling.combined_at =
+      layout.Place(stream ? limits.queue_rows * unit * shape.element_bytes * tiling.threads : 0);
+  const bool has_table = stream || form.height.resampled;
+  tiling.table_at = layout.Place(has_table ? groups * steps * table_rows * row_bytes : 0);
   tiling.width_weights_at =
       layout.Place(std::max<int64_t>(width.taps, 1) * columns * shape.sum_bytes);
   tiling.width_starts_at = layout.Place(columns * 4);
-  tiling.groups_at = layout.Place(groups * kMostResampleGroupBytes);
-  if (layout.bytes() > kMostSharedBytes) return ResampleTiling();
+  tiling.groups_at = layout.Place(groups * steps * kMostResampleGroupBytes);
+  if (layout.bytes() > kMostSharedBytes) return {};
   tiling.shared_bytes = static_cast<int>(layout.bytes());
-  tiling.blocks = tiling.strips * tiling.chunks * DivideUp(all_groups, groups);
+  tiling.blocks = tiling.strips * tiling.chunks * DivideUp(all_groups, groups * steps);
   return tiling;
 }
 
@@ -164,9 +194,9 @@ ResampleTiling GrowTiling(const ResampleForm& form, const ResampleShape& shape,
   const int64_t step = std::max(shape.vector, shape.out_vector);
   int64_t channels = form.inner;
   if (form.inner % step == 0) {
-    const int64_t bytes = width.resampled ? limits.chunk_bytes : limits.out_row_bytes;
     if (!width.resampled || form.inner * shape.element_bytes > kShortRunBytes) {
-      channels = std::min(form.inner, bytes / shape.element_bytes);
+      channels = std::min(form.inner, width.resampled ? limits.chunk_bytes / shape.element_bytes
+                                                      : 2 * limits.out_row_elements);
     }
   }
   // Whole vectors of y in every tile.
@@ -178,9 +208,8 @@ ResampleTiling GrowTiling(const ResampleForm& form, const ResampleShape& shape,
   };
 
   ResampleTiling tiling;
-  int64_t columns = round_columns(limits.out_row_bytes / shape.element_bytes / channels);
-  int64_t rows = std::clamp<int64_t>(limits.out_bytes / (columns * channels * shape.element_bytes),
-                                     1, height.out);
+  int64_t columns = round_columns(limits.out_row_elements / channels);
+  int64_t rows = std::clamp<int64_t>(limits.out_elements / (columns * channels), 1, height.out);
   int64_t bytes_limit = limits.wide_sum_bytes;
   for (;;) {
     rows = DivideUp(height.out, DivideUp(height.out, rows));
@@ -217,7 +246,7 @@ ResampleTiling GrowTiling(const ResampleForm& form, const ResampleShape& shape,
       bytes_limit = kMostSharedBytes;
       continue;
     }
-    if (!fits) return ResampleTiling();
+    if (!fits) return {};
     tiling.columns = static_cast<int>(columns);
     tiling.channels = static_cast<int>(channels);
     tiling.tile_rows = static_cast<int>(rows);
@@ -231,26 +260,36 @@ ResampleTiling GrowTiling(const ResampleForm& form, const ResampleShape& shape,
     tiling.blocks = blocks;
     tiling.shared_bytes = static_cast<int>(layout.bytes());
     const int64_t items = DivideUp(rows, 4) * DivideUp(columns * channels, shape.out_vector);
-    tiling.threads = static_cast<int>(std::min<int64_t>(limits.threads, RoundUp(items, 32)));
+    tiling.threads = static_cast<int>(std::min<int64_t>(limits.grow_threads, RoundUp(items, 32)));
     return tiling;
   }
 }
 
 }  // namespace
 
-ResampleShape ChooseResampleShape(const ResampleForm& form, int element_bytes, const void* x,
-                                  const void* y) {
-  ResampleShape shape{};
-  shape.element_bytes = element_bytes;
-  shape.sum_bytes = element_bytes == 8 ? 8 : 4;
+ResampleKernelOrder ChooseResampleKernels(const ResampleForm& form) {
   const auto sizes = [&form](auto size) {
     return static_cast<double>(size(form.depth)) * static_cast<double>(size(form.height)) *
            static_cast<double>(size(form.width));
   };
-  shape.grow = sizes([](const ResampleAxis& a) { return a.out; }) >
-               sizes([](const ResampleAxis& a) { return a.in; });
-  const int wide = 16 / element_bytes, sums = 16 / shape.sum_bytes;
-  if (shape.grow) {
+  const bool grows = sizes([](const ResampleAxis& a) { return a.out; }) >
+                     sizes([](const ResampleAxis& a) { return a.in; });
+  // Along a long inner run, rows first is the faster way to grow as well.
+  if (grows && form.inner % 4 != 0) return {ResampleKernel::kGrow, ResampleKernel::kShrink};
+  return {ResampleKernel::kStream, ResampleKernel::kShrink};
+}
+
+ResampleShape ChooseResampleShape(ResampleKernel kernel, const ResampleForm& form,
+                                  int element_bytes, const void* x, const void* y) {
+  ResampleShape shape{};
+  shape.kernel = kernel;
+  shape.element_bytes = element_bytes;
+  shape.sum_bytes = element_bytes == 8 ? 8 : 4;
+  const int sums = 16 / shape.sum_bytes;
+  // What comes from memory at once; sums of more than four elements cost more threads than they
+  // save.
+  const int wide = kernel == ResampleKernel::kShrink ? sums : 16 / element_bytes;
+  if (kernel == ResampleKernel::kGrow) {
     shape.parts = shape.planes = shape.rows = 1;
     shape.along = form.inner % sums == 0 || !form.width.resampled;
     const bool can = CanVectorize(form, sums, element_bytes, form.width.in, x);
@@ -271,7 +310,8 @@ ResampleShape ChooseResampleShape(const ResampleForm& form, int element_bytes, c
 
 ResampleTiling ChooseResampleTiling(const ResampleForm& form, const ResampleShape& shape,
                                     const ResampleLimits& limits) {
-  return shape.grow ? GrowTiling(form, shape, limits) : ShrinkTiling(form, shape, limits);
+  return shape.kernel == ResampleKernel::kGrow ? GrowTiling(form, shape, limits)
+                                               : ShrinkTiling(form, shape, limits);
 }
 
 }  // namespace jax_convgrad

@@ -80,13 +80,13 @@ void RunTiles(const ResampleTask& task) {
     const std::unique_ptr<char, decltype(&std::free)> shared(
         static_cast<char*>(std::aligned_alloc(16, bytes)), &std::free);
     std::memset(shared.get(), 0xff, bytes);
-    Kernel(task, shared.get()).Run(static_cast<uint32_t>(block));
+    std::make_unique<Kernel>(task, shared.get())->Run(static_cast<uint32_t>(block));
   }
 }
 
 // Problems by the kernel that took them.
 struct Counts {
-  int grow = 0, shrink = 0, long_bands = 0;
+  int tiles[3] = {}, long_bands = 0;
 };
 
 template <typename T, typename Random>
@@ -146,11 +146,22 @@ bool Check(Random& random, Counts& counts) {
   const int64_t sum_bytes[] = {2 << 10, 8 << 10, 40 << 10, 72 << 10};
   limits.sum_bytes = sum_bytes[random() % 4];
   limits.wide_sum_bytes = std::max(limits.sum_bytes, sum_bytes[random() % 4]);
-  limits.out_bytes = sum_bytes[random() % 4];
+  limits.out_elements = sum_bytes[random() % 4] / 4;
   limits.threads = random() % 2 == 0 ? 32 : 256;
   limits.few_blocks = random() % 2 == 0 ? 1 : 528;
-  ResampleShape shape = ChooseResampleShape(*form, sizeof(T), x, y);
-  task.tiling = ChooseResampleTiling(*form, shape, limits);
+  limits.stream_blocks = random() % 2 == 0 ? 1 : 100;
+  limits.chunk_bytes = random() % 2 == 0 ? 32 : 128;
+  // The kernel that would be launched, or any.
+  ResampleKernelOrder kernels = ChooseResampleKernels(*form);
+  const ResampleKernel all[] = {ResampleKernel::kShrink, ResampleKernel::kStream,
+                                ResampleKernel::kGrow};
+  if (random() % 2 == 0) kernels.first = all[random() % 3];
+  ResampleShape shape{};
+  for (ResampleKernel kernel : {kernels.first, kernels.second}) {
+    shape = ChooseResampleShape(kernel, *form, sizeof(T), x, y);
+    task.tiling = ChooseResampleTiling(*form, shape, limits);
+    if (task.tiling.blocks > 0) break;
+  }
   if (task.tiling.blocks == 0) {
     ++counts.long_bands;
     task.tiling.threads = 32;
@@ -160,7 +171,7 @@ bool Check(Random& random, Counts& counts) {
                                           reinterpret_cast<char*>(shared.data()));
     }
   } else {
-    ++(shape.grow ? counts.grow : counts.shrink);
+    ++counts.tiles[static_cast<int>(shape.kernel)];
     resample_kernels::VisitInstance<T>(
         shape, [&](auto instance) { RunTiles<typename decltype(instance)::Kernel>(task); });
   }
@@ -180,12 +191,12 @@ bool Check(Random& random, Counts& counts) {
     const bool overflows = std::isinf(got) && std::abs(expected[i]) > 65000;
     if (!(std::abs(got - expected[i]) <= bound) && !overflows) {
       std::printf(
-          "%s: element %zu is %g, expected %g within %g (grow %d, vector %d, out_vector %d, "
+          "%s: element %zu is %g, expected %g within %g (kernel %d, vector %d, out_vector %d, "
           "columns %d, "
           "channels %d, groups %d, table_rows %d, span %d)\n",
-          problem.ToString().c_str(), i, got, expected[i], bound, shape.grow, shape.vector,
-          shape.out_vector, task.tiling.columns, task.tiling.channels, task.tiling.groups,
-          task.tiling.table_rows, task.tiling.span);
+          problem.ToString().c_str(), i, got, expected[i], bound, static_cast<int>(shape.kernel),
+          shape.vector, shape.out_vector, task.tiling.columns, task.tiling.channels,
+          task.tiling.groups, task.tiling.table_rows, task.tiling.span);
       return false;
     }
   }
@@ -220,7 +231,7 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  std::printf("%d grow, %d shrink, %d have long bands\n", counts.grow, counts.shrink,
-              counts.long_bands);
+  std::printf("%d shrink, %d stream, %d grow, %d have long bands\n", counts.tiles[0],
+              counts.tiles[1], counts.tiles[2], counts.long_bands);
   return 0;
 }
