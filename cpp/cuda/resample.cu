@@ -13,7 +13,7 @@ namespace {
 constexpr int kMostThreads = 256;
 constexpr int kLongBandThreads = 128;
 
-// Registers are limited so that a multiprocessor holds as many threads as were best by measurement.
+// Registers are limited so that a multiprocessor holds that many threads.
 template <typename Kernel>
 __global__ void __launch_bounds__(kMostThreads, Kernel::kBlocks)
     Tiles(const __grid_constant__ ResampleTask task) {
