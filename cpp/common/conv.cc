@@ -6,6 +6,7 @@
 #include <optional>
 #include <tuple>
 
+#include "common/checked.h"
 #include "common/error.h"
 
 namespace jax_convgrad {
@@ -32,18 +33,6 @@ ConvNames NamesOf(ConvKind kind) {
   return {"x", "w", "y"};
 }
 
-std::optional<int64_t> CheckedAdd(int64_t a, int64_t b) {
-  int64_t sum;
-  if (__builtin_add_overflow(a, b, &sum)) return std::nullopt;
-  return sum;
-}
-
-std::optional<int64_t> CheckedMultiply(int64_t a, int64_t b) {
-  int64_t product;
-  if (__builtin_mul_overflow(a, b, &product)) return std::nullopt;
-  return product;
-}
-
 // (kernel - 1) * dilation + 1, or 0 for an empty kernel.
 std::optional<int64_t> CheckedWindow(int64_t kernel, int64_t dilation) {
   if (kernel == 0) return 0;
@@ -59,18 +48,6 @@ std::optional<int64_t> CheckedOutputSize(int64_t in, int64_t low, int64_t high, 
   if (!padded) return std::nullopt;
   if (*padded < window) return 0;
   return CheckedAdd((*padded - window) / stride, 1);
-}
-
-// An array may have more elements than memory has bytes only if another of its sizes is zero.
-bool ByteSizeOverflows(Dims dims) {
-  int64_t bytes = 8;
-  for (int64_t size : dims) {
-    if (size == 0) return false;
-    const std::optional<int64_t> product = CheckedMultiply(bytes, size);
-    if (!product) return true;
-    bytes = *product;
-  }
-  return false;
 }
 
 ffi::Error CheckRank(const char* op, const char* operand, Dims dims, size_t rank) {

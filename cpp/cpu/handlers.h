@@ -3,7 +3,8 @@
 
 #include "xla/ffi/api/ffi.h"
 
-// The handlers behind the FFI targets jax_convgrad_conv_{fprop,dgrad,wgrad} on the CPU.
+// The handlers behind the FFI targets jax_convgrad_conv_{fprop,dgrad,wgrad} and
+// jax_convgrad_resample on the CPU.
 //
 //   | handler   | operands | result | in memory                                                  |
 //   |-----------|----------|--------|------------------------------------------------------------|
@@ -16,5 +17,10 @@
 XLA_FFI_DECLARE_HANDLER_SYMBOL(ConvFprop);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(ConvDgrad);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(ConvWgrad);
+
+// Resample: x, then start (int32 [m]) and weights (float32 [m, taps]; float64 for float64) of each
+// resampled axis, ascending; one result y. x is float16, bfloat16, float32 or float64, and y too.
+// Everything is row-major. Sums are float32, float64 for float64. Attributes: ResampleConfig.
+XLA_FFI_DECLARE_HANDLER_SYMBOL(Resample);
 
 #endif  // JAX_CONVGRAD_CPU_HANDLERS_H_

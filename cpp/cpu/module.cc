@@ -15,6 +15,7 @@ NB_MODULE(_cpu, module) {
         handlers["jax_convgrad_conv_fprop"] = nb::capsule(reinterpret_cast<void*>(ConvFprop));
         handlers["jax_convgrad_conv_dgrad"] = nb::capsule(reinterpret_cast<void*>(ConvDgrad));
         handlers["jax_convgrad_conv_wgrad"] = nb::capsule(reinterpret_cast<void*>(ConvWgrad));
+        handlers["jax_convgrad_resample"] = nb::capsule(reinterpret_cast<void*>(Resample));
         return handlers;
       },
       "FFI target names and their handlers, for jax.ffi.register_ffi_target.");

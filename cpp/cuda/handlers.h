@@ -26,6 +26,12 @@ XLA_FFI_DECLARE_HANDLER_SYMBOL(ConvDgrad);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(ConvWgradInitialize);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(ConvWgrad);
 
+// Behind jax_convgrad_resample: x, then start (int32 [m]) and weights (float32 [m, taps]; float64
+// for float64) of each resampled axis, ascending; one result y. x is float16, bfloat16, float32 or
+// float64, and y too. Everything is row-major. Sums are float32, float64 for float64. It launches
+// one kernel and needs no workspace. Attributes: ResampleConfig.
+XLA_FFI_DECLARE_HANDLER_SYMBOL(Resample);
+
 namespace jax_convgrad {
 
 inline constexpr int kWorkspaceAlignment = 256;

@@ -27,10 +27,14 @@ nb::dict Stages(XLA_FFI_Error* (*initialize)(XLA_FFI_CallFrame*),
 }
 
 nb::dict Handlers() {
+  // Nothing to prepare.
+  nb::dict resample;
+  resample["execute"] = nb::capsule(reinterpret_cast<void*>(Resample));
   nb::dict handlers;
   handlers["jax_convgrad_conv_fprop"] = Stages(ConvFpropInitialize, ConvFprop);
   handlers["jax_convgrad_conv_dgrad"] = Stages(ConvDgradInitialize, ConvDgrad);
   handlers["jax_convgrad_conv_wgrad"] = Stages(ConvWgradInitialize, ConvWgrad);
+  handlers["jax_convgrad_resample"] = resample;
   return handlers;
 }
 

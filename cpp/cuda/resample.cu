@@ -1,0 +1,91 @@
+// Chooses and launches an instance of the kernels of resample.
+
+#include <cstdint>
+#include <limits>
+
+#include "cuda/resample_instances.cuh"
+#include "cuda/resample_kernels.h"
+#include "cuda/resample_tiling.h"
+
+namespace jax_convgrad {
+namespace {
+
+constexpr int kMostThreads = 256;
+constexpr int kLongBandThreads = 128;
+
+// Registers are limited so that a multiprocessor holds that many threads.
+template <typename Kernel>
+__global__ void __launch_bounds__(kMostThreads, Kernel::kBlocks)
+    Tiles(const __grid_constant__ ResampleTask task) {
+  extern __shared__ uint4 shared[];
+  Kernel(task, reinterpret_cast<char*>(shared)).Run(blockIdx.x);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kLongBandThreads)
+    LongBands(const __grid_constant__ ResampleTask task, int64_t elements) {
+  extern __shared__ uint4 shared[];
+  for (int64_t element = blockIdx.x; element < elements; element += gridDim.x) {
+    resample_kernels::LongBands<T>::Run(task, element, reinterpret_cast<char*>(shared));
+  }
+}
+
+cudaError_t Launch(const void* kernel, int64_t blocks, int threads, int shared_bytes, void** args,
+                   cudaStream_t stream) {
+  if (blocks > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidConfiguration;
+  if (shared_bytes > 48 << 10) {
+    const cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    if (status != cudaSuccess) return status;
+  }
+  return cudaLaunchKernel(kernel, dim3(static_cast<unsigned int>(blocks)),
+                          dim3(static_cast<unsigned int>(threads)), args,
+                          static_cast<size_t>(shared_bytes), stream);
+}
+
+template <typename T>
+cudaError_t LaunchTyped(ResampleTask task, cudaStream_t stream) {
+  const ResampleForm& form = task.form;
+  const ResampleKernelOrder kernels = ChooseResampleKernels(form);
+  ResampleShape shape{};
+  for (ResampleKernel kernel : {kernels.first, kernels.second}) {
+    shape = ChooseResampleShape(kernel, form, sizeof(T), task.x, task.y);
+    task.tiling = ChooseResampleTiling(form, shape, ResampleLimits());
+    if (task.tiling.blocks > 0) break;
+  }
+  if (task.tiling.blocks == 0) {
+    task.tiling.threads = kLongBandThreads;
+    int64_t elements =
+        form.batches() * form.depth.out * form.height.out * form.width.out * form.inner;
+    void* args[] = {&task, &elements};
+    const int64_t blocks = elements < (int64_t{1} << 30) ? elements : int64_t{1} << 30;
+    return Launch(reinterpret_cast<const void*>(&LongBands<T>), blocks, kLongBandThreads,
+                  kLongBandThreads * static_cast<int>(sizeof(double)), args, stream);
+  }
+  void* args[] = {&task};
+  return resample_kernels::VisitInstance<T>(shape, [&](auto instance) {
+    using Kernel = typename decltype(instance)::Kernel;
+    return Launch(reinterpret_cast<const void*>(&Tiles<Kernel>), task.tiling.blocks,
+                  task.tiling.threads, task.tiling.shared_bytes, args, stream);
+  });
+}
+
+}  // namespace
+
+cudaError_t LaunchResample(const ResampleForm& form, ResampleType type, const void* x, void* y,
+                           cudaStream_t stream) {
+  const ResampleTask task{form, ResampleTiling(), x, y};
+  switch (type) {
+    case ResampleType::kF16:
+      return LaunchTyped<resample_kernels::Half>(task, stream);
+    case ResampleType::kBF16:
+      return LaunchTyped<resample_kernels::BFloat16>(task, stream);
+    case ResampleType::kF32:
+      return LaunchTyped<float>(task, stream);
+    case ResampleType::kF64:
+      return LaunchTyped<double>(task, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace jax_convgrad

@@ -1,0 +1,237 @@
+// The CUDA kernel of resample on the host: the threads of each phase run one after another, shared
+// memory is an allocation of just the bytes that a launch would have, and the answer is compared
+// with double. Meant to be built with AddressSanitizer.
+//
+//   resample_tile_test SEED PROBLEMS
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+
+#include "cuda/resample_instances.cuh"
+#include "cuda/resample_tiling.h"
+#include "resample_problem.h"
+
+namespace jax_convgrad {
+namespace resample_kernels {
+
+float ToSum(BFloat16 value) {
+  const uint32_t bits = static_cast<uint32_t>(value.bits) << 16;
+  float result;
+  std::memcpy(&result, &bits, sizeof(result));
+  return result;
+}
+
+void FromSum(float sum, BFloat16& value) {
+  uint32_t bits;
+  std::memcpy(&bits, &sum, sizeof(bits));
+  value.bits = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+float ToSum(Half value) {
+  _Float16 half;
+  std::memcpy(&half, &value, sizeof(half));
+  return static_cast<float>(half);
+}
+
+void FromSum(float sum, Half& value) {
+  const _Float16 half = static_cast<_Float16>(sum);
+  std::memcpy(&value, &half, sizeof(half));
+}
+
+}  // namespace resample_kernels
+}  // namespace jax_convgrad
+
+namespace {
+
+using namespace jax_convgrad;  // NOLINT: a test
+using resample_test::Call;
+using resample_test::Problem;
+
+template <typename T>
+struct TypeOf;
+template <>
+struct TypeOf<float> {
+  static constexpr auto kType = xla::ffi::DataType::F32;
+  static constexpr double kRounding = 0x1p-24;
+};
+template <>
+struct TypeOf<double> {
+  static constexpr auto kType = xla::ffi::DataType::F64;
+  static constexpr double kRounding = 0x1p-53;
+};
+template <>
+struct TypeOf<resample_kernels::BFloat16> {
+  static constexpr auto kType = xla::ffi::DataType::BF16;
+  static constexpr double kRounding = 0x1p-8;
+};
+template <>
+struct TypeOf<resample_kernels::Half> {
+  static constexpr auto kType = xla::ffi::DataType::F16;
+  static constexpr double kRounding = 0x1p-11;
+};
+
+template <typename Kernel>
+void RunTiles(const ResampleTask& task) {
+  const size_t bytes = static_cast<size_t>(task.tiling.shared_bytes);
+  for (int64_t block = 0; block < task.tiling.blocks; ++block) {
+    const std::unique_ptr<char, decltype(&std::free)> shared(
+        static_cast<char*>(std::aligned_alloc(16, bytes)), &std::free);
+    std::memset(shared.get(), 0xff, bytes);
+    std::make_unique<Kernel>(task, shared.get())->Run(static_cast<uint32_t>(block));
+  }
+}
+
+// Problems by the kernel that took them.
+struct Counts {
+  int tiles[3] = {}, long_bands = 0;
+};
+
+template <typename T, typename Random>
+bool Check(Random& random, Counts& counts) {
+  using Sum = typename resample_kernels::SumOf<T>::Type;
+  const bool integers = random() % 2 == 0;
+  const Problem problem = resample_test::RandomProblem(random, 60000, integers);
+
+  const size_t x_count = static_cast<size_t>(resample_test::Count(problem.x));
+  const size_t y_count = static_cast<size_t>(resample_test::Count(problem.y));
+  // Arrays may lie anywhere that their elements may.
+  const size_t shift = random() % 4 == 0 ? 1 : 0;
+  const auto array = [shift](size_t count) {
+    const size_t bytes = (count + shift) * sizeof(T);
+    return std::unique_ptr<char, decltype(&std::free)>(
+        static_cast<char*>(std::aligned_alloc(16, (bytes + 15) / 16 * 16)), &std::free);
+  };
+  const auto x_memory = array(x_count), y_memory = array(y_count);
+  T* const x = reinterpret_cast<T*>(x_memory.get()) + shift;
+  T* const y = reinterpret_cast<T*>(y_memory.get()) + shift;
+  std::memset(static_cast<void*>(y), 0xff, y_count * sizeof(T));
+  std::vector<double> exact(x_count);
+  for (size_t i = 0; i < x_count; ++i) {
+    const double value = integers ? static_cast<double>(random() % 5) - 2.0
+                                  : static_cast<double>(random() % 20001) / 10000.0 - 1.0;
+    resample_kernels::FromSum(static_cast<Sum>(value), x[i]);
+    exact[i] = resample_kernels::ToSum(x[i]);
+  }
+
+  Call call;
+  call.Add(TypeOf<T>::kType, problem.x, x);
+  std::vector<std::vector<Sum>> weights;
+  for (const auto& band : problem.bands) {
+    weights.emplace_back(band.weights.begin(), band.weights.end());
+  }
+  for (size_t k = 0; k < problem.axes.size(); ++k) {
+    const int64_t out = problem.y[static_cast<size_t>(problem.axes[k])];
+    call.Add(xla::ffi::DataType::S32, {out}, const_cast<int32_t*>(problem.bands[k].start.data()));
+    call.Add(sizeof(T) == 8 ? xla::ffi::DataType::F64 : xla::ffi::DataType::F32,
+             {out, problem.bands[k].taps}, weights[k].data());
+  }
+  call.Add(TypeOf<T>::kType, problem.y, y);
+  call.Finish();
+  XLA_FFI_Args operands = call.args;
+  operands.size -= 1;
+  const ResampleConfig config{{problem.axes.data(), problem.axes.size()}};
+  const auto form = MakeResampleForm(config, xla::ffi::AnyBuffer(&call.buffers.front()),
+                                     xla::ffi::RemainingArgs(&operands, 1),
+                                     xla::ffi::AnyBuffer(&call.buffers.back()), 64);
+  if (form.has_error()) {
+    std::printf("%s: %s\n", problem.ToString().c_str(), form.error().message().c_str());
+    return false;
+  }
+
+  ResampleTask task{*form, ResampleTiling(), x, y};
+  ResampleLimits limits;
+  const int64_t sum_bytes[] = {2 << 10, 8 << 10, 40 << 10, 72 << 10};
+  limits.sum_bytes = sum_bytes[random() % 4];
+  limits.wide_sum_bytes = std::max(limits.sum_bytes, sum_bytes[random() % 4]);
+  limits.out_elements = sum_bytes[random() % 4] / 4;
+  limits.threads = random() % 2 == 0 ? 32 : 256;
+  limits.few_blocks = random() % 2 == 0 ? 1 : 528;
+  limits.stream_blocks = random() % 2 == 0 ? 1 : 100;
+  limits.chunk_bytes = random() % 2 == 0 ? 32 : 128;
+  // The kernel that would be launched, or any.
+  ResampleKernelOrder kernels = ChooseResampleKernels(*form);
+  const ResampleKernel all[] = {ResampleKernel::kShrink, ResampleKernel::kStream,
+                                ResampleKernel::kGrow};
+  if (random() % 2 == 0) kernels.first = all[random() % 3];
+  ResampleShape shape{};
+  for (ResampleKernel kernel : {kernels.first, kernels.second}) {
+    shape = ChooseResampleShape(kernel, *form, sizeof(T), x, y);
+    task.tiling = ChooseResampleTiling(*form, shape, limits);
+    if (task.tiling.blocks > 0) break;
+  }
+  if (task.tiling.blocks == 0) {
+    ++counts.long_bands;
+    task.tiling.threads = 32;
+    std::vector<double> shared(32);
+    for (size_t i = 0; i < y_count; ++i) {
+      resample_kernels::LongBands<T>::Run(task, static_cast<int64_t>(i),
+                                          reinterpret_cast<char*>(shared.data()));
+    }
+  } else {
+    ++counts.tiles[static_cast<int>(shape.kernel)];
+    resample_kernels::VisitInstance<T>(
+        shape, [&](auto instance) { RunTiles<typename decltype(instance)::Kernel>(task); });
+  }
+
+  const std::vector<double> expected = resample_test::Reference(problem, exact, false);
+  const std::vector<double> scale = resample_test::Reference(problem, exact, true);
+  int64_t terms = 4;
+  for (const auto& band : problem.bands) terms += band.taps;
+  const double unit = sizeof(T) == 8 ? 0x1p-53 : 0x1p-24;
+  for (size_t i = 0; i < y_count; ++i) {
+    const double got = resample_kernels::ToSum(y[i]);
+    // One rounding to T (f16 has subnormals), and those of the sums.
+    double bound = std::max(std::abs(expected[i]) * TypeOf<T>::kRounding,
+                            sizeof(T) == 2 && TypeOf<T>::kRounding < 0x1p-9 ? 0x1p-25 : 0.0) +
+                   static_cast<double>(terms) * unit * scale[i];
+    bound *= 1.01;
+    const bool overflows = std::isinf(got) && std::abs(expected[i]) > 65000;
+    if (!(std::abs(got - expected[i]) <= bound) && !overflows) {
+      std::printf(
+          "%s: element %zu is %g, expected %g within %g (kernel %d, vector %d, out_vector %d, "
+          "columns %d, "
+          "channels %d, groups %d, table_rows %d, span %d)\n",
+          problem.ToString().c_str(), i, got, expected[i], bound, static_cast<int>(shape.kernel),
+          shape.vector, shape.out_vector, task.tiling.columns, task.tiling.channels,
+          task.tiling.groups, task.tiling.table_rows, task.tiling.span);
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const unsigned seed = argc > 1 ? static_cast<unsigned>(std::atoi(argv[1])) : 0;
+  const int problems = argc > 2 ? std::atoi(argv[2]) : 1000;
+  Counts counts;
+  for (int i = 0; i < problems; ++i) {
+    std::mt19937_64 random(seed + static_cast<unsigned>(i));
+    bool right = false;
+    switch (random() % 4) {
+      case 0:
+        right = Check<float>(random, counts);
+        break;
+      case 1:
+        right = Check<double>(random, counts);
+        break;
+      case 2:
+        right = Check<resample_kernels::BFloat16>(random, counts);
+        break;
+      default:
+        right = Check<resample_kernels::Half>(random, counts);
+        break;
+    }
+    if (!right) {
+      std::printf("resample_tile_test %u 1\n", seed + static_cast<unsigned>(i));
+      return 1;
+    }
+  }
+  std::printf("%d shrink, %d stream, %d grow, %d have long bands\n", counts.tiles[0],
+              counts.tiles[1], counts.tiles[2], counts.long_bands);
+  return 0;
+}

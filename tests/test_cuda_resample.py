@@ -1,0 +1,140 @@
+"""The CUDA handler of resample on a GPU, called through jax.ffi past all of the package's Python.
+
+Skipped where JAX runs on no GPU; JAX_CONVGRAD_REQUIRE_CUDA=1 makes that, and a missing module, a
+failure.
+"""
+
+from __future__ import annotations
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import resample_cases as cases
+from resample_cases import DTYPES, PROBLEMS, Problem
+
+from jax_convgrad import registry
+
+RANDOM_PROBLEMS = 300
+
+
+@pytest.fixture(autouse=True)
+def _needs_gpu() -> None:
+    if jax.default_backend() != "gpu" or jax.devices()[0].platform != "gpu":
+        if os.environ.get("JAX_CONVGRAD_REQUIRE_CUDA") == "1":
+            pytest.fail(f"JAX_CONVGRAD_REQUIRE_CUDA=1, but JAX runs on {jax.default_backend()}")
+        pytest.skip("JAX runs on no GPU")
+    if (reason := registry.handlers("cuda").reason) is not None:
+        pytest.skip(f"no CUDA handlers: {reason}")
+
+
+@pytest.mark.parametrize("integers", [True, False], ids=["integers", "random"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_resample_is_the_definition(
+    problem: Problem, dtype: str, integers: bool, rng: np.random.Generator
+) -> None:
+    cases.check(rng, problem, dtype, integers)
+
+
+@pytest.mark.parametrize("seed", range(RANDOM_PROBLEMS))
+def test_random_problems(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = cases.random_problem(rng)
+    cases.check(rng, problem, DTYPES[seed % 4], integers=seed % 8 < 4)
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_bands_too_long_for_a_tile(channels_last: bool, rng: np.random.Generator) -> None:
+    shape, axes = ((1, 3, 6000, 20), (1, 2)) if channels_last else ((1, 2, 3, 9000), (2, 3))
+    cases.check(rng, Problem(shape, axes, (2, 2), (3, shape[axes[1]])), "float32", integers=False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("out", [20, 90])
+def test_weights_of_zero_read_nothing(dtype: str, out: int) -> None:
+    """Of one row of NaNs, only the outputs that give it a weight see anything."""
+    x = np.ones((2, 40, 36))
+    x[:, 17] = np.nan
+    start = np.clip(np.arange(out) * 40 // out - 1, 0, 37).astype(np.int32)
+    weights = np.ones((out, 3))
+    weights[start[:, None] + np.arange(3) == 17] = 0
+    identity = (np.arange(36, dtype=np.int32), np.ones((36, 1)))
+    data = cases.Data(np.asarray(jnp.asarray(x, dtype)), ((start, weights), identity))
+    got = cases.run(Problem(x.shape, (1, 2), (out, 36), (3, 1)), data, dtype)
+    expected = np.broadcast_to(weights.sum(1)[:, None], (2, out, 36))
+    np.testing.assert_array_equal(got.astype(np.float64), expected)
+
+
+@pytest.mark.parametrize("out", [7, 300])
+def test_starts_outside_read_nothing_outside(out: int, rng: np.random.Generator) -> None:
+    """The tables lie on the device, where nobody checks them: they act as if clamped."""
+    x = rng.standard_normal((3, 64, 50, 6)).astype(np.float32)
+    wild = rng.integers(-(2**31), 2**31, out).astype(np.int32)
+    weights = rng.standard_normal((out, 5)).astype(np.float32).astype(np.float64)
+    problem = Problem(x.shape, (1, 2), (out, out), (5, 5))
+    got = cases.run(problem, cases.Data(x, ((wild, weights), (wild[::-1], weights))), "float32")
+    clamped = (np.clip(wild, 0, 59), weights), (np.clip(wild[::-1], 0, 45), weights)
+    expected = cases.run(problem, cases.Data(x, clamped), "float32")
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem((4, 16, 128, 128), (2, 3), (64, 64), (4, 4)),
+        Problem((4, 64, 64, 32), (1, 2), (160, 150), (3, 3)),
+        Problem((2, 24, 24, 24, 16), (1, 2, 3), (12, 12, 12), (4, 4, 4)),
+    ],
+    ids=str,
+)
+def test_a_hundred_runs_give_the_same_bits(
+    problem: Problem, dtype: str, rng: np.random.Generator
+) -> None:
+    data = cases.make_data(rng, problem, dtype, integers=False)
+    call = jax.ffi.ffi_call(cases.TARGET, jax.ShapeDtypeStruct(problem.y, dtype))
+    y = jax.jit(lambda *operands: call(*operands, axes=np.asarray(problem.axes, np.int64)))
+    operands = [jnp.asarray(array) for array in cases.arguments(data, dtype)]
+    first = np.asarray(y(*operands)).tobytes()
+    assert all(np.asarray(y(*operands)).tobytes() == first for _ in range(99))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grow", [True, False], ids=["grow", "shrink"])
+@pytest.mark.parametrize("channels", [1, 8, 3])
+def test_more_than_two_to_the_31_elements(grow: bool, channels: int) -> None:
+    """Weights of one half on two neighbours and pixels that say where they are, so that rows from all
+    over the array can be checked alone."""
+    small = int((2.05 * 2**31 / channels) ** 0.5) // 2
+    n, m = (small, 2 * small) if grow else (2 * small, small)
+    taps = 2
+    start = np.clip(np.arange(m) * n // m, 0, n - taps).astype(np.int32)
+    table = (start, np.full((m, taps), 0.5, np.float32))
+    rows = jnp.arange(n, dtype=jnp.int32)
+    pixel = lambda i, j, c: ((i * 7 + j * 3 + c) % 64).astype(jnp.bfloat16)  # noqa: E731
+    x = jax.jit(
+        lambda: pixel(rows[:, None, None], rows[None, :, None], jnp.arange(channels)[None, None])
+    )()[None]
+    call = jax.ffi.ffi_call(cases.TARGET, jax.ShapeDtypeStruct((1, m, m, channels), x.dtype))
+    tables = [jnp.asarray(t) for t in (*table, *table)]
+    y = jax.jit(lambda *a: call(*a, axes=np.asarray([1, 2], np.int64)))(x, *tables)
+    assert max(x.size, y.size) > 2**31
+    picks = np.unique(np.linspace(0, m - 1, 97).astype(int))
+    got = np.asarray(jnp.stack([y[0, int(i)] for i in picks])).astype(np.float64)
+    i = (start[picks][:, None] + np.arange(2)).reshape(len(picks), 2, 1, 1, 1)
+    j = (start[:, None] + np.arange(2)).reshape(1, 1, m, 2, 1)
+    expected = ((i * 7 + j * 3 + np.arange(channels)) % 64).mean((1, 3))
+    np.testing.assert_allclose(got, expected, rtol=2.0**-8)
+
+
+def test_a_bad_call_is_an_error() -> None:
+    call = jax.ffi.ffi_call(cases.TARGET, jax.ShapeDtypeStruct((2, 4), np.float32))
+    x, start, weights = jnp.zeros((2, 6)), jnp.zeros(4, jnp.int32), jnp.zeros((4, 7), jnp.float32)
+    x = x.astype(jnp.float32)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"resample: .* more taps than the 6 elem"):
+        jax.block_until_ready(
+            jax.jit(lambda *a: call(*a, axes=np.asarray([1], np.int64)))(x, start, weights)
+        )
