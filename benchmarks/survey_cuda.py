@@ -29,7 +29,7 @@ import numpy as np
 
 import jax_convgrad
 from jax_convgrad import plans, routes
-from jax_convgrad.bench import cases, forms, timing
+from jax_convgrad.bench import cases, device, floor, forms, timing
 
 PASSES = ("fprop", "dx", "dw")
 
@@ -67,14 +67,13 @@ def survey(
 ) -> dict[str, Any]:
     """One operator of one layer on each of the wanted routes."""
     row: dict[str, Any] = {"case": case.label, "pass": pass_}
-    count = min(8, timing._input_sets(inputs.nbytes, timing.Method()))
     results: dict[str, Any] = {}
     samples: dict[str, Callable[[], tuple[float, bool]]] = {}
     for route in wanted:
         plans.clear()
         before = time.perf_counter()
         try:
-            results[route], samples[route] = prepare(route, case, pass_, inputs, count)
+            results[route], samples[route] = prepare(route, case, pass_, inputs)
         except Exception as error:  # a route that breaks is a result too
             row[f"{route}_failure"] = f"{type(error).__name__}: {error}"[:2000]
         row[f"{route}_first_call_seconds"] = time.perf_counter() - before
@@ -91,7 +90,7 @@ def survey(
 
 
 def prepare(
-    route: str, case: cases.Case, pass_: str, inputs: forms.Inputs, count: int
+    route: str, case: cases.Case, pass_: str, inputs: forms.Inputs
 ) -> tuple[np.ndarray, Callable[[], tuple[float, bool]]]:
     """The result on one route, and what takes a sample of its time."""
     form = forms.FORMS["torch" if route == "torch" else "ours"]
@@ -99,14 +98,20 @@ def prepare(
         raise RuntimeError(reason)
     with contextlib.nullcontext() if route == "torch" else routes.force(route):
         (runner, *_) = form.runners(case, pass_, "NHWC")
-        sets = [runner.load(inputs) for _ in range(count)]
-        out = runner.call(sets[0])
+        arrays = runner.load(inputs)
+        out = runner.call(arrays)
         runner.wait(out)
+        # The programs of several calls are lowered in here too, while the route is forced.
+        batch = device.make_batch(
+            runner,
+            inputs,
+            device.estimate(runner, arrays),
+            2 * timing.last_level_cache(),
+            device.DeviceMethod(),
+            lambda calls: floor.least_seconds(case, pass_, calls, floor.device_memory()),
+        )
     result = runner.fetch(out)[forms.RESULTS[pass_][0]]
-    estimate = min(timing._sample(runner, sets[:1], 1)[0] for _ in range(3))
-    method = timing.Method()
-    repeats = max(1, min(method.max_enqueued, int(method.sample_seconds / estimate)))
-    return result, lambda: timing.steady_sample(runner, sets, repeats, method.tries)
+    return result, batch.sample
 
 
 def line(row: dict[str, Any]) -> str:

@@ -4,7 +4,8 @@
 
 With one geometry each one's derivatives are the other two, so JVP and transposition stay inside the
 family at every order. A batched operand folds into the batch or the channels, two into the groups.
-The lowering runs what `routes` names. Every function here checks its shapes through `shapes`.
+The lowering takes out what stride and dilation have in common (`subsample`) and runs what `routes`
+names. Every function here checks its shapes through `shapes`.
 
 Parameters of all three: ``config`` (ConvConfig), ``precision`` (as lax has it), and
 ``preferred_element_type`` (dtype of the result); dgrad adds ``x_shape``, wgrad ``w_shape``.
@@ -21,8 +22,9 @@ from jax import Array
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jax_convgrad import compat, handlers, reference, registry, routes
+from jax_convgrad import compat, handlers, im2col, reference, registry, routes
 from jax_convgrad.shapes import ConvConfig, ConvGeometry, Shape, check_float_dtypes
+from jax_convgrad.subsample import subsample
 
 conv_fprop_p = Primitive("conv_fprop")
 conv_dgrad_p = Primitive("conv_dgrad")
@@ -321,9 +323,18 @@ def _conv_fprop_implementation(
     preferred_element_type: Any,
 ) -> Array:
     geometry = ConvGeometry.make("conv_fprop", config, x.shape, w.shape)
-    route = _route(platform, "conv_fprop", geometry, x.dtype, preferred_element_type)
     if geometry.is_empty:
         return jnp.zeros(geometry.y_shape, preferred_element_type)
+    if smaller := subsample(config, x.shape):
+        return _conv_fprop_implementation(
+            platform,
+            smaller.take(x),
+            w,
+            config=smaller.config,
+            precision=precision,
+            preferred_element_type=preferred_element_type,
+        )
+    route = _route(platform, "conv_fprop", geometry, x.dtype, preferred_element_type)
     if route in routes.HANDLER_ROUTES:
         return handlers.conv_fprop(
             x,
@@ -351,9 +362,20 @@ def _conv_dgrad_implementation(
     preferred_element_type: Any,
 ) -> Array:
     geometry = ConvGeometry.make("conv_dgrad", config, x_shape, w.shape)
-    route = _route(platform, "conv_dgrad", geometry, dy.dtype, preferred_element_type)
     if geometry.is_empty:
         return jnp.zeros(x_shape, preferred_element_type)
+    if smaller := subsample(config, x_shape):
+        dx = _conv_dgrad_implementation(
+            platform,
+            dy,
+            w,
+            x_shape=smaller.x_shape,
+            config=smaller.config,
+            precision=precision,
+            preferred_element_type=preferred_element_type,
+        )
+        return smaller.spread(dx)
+    route = _route(platform, "conv_dgrad", geometry, dy.dtype, preferred_element_type)
     if route in routes.HANDLER_ROUTES:
         return handlers.conv_dgrad(
             dy,
@@ -364,6 +386,15 @@ def _conv_dgrad_implementation(
             result_dtype=preferred_element_type,
             x_shape=x_shape,
             channels_last=route != routes.CHANNELS_FIRST,
+        )
+    if route == routes.IM2COL:
+        return im2col.conv_dgrad(
+            dy,
+            w,
+            x_shape=x_shape,
+            config=config,
+            precision=precision,
+            preferred_element_type=preferred_element_type,
         )
     return reference.conv_dgrad(
         dy,
@@ -386,9 +417,19 @@ def _conv_wgrad_implementation(
     preferred_element_type: Any,
 ) -> Array:
     geometry = ConvGeometry.make("conv_wgrad", config, x.shape, w_shape)
-    route = _route(platform, "conv_wgrad", geometry, x.dtype, preferred_element_type)
     if geometry.is_empty:
         return jnp.zeros(w_shape, preferred_element_type)
+    if smaller := subsample(config, x.shape):
+        return _conv_wgrad_implementation(
+            platform,
+            smaller.take(x),
+            dy,
+            w_shape=w_shape,
+            config=smaller.config,
+            precision=precision,
+            preferred_element_type=preferred_element_type,
+        )
+    route = _route(platform, "conv_wgrad", geometry, x.dtype, preferred_element_type)
     if route in routes.HANDLER_ROUTES:
         return handlers.conv_wgrad(
             x,
@@ -399,6 +440,15 @@ def _conv_wgrad_implementation(
             result_dtype=preferred_element_type,
             w_shape=w_shape,
             channels_last=route != routes.CHANNELS_FIRST,
+        )
+    if route == routes.IM2COL:
+        return im2col.conv_wgrad(
+            x,
+            dy,
+            w_shape=w_shape,
+            config=config,
+            precision=precision,
+            preferred_element_type=preferred_element_type,
         )
     return reference.conv_wgrad(
         x,

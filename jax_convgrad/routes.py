@@ -1,8 +1,9 @@
 """Who does which problem: a pure function, with the measurement behind every row.
 
 Routes: "onednn" and "cudnn" (the handlers on CPU and CUDA), "cudnn_nchw" (the CUDA handlers with all
-arrays channels-first), "xla" (the plain lax op, where XLA is at its best and can fuse) and "swap" (pure
-JAX in its role-swapped form, which is also where a problem goes that no handler of its platform serves).
+arrays channels-first), "xla" (the plain lax op, where XLA is at its best and can fuse), "swap" (pure
+JAX in its role-swapped form, which is also where a problem goes that no handler of its platform serves)
+and "im2col" (pure JAX, gradients as matrix products of a gathered dy, where that exists).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from jax_convgrad import im2col
 from jax_convgrad.shapes import ConvGeometry
 
+IM2COL = "im2col"
 CHANNELS_FIRST = "cudnn_nchw"
 _PLATFORMS = {"onednn": "cpu", "cudnn": "cuda", CHANNELS_FIRST: "cuda"}
 HANDLER_ROUTES = frozenset(_PLATFORMS)
@@ -33,12 +36,17 @@ def choose(
 ) -> Route:
     """The route of one operator ("conv_fprop", "conv_dgrad", "conv_wgrad") on one platform.
 
+    ``geometry`` is what is computed, after `subsample` has taken out what stride and dilation share.
+
     ``platform`` is JAX's name for it, None where a program is lowered for no platform in particular.
     """
     if geometry.is_empty:
         return Route("xla", "nothing to compute: zeros")
     if _forced in _PLATFORMS:
         if _PLATFORMS[_forced] == platform and result_dtype == dtype:
+            return Route(_forced, "forced")
+    elif _forced == IM2COL:
+        if im2col.applies(operator, geometry):
             return Route(_forced, "forced")
     elif _forced is not None:
         return Route(_forced, "forced")
@@ -53,8 +61,9 @@ def choose(
 def force(name: str | None) -> Iterator[None]:
     """One route for every problem lowered inside, for tests and for measuring the rows below.
 
-    A handlers' route leaves out other platforms, and problems whose result is wider than the
-    operands. None is no route in particular, whatever was forced outside.
+    A handlers' route leaves out other platforms, and problems whose result is wider than the operands;
+    im2col leaves out what has no such form. None is no route in particular, whatever was forced
+    outside.
     """
     global _forced
     previous, _forced = _forced, name
@@ -105,8 +114,6 @@ def _cpu_plane_slow(operator: str, geometry: ConvGeometry) -> str | None:
         return "few input channels: 3 to 64, k7 s2 7.7 ms by oneDNN, 3.5 by XLA:CPU"
     if operator == "conv_wgrad" and geometry.kernel[-1] >= 15 > config.strides[-1]:
         return "wide overlapping windows: 32 to 32, k15 59 ms by oneDNN, 17 by XLA:CPU"
-    if operator == "conv_wgrad" and max(config.strides) > 1 and max(config.dilation) > 1:
-        return "stride and dilation: 64 to 64, k3 s2 d2 3.2 ms by oneDNN, 2.7 by XLA:CPU"
     return None
 
 
@@ -131,7 +138,7 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
             "conv3d bf16 43, 44, 37 against 75, 72, 75, f32 81, 93, 172 against 123, 132, 229",
         )
     if any(d > 1 for d in config.dilation):
-        return _cuda_dilated(operator, geometry, strided)
+        return _cuda_dilated(operator, geometry, dtype, strided)
     if any(low < 0 or high < 0 for low, high in config.padding):
         return Route("cudnn", "XLA computes cropped weight gradients with a window as large as dy")
     if depthwise:
@@ -165,16 +172,31 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
     return Route("cudnn", "dcgan2 47 against 69, dcgan4 62 against 66, unet_up equal")
 
 
-def _cuda_dilated(operator: str, geometry: ConvGeometry, strided: bool) -> Route:
+def _cuda_dilated(operator: str, geometry: ConvGeometry, dtype: str, strided: bool) -> Route:
+    # The gathered dy is written once and read twice. At TF32's rate that costs 350 / in_channels of the
+    # products' own time, against half of the rate that cuDNN's dilated gradients reach.
+    gathered = math.prod(geometry.kernel) * geometry.out_channels
+    if (
+        dtype == "float32"
+        and not strided
+        and im2col.applies(operator, geometry)
+        and geometry.in_channels >= 1024
+        and 2 * gathered <= 3 * geometry.in_channels
+    ):
+        return Route(
+            IM2COL,
+            "reckoned, its measurement is still owed: aspp_d12 f32 118 us for each product at 70 per cent "
+            "of TF32's rate and 27 for the gathered dy; cuDNN measured 235 for dX and 287 for dW",
+        )
     if not strided and operator == "conv_fprop" and geometry.spatial_rank == 2:
         return Route("xla", "aspp_d12 bf16 158 against 149, f32 395 against 396")
     if not strided and operator == "conv_dgrad" and geometry.spatial_rank == 1:
         return Route("xla", "wavenet_d512 f32 67 against 63")
     return Route(
         "cudnn",
-        "weight gradients: convt_dil2 33 against 3578, wavenet_d512 165 against 2741, aspp_d12 bf16 89 "
-        "against 1191, f32 287 against 600; forward: wavenet_d512 41 against 65; dX: aspp_d12 bf16 86 "
-        "against 115, f32 235 against 244; strided: convt_dil2 85 against 165, 21 against 68",
+        "weight gradients: wavenet_d512 165 against 2741, aspp_d12 bf16 89 against 1191, f32 287 against "
+        "600; forward: wavenet_d512 41 against 65; dX: aspp_d12 bf16 86 against 115, f32 235 against 244; "
+        "strided, a common factor still in it: convt_dil2 85 against 165, 21 against 68, 33 against 3578",
     )
 
 

@@ -5,21 +5,24 @@ How fast anything is, is the business of the benchmark's report; nothing here as
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import math
 import re
 import struct
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 import pytest
 
+from jax_convgrad import registry, routes
 from jax_convgrad.__main__ import main
-from jax_convgrad.bench import float64, forms, report, timing
+from jax_convgrad.bench import device, float64, floor, forms, report, timing
 from jax_convgrad.bench.cases import (
     PUBLISHED,
     Case,
@@ -182,11 +185,11 @@ def test_float64_reference_equals_lax(case: Case, rng: np.random.Generator) -> N
         np.testing.assert_allclose(found[name], expected, rtol=1e-12, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize(("layout", "weights"), [("NHWC", None), ("NCHW", None), ("NHWC", "OHWI")])
 @pytest.mark.parametrize("name", FORM_NAMES)
 @pytest.mark.parametrize("case", SMALL_CASES)
 def test_every_form_computes_the_same(
-    case: Case, name: str, layout: str, rng: np.random.Generator
+    case: Case, name: str, layout: str, weights: str | None, rng: np.random.Generator
 ) -> None:
     """Small integers are exact in float32, so that any difference is a wrong index."""
     form = FORMS[name]
@@ -197,7 +200,7 @@ def test_every_form_computes_the_same(
     inputs = Inputs(*(rng.integers(-3, 4, shape).astype(np.float32) for shape in shapes))
     truth = float64.passes(case, inputs.x, inputs.w, inputs.dy)
     for pass_ in PASSES:
-        for runner in form.runners(case, pass_, layout):
+        for runner in form.runners(case, pass_, layout, weights):
             out = runner.call(runner.load(inputs))
             runner.wait(out)
             found = runner.fetch(out)
@@ -240,7 +243,8 @@ def test_only_the_pass_asked_for_is_in_the_program(
     assert isinstance(form, forms.JaxForm)
     shapes = (case.x_shape, case.w_shape, case.y_shape)
     arguments = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
-    program = jax.jit(form.function(case, pass_, "NHWC")).lower(*arguments).compile().as_text()
+    function = form.function(case, pass_, "NHWC", forms.WeightsOrder.make(case, "NHWC"))
+    program = jax.jit(function).lower(*arguments).compile().as_text()
     assert len(CONVOLUTIONS.findall(program)) == count, program
 
 
@@ -259,8 +263,8 @@ def test_samples_come_from_calls_that_go_through_the_input_sets() -> None:
     class Counting(forms.LaxForm):
         name = "counting"
 
-        def runners(self, case: Case, pass_: str, layout: str) -> list[forms.Runner]:
-            (runner,) = super().runners(case, pass_, layout)
+        def runners(self, *arguments: Any) -> list[forms.Runner]:
+            (runner,) = super().runners(*arguments)
 
             def load(inputs: Inputs) -> Any:
                 loaded.append(runner.load(inputs))
@@ -284,27 +288,6 @@ def test_samples_come_from_calls_that_go_through_the_input_sets() -> None:
     assert called[-14:] == [2, 0, 1, 2, 0, 1, 2] * 2
 
 
-def test_a_batch_is_enqueued_behind_what_holds_the_device() -> None:
-    """The order of events on a GPU, acted out: hold, enqueue all, wait for the hold, then for all."""
-    events = []
-
-    def hold() -> Any:
-        events.append("hold")
-        return lambda: events.append("held")
-
-    runner = forms.Runner(
-        load=lambda inputs: None,
-        call=lambda arrays: events.append(f"call {arrays}"),
-        wait=lambda out: events.append("wait"),
-        fetch=lambda out: {},
-        hold=hold,
-    )
-    seconds, host_bound = timing._sample(runner, ["a", "b"], 3)
-    assert events == ["hold", "call a", "call b", "call a", "held", "wait"]
-    assert seconds >= 0
-    assert host_bound  # nothing held anything here
-
-
 def test_a_slow_form_stops_after_the_least_number_of_rounds() -> None:
     (result,) = run([parse_case(entry())], ["lax"], ["dx"], rounds=9, form_seconds=0.0)
     assert len(result.samples) == 3
@@ -318,13 +301,284 @@ def test_float64_cases_run_in_float64() -> None:
 def test_a_wrong_result_shows_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     right = forms.LaxForm.function
 
-    def wrong(self: Any, case: Case, pass_: str, layout: str) -> Any:
-        fn = right(self, case, pass_, layout)
+    def wrong(self: Any, *arguments: Any) -> Any:
+        fn = right(self, *arguments)
         return lambda x, w, dy: tuple(a * 1.5 for a in fn(x, w, dy))
 
     monkeypatch.setattr(forms.LaxForm, "function", wrong)
     (result,) = run([parse_case(entry())], ["lax"], ["dw"])
     assert result.error == pytest.approx(0.5, rel=1e-3)
+
+
+# --- A GPU's time, acted out on a CPU -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pass_", ["fprop", "dxdwdb"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("ours", "conv"), ("ours", "convt"), ("lax", "convt"), ("swap", "convt")]
+)
+def test_a_program_of_several_calls(
+    name: str, kind: str, pass_: str, rng: np.random.Generator
+) -> None:
+    """Every call's own result, and nothing of the calls merged, dropped or shared."""
+    case = parse_case(entry(kind=kind, sp=[6, 5], cin=8, cout=16, s=2, p=1))
+    (runner,) = FORMS[name].runners(case, pass_, "NHWC")
+    shapes = (case.x_shape, case.w_shape, case.y_shape)
+    sets = [
+        Inputs(*(rng.integers(-3, 4, shape).astype(np.float32) for shape in shapes))
+        for _ in range(5)
+    ]
+    loaded = tuple(runner.load(inputs) for inputs in sets)
+    outs = runner.enqueue(loaded)
+    assert len(outs) == len(sets)
+    for inputs, out in zip(sets, outs, strict=True):
+        truth = float64.passes(case, inputs.x, inputs.w, inputs.dy)
+        for key, value in runner.fetch(out).items():
+            np.testing.assert_array_equal(value, truth[key], err_msg=key)
+
+    form = FORMS[name]
+    assert isinstance(form, forms.JaxForm)
+    order = forms.WeightsOrder.make(case, "NHWC")
+    lowered = jax.jit(forms.chained(form.function(case, pass_, "NHWC", order))).lower(loaded)
+    assert lowered.as_text().count("stablehlo.optimization_barrier") == 4
+    program = lowered.compile().as_text()
+    wanted = {"fprop": 1, "dxdwdb": 2}[pass_]
+    assert len(CONVOLUTIONS.findall(program)) == 5 * wanted, program
+    if pass_ == "dxdwdb":
+        entry_computation = program[program.index("ENTRY") :]
+        sums = re.findall(r"= f32\[16\]\S* (?:fusion|reduce|call)\(", entry_computation)
+        assert len(sums) == 5, program
+
+
+class Device:
+    """Stands in for a GPU's queue: work takes `seconds` on it, enqueueing takes `host_seconds`.
+
+    The clock is the fake's own, so that nothing here depends on the machine's speed.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.free_at = 0.0
+        self.hold_seconds, self.seconds, self.host_seconds = 3e-3, 20e-6, 5e-6
+        self.late_by: list[float] = []
+        self.events: list[str] = []
+        monkeypatch.setattr(device.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(device, "_hold_times", device._HoldTimes())
+
+    def enqueue(self, seconds: float) -> float:
+        self.now += self.host_seconds
+        self.free_at = max(self.now, self.free_at) + seconds
+        return self.free_at
+
+    def wait_until(self, moment: float) -> None:
+        self.now = max(self.now, moment) + 1e-6
+
+    def hold(self) -> Any:
+        self.events.append("hold")
+        end = self.enqueue(self.hold_seconds)
+
+        def wait() -> None:
+            self.events.append("held")
+            self.wait_until(end)
+            if self.late_by and self.events[-2] == "held":
+                self.now += self.late_by.pop(0)
+
+        return wait
+
+    def runner(self) -> forms.Runner:
+        def call(arrays: Any) -> float:
+            self.events.append(f"call {arrays}")
+            return self.enqueue(self.seconds)
+
+        def wait(out: Any) -> None:
+            self.events.append("wait")
+            self.wait_until(out[-1])
+
+        return forms.Runner(lambda inputs: "a", call, wait, lambda out: {}, hold=self.hold)
+
+    def batch(self, groups: Any = (["a", "b"],), programs: int = 40, **more: Any) -> device.Batch:
+        runner = self.runner()
+        return device.Batch(runner, runner.hold, list(groups), 4, programs, **more)
+
+
+def test_programs_are_enqueued_behind_what_holds_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = Device(monkeypatch)
+    batch = gpu.batch(groups=(["a", "b"], ["c", "d"]), programs=3)
+    seconds, doubtful = batch.sample()
+    calls = [f"call {name}" for name in "abcdab"]
+    assert gpu.events == ["hold", "hold", *calls, "held", "held", "wait"]
+    assert seconds == pytest.approx(gpu.seconds, rel=0.01)
+    assert not doubtful
+
+
+def test_a_host_that_is_too_slow_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Device(monkeypatch)
+    gpu.host_seconds = 100e-6  # 80 calls: 8 ms, more than the 3 ms before the last of two parts
+    batch = gpu.batch()
+    seconds, doubtful = batch.sample()
+    assert batch.holds == 4
+    assert seconds == pytest.approx(gpu.seconds, rel=0.01)
+    assert not doubtful
+    gpu.host_seconds = 2e-3  # 160 ms, which no number of parts allowed here lasts
+    assert batch.sample()[1]
+
+
+def test_a_clock_that_starts_late_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Device(monkeypatch)
+    batch = gpu.batch()
+    batch.sample()
+    gpu.late_by = [600e-6]
+    seconds, doubtful = batch.sample()
+    assert gpu.late_by == []
+    assert seconds == pytest.approx(gpu.seconds, rel=0.01)
+    assert not doubtful
+    gpu.late_by = [600e-6] * 4
+    seconds, doubtful = batch.sample()
+    assert doubtful
+    assert seconds < 0.7 * gpu.seconds  # what the check is for
+
+
+def test_an_impossible_sample_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Device(monkeypatch)
+    assert not gpu.batch(least_seconds=19e-6).sample()[1]
+    assert gpu.batch(least_seconds=21e-6).sample()[1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "calls"), [(3e-6, 16), (20e-6, 16), (120e-6, 5), (2e-3, 1), (0.3, 1)]
+)
+def test_samples_last_some_milliseconds(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, calls: int
+) -> None:
+    gpu = Device(monkeypatch)
+    gpu.seconds = seconds
+    runner, inputs = gpu.runner(), Inputs(*(np.zeros(10),) * 3)
+    batch = device.make_batch(
+        runner, inputs, device.estimate(runner, "a"), cache=0, method=device.DeviceMethod()
+    )
+    assert batch.calls == calls
+    assert batch.programs <= 24
+    assert batch.programs * calls * seconds >= min(0.0039, 24 * 16 * seconds)
+    assert batch.sample()[0] == pytest.approx(seconds, rel=0.01)
+
+
+def test_operands_of_a_batch_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Device(monkeypatch)
+    runner, inputs = gpu.runner(), Inputs(*(np.zeros(100),) * 3)  # 2400 bytes
+    for limit, cache, groups, calls in [
+        (10**6, 0, 1, 4),
+        (10**6, 20000, 3, 4),
+        (25000, 20000, 2, 4),
+        (5000, 20000, 1, 2),
+        (100, 20000, 1, 1),
+    ]:
+        method = device.DeviceMethod(max_input_bytes=limit, program_seconds=4 * gpu.seconds)
+        batch = device.make_batch(runner, inputs, gpu.seconds, cache, method)
+        assert (len(batch.groups), batch.calls) == (groups, calls)
+
+
+@pytest.mark.parametrize("case", SMALL_CASES)
+def test_least_bytes_are_what_reaches_a_result(case: Case) -> None:
+    """Ones everywhere: an element that is used makes a difference somewhere."""
+    ones = [np.ones(shape) for shape in (case.x_shape, case.w_shape, case.y_shape)]
+    truth = float64.passes(case, *ones)
+    used = {"x": truth["dx"], "w": truth["dw"], "dy": truth["y"]}
+    read = {name: int(np.count_nonzero(array)) for name, array in used.items()}
+    x, w, dy = (math.prod(array.shape) for array in ones)
+    assert floor.least_bytes(case, "fprop") == 4 * (read["x"] + read["w"] + dy)
+    assert floor.least_bytes(case, "dx") == 4 * (read["dy"] + read["w"] + x)
+    assert floor.least_bytes(case, "dw") == 4 * (read["x"] + read["dy"] + w)
+    both = read["x"] + read["w"] + dy + x + w + case.cout
+    assert floor.least_bytes(case, "dxdwdb") == 4 * both
+
+
+def test_the_floor_leaves_out_what_a_cache_can_keep() -> None:
+    case = parse_case(entry())
+    size = floor.least_bytes(case, "fprop")
+    assert floor.least_seconds(case, "fprop", 4, None) == 0.0
+    assert floor.least_seconds(case, "fprop", 4, floor.Memory(1e12, 0)) == size / 1e12
+    assert floor.least_seconds(case, "fprop", 4, floor.Memory(1e12, 2 * size)) == size / 2e12
+    assert floor.least_seconds(case, "fprop", 4, floor.Memory(1e12, 5 * size)) == 0.0
+
+
+def test_the_memory_is_described_by_the_driver() -> None:
+    class Driver:
+        """cuda.h's functions on an H100, device 1."""
+
+        values: ClassVar = {36: 2619000, 37: 5120, 38: 50 * 2**20}
+        status = 0
+
+        def cuInit(self, flags: int) -> int:
+            return self.status
+
+        def cuDeviceGet(self, found: Any, ordinal: int) -> int:
+            found._obj.value = 10 + ordinal
+            return 0
+
+        def cuDeviceGetAttribute(self, found: Any, attribute: int, of: Any) -> int:
+            assert of.value == 11
+            found._obj.value = self.values[attribute]
+            return 0
+
+    driver = Driver()
+    memory = floor.read_memory(driver, 1)
+    assert memory is not None
+    assert memory.bandwidth == pytest.approx(3.352e12, rel=1e-3)
+    assert memory.cache == 50 * 2**20
+    driver.status = 100
+    assert floor.read_memory(driver, 1) is None
+    assert jax.default_backend() == "gpu" or floor.device_memory() is None
+
+
+def held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times JAX forms on this CPU by the method for GPUs."""
+
+    def hold() -> Any:
+        return lambda: time.sleep(2e-3)
+
+    right = forms.JaxForm.runners
+
+    def runners(self: Any, *arguments: Any) -> Any:
+        return [dataclasses.replace(r, hold=hold) for r in right(self, *arguments)]
+
+    monkeypatch.setattr(forms.JaxForm, "runners", runners)
+
+
+def test_forms_by_the_method_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    held(monkeypatch)
+    case = parse_case(entry(s=2, kind="convt"))
+    for result in run([case], ["ours", "lax", "swap"], ["dxdwdb"]):
+        assert result.failure is None
+        assert len(result.samples) == 3
+        assert result.error is not None and result.error < 1e-5
+        assert result.repeats % result.calls_per_program == 0
+        assert result.input_sets >= result.calls_per_program >= 1
+
+
+def test_an_impossible_figure_is_a_failure_and_not_a_figure(
+    monkeypatch: pytest.MonkeyPatch, case_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held(monkeypatch)
+    monkeypatch.setattr(floor, "device_memory", lambda: floor.Memory(1.0, 0))
+    arguments = ["--cases", str(case_file), "--forms", "ours,lax", "--passes", "dx"]
+    assert main(["bench", *arguments, "--rounds", "1"]) == 1
+    text = capsys.readouterr().out
+    assert re.search(r"dX +failed +failed +- +-\n", text), text
+    assert "ours failed on convt t f32 dx: the timing failed: a median of" in text
+
+
+def test_a_figure_is_judged_by_its_median() -> None:
+    def result(*samples: float) -> timing.Result:
+        found = timing.Result(parse_case(entry()), "dx", "lax", samples=list(samples))
+        found.least_seconds = 10e-6
+        found.reject_impossible()
+        return found
+
+    kept, rejected = result(4e-6, 10e-6, 11e-6), result(4e-6, 9e-6, 11e-6)
+    assert kept.median == 10e-6 and kept.failure is None and kept.rejected is None
+    assert rejected.median is None and rejected.quartiles is None and rejected.rejected == 9e-6
+    assert rejected.failure is not None and "9.00 us" in rejected.failure
 
 
 # --- Reports and command line --------------------------------------------------------------------
@@ -358,11 +612,13 @@ def test_bench_writes_table_json_markdown_and_chart(
 
     data = json.loads(out["json"].read_text())
     assert set(data) == {
-        "schema", "date", "commit", "device", "info", "torch", "layout", "method", "results",
-        "skipped", "summary",
+        "schema", "date", "commit", "device", "info", "torch", "layout", "weights", "method",
+        "results", "skipped", "summary",
     }  # fmt: skip
     assert data["schema"] == report.SCHEMA
-    assert data["layout"] == "NHWC"
+    assert (data["layout"], data["weights"]) == ("NHWC", "HWIO")
+    assert "; activations NHWC, weights HWIO\n" in text
+    assert "; activations NHWC, weights HWIO\n" in out["markdown"].read_text()
     assert data["device"]["platform"] == jax.default_backend()
     assert data["info"]["versions"]["jax"] == jax.__version__
     assert data["skipped"] == ["resize up f32: resize is not in this version"]
@@ -387,6 +643,56 @@ def test_bench_writes_table_json_markdown_and_chart(
     assert header[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", header[16:24])
     assert width > 1000 and height > 200
+
+
+def test_bench_hands_over_the_weights_in_the_order_asked_for(
+    case_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "b.json"
+    arguments = [
+        "--cases",
+        str(case_file),
+        "--forms",
+        "ours,lax",
+        "--rounds",
+        "1",
+        "--json",
+        str(path),
+    ]
+    assert main(["bench", *arguments, "--weights", "OHWI"]) == 0
+    assert "; activations NHWC, weights OHWI\n" in capsys.readouterr().out
+    data = json.loads(path.read_text())
+    assert data["weights"] == "OHWI"
+    assert all(result["error"] < 1e-5 for result in data["results"])
+    assert main(["bench", *arguments, "--layout", "NCHW"]) == 0
+    assert "; activations NCHW, weights OIHW\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("kind", ["conv", "convt"])
+def test_ohwi_weights_are_those_that_the_handlers_read(
+    kind: str, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No reordering is left between OHWI weights and a CUDA handler, but for grouped conv_transpose."""
+    found = registry.Handlers(frozenset(registry.CONV_TARGETS.values()), frozenset({"float32"}))
+    monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: found)
+    case = parse_case(entry(kind=kind, s=2, p=1, cin=8, cout=16, g=groups))
+
+    def reordered(weights: str) -> bool:
+        order = forms.WeightsOrder.make(case, "NHWC", weights)
+        stored = order.store(np.zeros(case.w_shape, np.float32))
+        arguments = (np.zeros(case.x_shape, np.float32), stored, np.zeros(case.y_shape, np.float32))
+        function = FORMS["ours"].function(case, "fprop", "NHWC", order)  # type: ignore[attr-defined]
+        with routes.force("cudnn"):
+            text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+        (call,) = [line for line in text.splitlines() if "@jax_convgrad_conv" in line]
+        layouts = re.search(r"operand_layouts = \[dense<.*?>.*?, dense<\[(.*?)\]>", call)
+        assert layouts is not None, call
+        reversals = text.count("stablehlo.reverse")
+        return layouts[1] != "3, 2, 1, 0" or "stablehlo.transpose" in text or reversals % 2 == 1
+
+    assert reordered("HWIO")
+    assert reordered("OHWI") == (kind == "convt" and groups > 1)
 
 
 def test_bench_lists_cases(case_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

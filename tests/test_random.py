@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -575,6 +576,17 @@ def test_the_generator_covers_the_space():
         ),
     ]:
         assert any(wanted in text for text in texts), f"no problem with {wanted}"
+    for strides in ("strides", "lhs_dilation"):  # of the convolution underneath, if transposed
+        assert sum(shares_a_factor(text, strides) for text in texts) >= 10
+
+
+def shares_a_factor(text: str, name: str) -> bool:
+    """Whether ``name`` and the kernel's dilation have a common factor on some axis."""
+    lists = [re.search(rf"\b{key}=\(([\d, ]*)\)", text) for key in (name, "dilation")]
+    if None in lists:
+        return False
+    values = [[int(v) for v in re.findall(r"\d+", found[1])] for found in lists]
+    return any(math.gcd(*pair) > 1 for pair in zip(*values, strict=False))
 
 
 def main() -> None:

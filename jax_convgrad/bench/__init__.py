@@ -8,6 +8,8 @@ its time.
     forms.py     who computes it: one small class for each form
     float64.py   what the right answer is
     timing.py    how it is timed
+    device.py    the same on a GPU
+    floor.py     what no time can be below
     report.py    table, Markdown, JSON, chart
     cli.py       the command line
 """

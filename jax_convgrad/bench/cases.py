@@ -12,6 +12,7 @@ from typing import Any
 PUBLISHED = pathlib.Path(__file__).with_name("published.json")
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "f64": "float64"}
 LAYOUTS = ("NHWC", "NCHW")
+WEIGHTS = ("HWIO", "OHWI", "OIHW")
 SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 
 _REQUIRED = ("name", "n", "cin", "sp", "cout", "k", "dt")
@@ -142,12 +143,22 @@ def _short(values: Sequence[int]) -> str:
     return str(values[0]) if len(set(values)) == 1 else "x".join(map(str, values))
 
 
-def dimension_numbers(ndim: int, layout: str) -> tuple[str, str, str]:
-    """The axes of x, w and y in `layout` ("NHWC" or "NCHW", for any number of spatial axes)."""
+def default_weights(layout: str) -> str:
+    """The usual order of the weights beside activations in `layout`: what Flax stores for NHWC."""
+    return "HWIO" if layout == "NHWC" else "OIHW"
+
+
+def dimension_numbers(ndim: int, layout: str, weights: str | None = None) -> tuple[str, str, str]:
+    """The axes of x, w and y in `layout` ("NHWC" or "NCHW", for any number of spatial axes).
+
+    The weights are in the usual order of the layout, or as `weights` says: HWIO, OHWI or OIHW, or
+    letters of this very number of axes.
+    """
     spatial = SPATIAL[ndim]
-    if layout == "NHWC":
-        return f"N{spatial}C", f"{spatial}IO", f"N{spatial}C"
-    return f"NC{spatial}", f"OI{spatial}", f"NC{spatial}"
+    order = default_weights(layout) if weights is None else weights
+    kernel = order.replace("HW", spatial) if order in WEIGHTS else order
+    activations = f"N{spatial}C" if layout == "NHWC" else f"NC{spatial}"
+    return activations, kernel, activations
 
 
 def parse_case(entry: Any) -> Case:

@@ -39,6 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--layout", choices=LAYOUTS, default="NHWC", help="default: NHWC")
     parser.add_argument(
+        "--weights",
+        choices=("HWIO", "OHWI"),
+        help="how the weights lie in memory that the JAX forms are given: HWIO, which is what Flax stores "
+        "and is reordered at every call where cuDNN is called with channels last, or OHWI, which is what "
+        "PyTorch holds (for conv_transpose of the convolution underneath) and is not "
+        "(default: HWIO; with --layout NCHW: OIHW)",
+    )
+    parser.add_argument(
         "--rounds", type=_positive, default=9, help="samples of each form (default: 9)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default: 0)")
@@ -77,6 +85,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.plot:
         _require_matplotlib()
 
+    weights = arguments.weights or case_files.default_weights(arguments.layout)
     method = dataclasses.replace(timing.Method(), rounds=arguments.rounds, seed=arguments.seed)
     load = report.load_average()
     if platform == "cpu" and load is not None and load > 0.5 * cpu_threads():
@@ -87,9 +96,15 @@ def main(arguments: argparse.Namespace) -> int:
         )
     with _Progress(len(cases) * len(passes)) as advance:
         results = timing.run(
-            cases, [FORMS[name] for name in forms], passes, arguments.layout, method, advance
+            cases,
+            [FORMS[name] for name in forms],
+            passes,
+            arguments.layout,
+            method,
+            advance,
+            weights,
         )
-    print(f"{report.describe_device()}; {arguments.layout}")
+    print(f"{report.describe_device()}; {report.describe_layout(arguments.layout, weights)}")
     print(report.legend())
     print()
     print(report.table(results, forms))
@@ -97,10 +112,11 @@ def main(arguments: argparse.Namespace) -> int:
     for line in report.summary_lines(results, forms):
         print(line)
     if arguments.json:
-        data = report.to_json(results, arguments.layout, method, skipped, load)
+        data = report.to_json(results, arguments.layout, weights, method, skipped, load)
         report.write(arguments.json, json.dumps(data, indent=1, default=str) + "\n", print)
     if arguments.markdown:
-        report.write(arguments.markdown, report.markdown(results, forms, skipped), print)
+        where = report.describe_layout(arguments.layout, weights)
+        report.write(arguments.markdown, report.markdown(results, forms, skipped, where), print)
     if arguments.plot:
         pathlib.Path(arguments.plot).parent.mkdir(parents=True, exist_ok=True)
         report.plot(results, forms, arguments.plot)

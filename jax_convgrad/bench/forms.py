@@ -16,14 +16,14 @@ import functools
 import importlib.util
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_convgrad.bench.cases import DTYPES, Case, dimension_numbers
+from jax_convgrad.bench.cases import DTYPES, Case, default_weights, dimension_numbers
 
 PASSES = ("fprop", "dx", "dw", "dxdwdb")
 RESULTS = {"fprop": ("y",), "dx": ("dx",), "dw": ("dw",), "dxdwdb": ("dx", "dw", "db")}
@@ -61,6 +61,9 @@ class Inputs:
         return self.x.nbytes + self.w.nbytes + self.dy.nbytes
 
 
+Hold = Callable[[], Callable[[], None]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Runner:
     """One pass of one case, ready to be called again and again."""
@@ -70,9 +73,17 @@ class Runner:
     wait: Callable[[Any], None]
     fetch: Callable[[Any], dict[str, np.ndarray]]
     variant: str = ""
+    # On a GPU: the pass over several sets of operands, one after the other, as one program.
+    batch: Callable[[Sequence[Any]], Sequence[Any]] | None = None
     # On a GPU: keeps the device busy for some milliseconds, and returns a function that waits for
     # the end of that and of nothing behind it.
-    hold: Callable[[], Callable[[], None]] | None = None
+    hold: Hold | None = None
+
+    def enqueue(self, sets: Sequence[Any]) -> Sequence[Any]:
+        """The results for each set, all alive together, computed one after the other."""
+        if self.batch is not None and len(sets) > 1:
+            return self.batch(sets)
+        return [self.call(arrays) for arrays in sets]
 
 
 class Form(abc.ABC):
@@ -89,8 +100,62 @@ class Form(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def runners(self, case: Case, pass_: str, layout: str) -> list[Runner]:
+    def runners(
+        self, case: Case, pass_: str, layout: str, weights: str | None = None
+    ) -> list[Runner]:
         """What to time. Of several variants the one that is faster in the warm-up is kept."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightsOrder:
+    """How the weights handed to a form lie in memory, "HWIO", "OHWI" or "OIHW" for any spatial rank.
+
+    ``turned`` weights are those of a transposed convolution as PyTorch holds them: in the order OHWI of
+    the strided convolution that the layer is the adjoint of, which is what cuDNN reads, kernel reversed
+    and in and out exchanged (transpose_kernel in JAX). With groups the JAX layers count in and out
+    otherwise than that convolution, so that some reordering remains.
+    """
+
+    order: str
+    ndim: int
+    turned: bool = False
+
+    @classmethod
+    def make(cls, case: Case, layout: str, weights: str | None = None) -> WeightsOrder:
+        """The order asked for; by default HWIO with NHWC, OIHW with NCHW."""
+        order = default_weights(layout) if weights is None else weights
+        return cls(order, case.ndim, turned=case.transposed and order == "OHWI")
+
+    @property
+    def letters(self) -> str:
+        """The axes as the layer counts them: I its input channels / groups, O its output channels."""
+        letters = self.axes
+        return letters.translate(str.maketrans("IO", "OI")) if self.turned else letters
+
+    @property
+    def axes(self) -> str:
+        """The axes as dimension_numbers name them, of conv_transpose if turned with transpose_kernel."""
+        return dimension_numbers(self.ndim, "NHWC", self.order)[1]
+
+    def store(self, w: np.ndarray) -> np.ndarray:
+        """From (spatial, in / groups, out)."""
+        w = w[(slice(None, None, -1),) * self.ndim] if self.turned else w
+        return w.transpose(self._sources())
+
+    def restore(self, w: Any) -> Any:
+        """To (spatial, in / groups, out); JAX and NumPy arrays alike."""
+        w = w.transpose(tuple(int(a) for a in np.argsort(self._sources())))
+        return w[(slice(None, None, -1),) * self.ndim] if self.turned else w
+
+    def straight(self, w: jax.Array) -> jax.Array:
+        """The weights with the kernel as the layer applies it, the axes being ``letters``."""
+        if not self.turned:
+            return w
+        return jax.lax.rev(w, tuple(i for i, c in enumerate(self.letters) if c not in "IO"))
+
+    def _sources(self) -> tuple[int, ...]:
+        stored = dimension_numbers(self.ndim, "NHWC")[1]
+        return tuple(stored.index(letter) for letter in self.letters)
 
 
 # --- JAX ------------------------------------------------------------------------------------------
@@ -103,19 +168,22 @@ class JaxForm(Form):
     """A form that is a JAX function."""
 
     @abc.abstractmethod
-    def function(self, case: Case, pass_: str, layout: str) -> Pass:
+    def function(self, case: Case, pass_: str, layout: str, weights: WeightsOrder) -> Pass:
         """The pass as a JAX function of (x, w, dy), to be jitted."""
 
-    def runners(self, case: Case, pass_: str, layout: str) -> list[Runner]:
+    def runners(
+        self, case: Case, pass_: str, layout: str, weights: str | None = None
+    ) -> list[Runner]:
         """One runner: the jitted function."""
-        fn = jax.jit(self.function(case, pass_, layout))
-        to_w, from_w = _weight_axes(case.ndim, layout)
+        order = WeightsOrder.make(case, layout, weights)
+        function = self.function(case, pass_, layout, order)
+        fn, batch = jax.jit(function), jax.jit(chained(function))
         to_x, from_x = _activation_axes(case.ndim, layout)
 
         def load(inputs: Inputs) -> tuple[jax.Array, ...]:
             arrays = (
                 inputs.x.transpose(to_x),
-                inputs.w.transpose(to_w),
+                order.store(inputs.w),
                 inputs.dy.transpose(to_x),
             )
             # A copy, because on a CPU device_put may share the bytes of a NumPy array, and every
@@ -123,18 +191,50 @@ class JaxForm(Form):
             return jax.block_until_ready(tuple(jnp.array(a, copy=True) for a in arrays))
 
         def fetch(out: tuple[jax.Array, ...]) -> dict[str, np.ndarray]:
-            axes = {"y": from_x, "dx": from_x, "dw": from_w, "db": (0,)}
-            return {
-                key: np.asarray(value).astype(np.float64).transpose(axes[key])
+            found = {
+                key: np.asarray(value).astype(np.float64)
                 for key, value in zip(RESULTS[pass_], out, strict=True)
+            }
+            return {
+                key: order.restore(value)
+                if key == "dw"
+                else value.transpose({"y": from_x, "dx": from_x, "db": (0,)}[key])
+                for key, value in found.items()
             }
 
         hold = _jax_hold if jax.default_backend() == "gpu" else None
-        return [Runner(load, lambda arrays: fn(*arrays), jax.block_until_ready, fetch, hold=hold)]
+        return [
+            Runner(
+                load,
+                lambda arrays: fn(*arrays),
+                jax.block_until_ready,
+                fetch,
+                batch=lambda sets: batch(tuple(sets)),
+                hold=hold,
+            )
+        ]
 
 
-# Matrix products to hold a GPU with: about 6 ms on an H100, more on a smaller one.
-HOLD_SIZE, HOLD_PRODUCTS = 8192, 4
+def chained(function: Pass) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A function of several sets of operands that calls ``function`` on one after the other.
+
+    Each call's operands pass a barrier together with the results of the call before, so that the
+    compiler can neither reorder the calls nor merge parts of them.
+    """
+
+    def run(sets: Sequence[Any]) -> tuple[Any, ...]:
+        results: list[Any] = []
+        for arrays in sets:
+            if results:
+                results[-1], arrays = jax.lax.optimization_barrier((results[-1], arrays))
+            results.append(function(*arrays))
+        return tuple(results)
+
+    return run
+
+
+# Matrix products to hold a GPU with: about 3 ms on an H100, more on a smaller one.
+HOLD_SIZE, HOLD_PRODUCTS = 8192, 2
 
 
 def _jax_hold() -> Callable[[], None]:
@@ -149,7 +249,13 @@ def _jax_square() -> jax.Array:
 
 @functools.cache
 def _jax_busy() -> Callable[[jax.Array], jax.Array]:
-    return jax.jit(lambda a: functools.reduce(jnp.matmul, [a] * (HOLD_PRODUCTS + 1)))
+    def products(a: jax.Array) -> jax.Array:
+        # All of the product is computed, whatever of it is asked for.
+        return jax.lax.optimization_barrier(
+            functools.reduce(jnp.matmul, [a] * (HOLD_PRODUCTS + 1))
+        )[0, 0]
+
+    return jax.jit(products)
 
 
 def layer_pass(layer: Layer, cout: int, pass_: str) -> Pass:
@@ -173,11 +279,11 @@ class OursForm(JaxForm):
 
     name = "ours"
 
-    def function(self, case: Case, pass_: str, layout: str) -> Pass:
+    def function(self, case: Case, pass_: str, layout: str, weights: WeightsOrder) -> Pass:
         """The layer of the same name as lax's, differentiated by jax.vjp."""
         import jax_convgrad
 
-        numbers = dimension_numbers(case.ndim, layout)
+        numbers = dimension_numbers(case.ndim, layout, weights.axes)
 
         def layer(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> jax.Array:
             if case.transposed:
@@ -188,6 +294,7 @@ class OursForm(JaxForm):
                     dilated_padding(case),
                     rhs_dilation=case.dilation,
                     dimension_numbers=numbers,
+                    transpose_kernel=weights.turned,
                     feature_group_count=case.groups,
                     bias=bias,
                 )
@@ -210,9 +317,9 @@ class LaxForm(JaxForm):
 
     name = "lax"
 
-    def function(self, case: Case, pass_: str, layout: str) -> Pass:
+    def function(self, case: Case, pass_: str, layout: str, weights: WeightsOrder) -> Pass:
         """lax.conv_general_dilated, which lax.conv_transpose comes down to, and its jax.vjp."""
-        numbers = dimension_numbers(case.ndim, layout)
+        numbers = dimension_numbers(case.ndim, layout, weights.letters)
         if case.transposed:
             window = {
                 "window_strides": (1,) * case.ndim,
@@ -225,7 +332,7 @@ class LaxForm(JaxForm):
         def layer(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> jax.Array:
             y = jax.lax.conv_general_dilated(
                 x,
-                w,
+                weights.straight(w),
                 rhs_dilation=case.dilation,
                 dimension_numbers=numbers,
                 feature_group_count=case.groups,
@@ -250,9 +357,9 @@ class SwapForm(JaxForm):
         """Plain convolutions have nothing to swap."""
         return None if case.transposed else "a plain convolution is in this form already"
 
-    def function(self, case: Case, pass_: str, layout: str) -> Pass:
+    def function(self, case: Case, pass_: str, layout: str, weights: WeightsOrder) -> Pass:
         """Every pass from the strided convolution whose adjoint the layer is."""
-        adjoint = functools.partial(_adjoint_conv, case, layout)
+        adjoint = functools.partial(_adjoint_conv, case, layout, weights)
 
         def fprop(x: jax.Array, w: jax.Array, dy: jax.Array) -> tuple[jax.Array, ...]:
             return jax.linear_transpose(lambda u: adjoint(u, w), _like(dy))(x)
@@ -277,7 +384,9 @@ def dilated_padding(case: Case) -> list[tuple[int, int]]:
     return [(d * (k - 1) - p, d * (k - 1) - p + op) for k, p, op, d in axes]
 
 
-def _adjoint_conv(case: Case, layout: str, u: jax.Array, w: jax.Array) -> jax.Array:
+def _adjoint_conv(
+    case: Case, layout: str, weights: WeightsOrder, u: jax.Array, w: jax.Array
+) -> jax.Array:
     """The strided convolution from the layer's output to its input, linear in `u` and `w`."""
     # Where stride and dilation have a common factor c, only every c-th element of u is ever read:
     # take those, and divide both by c. XLA then needs no dilated gradient.
@@ -310,24 +419,35 @@ def _adjoint_conv(case: Case, layout: str, u: jax.Array, w: jax.Array) -> jax.Ar
             pads[axis] = (p, extent - u.shape[axis] - p, 0)
             limits[axis], steps[axis] = extent, c
         u = jax.lax.slice(jax.lax.pad(u, u.dtype.type(0), pads), starts, limits, steps)
+    w, order = _adjoint_operand(w, case, weights)
     return jax.lax.conv_general_dilated(
         u,
-        _adjoint_weights(w, case, layout),
+        w,
         window_strides=[s // c for s, c in zip(case.stride, common, strict=True)],
         padding=padding,
         rhs_dilation=[d // c for d, c in zip(case.dilation, common, strict=True)],
-        dimension_numbers=dimension_numbers(case.ndim, layout),
+        dimension_numbers=dimension_numbers(case.ndim, layout, order),
         feature_group_count=case.groups,
     )
 
 
-def _adjoint_weights(w: Any, case: Case, layout: str) -> Any:
+def _adjoint_operand(w: jax.Array, case: Case, weights: WeightsOrder) -> tuple[jax.Array, str]:
+    """The strided convolution's weights, from those the layer is given, and their order."""
+    if not weights.turned:
+        order = "OIHW" if weights.order == "OIHW" else "HWIO"
+        return _adjoint_weights(w, case, order), order
+    if case.groups == 1:
+        return w, "OHWI"  # as they are
+    return _adjoint_weights(weights.restore(w), case, "HWIO"), "HWIO"
+
+
+def _adjoint_weights(w: Any, case: Case, order: str) -> Any:
     """Weights of a transposed convolution as those of the strided one: turned, in and out swapped.
 
-    Works on JAX and NumPy arrays alike.
+    Works on JAX and NumPy arrays alike, in the orders HWIO and OIHW.
     """
     groups, inside, outside = case.groups, case.cin // case.groups, case.cout // case.groups
-    if layout == "NHWC":
+    if order == "HWIO":
         taps = tuple(range(case.ndim))
         w = w[(slice(None, None, -1),) * case.ndim]
         w = w.reshape(*case.kernel, inside, groups, outside)
@@ -353,12 +473,6 @@ def _activation_axes(ndim: int, layout: str) -> tuple[tuple[int, ...], tuple[int
     return to, tuple(int(a) for a in np.argsort(to))
 
 
-def _weight_axes(ndim: int, layout: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Transpositions from (spatial, in, out) to the layout's weights and back."""
-    to = tuple(range(ndim + 2)) if layout == "NHWC" else (ndim + 1, ndim, *range(ndim))
-    return to, tuple(int(a) for a in np.argsort(to))
-
-
 # --- PyTorch --------------------------------------------------------------------------------------
 
 
@@ -380,7 +494,9 @@ class TorchForm(Form):
             return f"not compared on {platform}"
         return None if torch.cuda.is_available() else "this PyTorch sees no GPU"
 
-    def runners(self, case: Case, pass_: str, layout: str) -> list[Runner]:
+    def runners(
+        self, case: Case, pass_: str, layout: str, weights: str | None = None
+    ) -> list[Runner]:
         """Channels-last tensors for NHWC, contiguous ones for NCHW.
 
         Along one and three spatial axes channels last is not PyTorch's usual way, so there the
@@ -409,7 +525,7 @@ class TorchForm(Form):
         formats = {1: torch.channels_last, 2: torch.channels_last, 3: torch.channels_last_3d}
         memory = formats[case.ndim] if channels_last else torch.contiguous_format
         to_x, from_x = _activation_axes(case.ndim, "NCHW")
-        to_w, from_w = _weight_axes(case.ndim, "NCHW")
+        order = WeightsOrder("OIHW", case.ndim)
 
         def tensor(array: np.ndarray) -> Any:
             wide = array if array.dtype == np.float64 else array.astype(np.float32)
@@ -421,15 +537,15 @@ class TorchForm(Form):
             return t.to(torch.float64).cpu().numpy()
 
         def weights_in(w: np.ndarray) -> np.ndarray:
-            w = w.transpose(to_w)
-            return _adjoint_weights(w, case, "NCHW") if case.transposed else w
+            w = order.store(w)
+            return _adjoint_weights(w, case, "OIHW") if case.transposed else w
 
         def weights_out(w: np.ndarray) -> np.ndarray:
             if case.transposed:
                 # The exchange undoes itself once the two channel counts have changed places.
                 back = dataclasses.replace(case, cin=case.cout, cout=case.cin)
-                w = _adjoint_weights(w, back, "NCHW")
-            return w.transpose(from_w)
+                w = _adjoint_weights(w, back, "OIHW")
+            return order.restore(w)
 
         def load(inputs: Inputs) -> tuple[Any, ...]:
             tensors = (

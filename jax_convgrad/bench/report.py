@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import math
 import os
@@ -19,7 +20,7 @@ from jax_convgrad.bench.cases import Case
 from jax_convgrad.bench.forms import PASS_TITLES, cpu_threads
 from jax_convgrad.bench.timing import Method, Result
 
-SCHEMA = 1
+SCHEMA = 2
 BASE = "ours"
 # What counts as slower. Medians of one run wander by a few per cent.
 LIMITS = {"lax": 1.05, "torch": 1.10}
@@ -127,10 +128,12 @@ def table(results: Sequence[Result], forms: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def markdown(results: Sequence[Result], forms: Sequence[str], skipped: Sequence[str]) -> str:
-    """The same as a Markdown document."""
+def markdown(
+    results: Sequence[Result], forms: Sequence[str], skipped: Sequence[str], where: str
+) -> str:
+    """The same as a Markdown document. `where` says how the arrays lie."""
     head, body = rows(results, forms)
-    lines = ["# Benchmark", "", describe_device(), "", legend(), ""]
+    lines = ["# Benchmark", "", f"{describe_device()}; {where}", "", legend(), ""]
     lines += ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     lines += ["| " + " | ".join(row) + " |" for row in body]
     lines += ["", *(f"- {text}" for text in summary_lines(results, forms))]
@@ -236,6 +239,11 @@ def describe_device() -> str:
     return f"{where}; {', '.join(versions)}; Python {platform.python_version()}"
 
 
+def describe_layout(layout: str, weights: str) -> str:
+    """How the arrays that the JAX forms are given lie in memory."""
+    return f"activations {layout}, weights {weights}"
+
+
 def load_average() -> float | None:
     """How many programs wanted a processor during the last minute, where the system says."""
     try:
@@ -265,6 +273,7 @@ def git_commit() -> str | None:
 def to_json(
     results: Sequence[Result],
     layout: str,
+    weights: str,
     method: Method,
     skipped: Sequence[str],
     load_before: float | None,
@@ -285,7 +294,8 @@ def to_json(
         "info": jax_convgrad.info(),
         "torch": getattr(sys.modules.get("torch"), "__version__", None),
         "layout": layout,
-        "method": vars(method),
+        "weights": weights,
+        "method": dataclasses.asdict(method),
         "results": [
             {
                 "case": result.case.to_json(),
@@ -296,6 +306,9 @@ def to_json(
                 "quartiles_s": result.quartiles,
                 "samples_s": result.samples,
                 "calls_per_sample": result.repeats,
+                "calls_per_program": result.calls_per_program,
+                "least_s": result.least_seconds,
+                "rejected_s": result.rejected,
                 "input_sets": result.input_sets,
                 "host_bound_samples": result.host_bound_samples,
                 "error": result.error,

@@ -14,13 +14,10 @@ The calls of a batch go through several copies of the inputs in turn, as many as
 the last-level cache (within limits), so that no form reads its operands from a cache that its own
 last call filled.
 
-On a CPU every call is waited for. On a GPU the time is the device's: the device is first held with
-matrix products while the host enqueues the whole batch behind them, and the clock runs from the end
-of the products to the end of the batch. A sample for which the host took longer to enqueue the
-batch than the device was held is taken again, with the device held longer; where that does not help,
-the result says so (`host_bound`).
+On a CPU every call is waited for. On a GPU the time is the device's: device.py says how it is taken.
 
-The figures are the median over the rounds and the quartiles.
+The figures are the median over the rounds and the quartiles. A median below what the device can move
+the pass's bytes in (floor.py) is a failure of the timing, and no figure.
 """
 
 from __future__ import annotations
@@ -38,8 +35,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_convgrad.bench import float64
+from jax_convgrad.bench import device, float64, floor
 from jax_convgrad.bench.cases import Case
+from jax_convgrad.bench.device import Batch, DeviceMethod
 from jax_convgrad.bench.forms import RESULTS, Form, Inputs, Runner
 
 
@@ -54,13 +52,11 @@ class Method:
     # A form this slow stops after min_rounds samples: lax takes seconds for some gradients.
     form_seconds: float = 4.0
     max_repeats: int = 1000
-    # XLA lets 32 programs wait in a GPU's queue, after which enqueueing blocks.
-    max_enqueued: int = 24
-    # A sample for which the host was too slow is taken again, this often at most.
-    tries: int = 4
     max_input_sets: int = 16
     max_input_bytes: int = 512 * 2**20
     seed: int = 0
+    # Sample length and copies of the inputs on a GPU.
+    device: DeviceMethod = dataclasses.field(default_factory=DeviceMethod)
 
 
 @dataclasses.dataclass
@@ -72,11 +68,15 @@ class Result:
     form: str
     samples: list[float] = dataclasses.field(default_factory=list)
     repeats: int = 0
+    calls_per_program: int = 1
     input_sets: int = 0
     error: float | None = None
     error_batch: int | None = None
     variant: str = ""
     host_bound_samples: int = 0
+    # What no call can be faster than, 0 if that is not known, and a median that was.
+    least_seconds: float = 0.0
+    rejected: float | None = None
     # Why there is no time: "-" in the tables when the form does not exist here, "failed" when it
     # broke.
     absent: str | None = None
@@ -89,8 +89,19 @@ class Result:
 
     @property
     def host_bound(self) -> bool:
-        """Whether the host, not the device, set the time of more than a quarter of the samples."""
+        """Whether more than a quarter of the samples may not be the device's time."""
         return 4 * self.host_bound_samples > len(self.samples)
+
+    def reject_impossible(self) -> None:
+        """Turns a median that is less than the device can take into a failure."""
+        median = self.median
+        if median is None or median >= self.least_seconds:
+            return
+        self.rejected, self.samples = median, []
+        self.failure = (
+            f"the timing failed: a median of {1e6 * median:.2f} us, but the memory needs "
+            f"{1e6 * self.least_seconds:.2f} us for what the pass reads and writes"
+        )
 
     @property
     def quartiles(self) -> tuple[float, float] | None:
@@ -111,6 +122,7 @@ def run(
     layout: str,
     method: Method,
     advance: Say,
+    weights: str | None = None,
 ) -> list[Result]:
     """Times all cases. `advance` is called with a text after each pass of each case."""
     results = []
@@ -118,7 +130,7 @@ def run(
         with _x64_for(case):
             yardstick = _Yardstick(case, method.seed)
             for pass_ in passes:
-                results += _run_pass(case, pass_, forms, layout, method, yardstick)
+                results += _run_pass(case, pass_, forms, (layout, weights), method, yardstick)
                 advance(f"{case.id} {pass_}")
         gc.collect()
     return results
@@ -156,27 +168,35 @@ class _Contestant:
     runner: Runner
     sets: list[Any]
     repeats: int = 1
+    batch: Batch | None = None
     spent: float = 0.0
+
+    def sample(self) -> tuple[float, bool]:
+        """One call that is not timed, then a sample: seconds per call, and whether it is doubtful."""
+        if self.batch is not None:
+            self.batch.warm_up()
+            return self.batch.sample()
+        self.runner.wait(self.runner.call(self.sets[-1]))
+        return _sample(self.runner, self.sets, self.repeats), False
 
 
 def _run_pass(
     case: Case,
     pass_: str,
     forms: Sequence[Form],
-    layout: str,
+    orders: tuple[str, str | None],
     method: Method,
     yardstick: _Yardstick,
 ) -> list[Result]:
     results, contestants = [], []
-    count = _input_sets(yardstick.inputs.nbytes, method)
     for form in forms:
-        result = Result(case, pass_, form.name, input_sets=count)
+        result = Result(case, pass_, form.name)
         results.append(result)
         result.absent = form.unavailable() or form.not_applicable(case)
         if result.absent:
             continue
         try:
-            contestants.append(_prepare(result, form, layout, count, yardstick, method))
+            contestants.append(_prepare(result, form, orders, yardstick, method))
         except Exception as error:  # One form that breaks must not end the run: it is reported.
             result.failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}"
     for round_ in range(method.rounds):
@@ -186,100 +206,90 @@ def _run_pass(
                 continue
             time.sleep(method.pause_seconds)
             started = time.perf_counter()
-            entry.runner.wait(entry.runner.call(entry.sets[-1]))
-            seconds, host_bound = steady_sample(
-                entry.runner, entry.sets, entry.repeats, method.tries
-            )
+            seconds, doubtful = entry.sample()
             entry.result.samples.append(seconds)
-            entry.result.host_bound_samples += host_bound
+            entry.result.host_bound_samples += doubtful
             entry.spent += time.perf_counter() - started
+    for result in results:
+        result.reject_impossible()
     return results
 
 
 def _prepare(
     result: Result,
     form: Form,
-    layout: str,
-    count: int,
+    orders: tuple[str, str | None],
     yardstick: _Yardstick,
     method: Method,
 ) -> _Contestant:
     """Compiles, checks against float64 and warms up, and finds how many calls make a sample."""
     case, pass_ = result.case, result.pass_
     candidates = []
-    for runner in form.runners(case, pass_, layout):
+    for runner in form.runners(case, pass_, *orders):
         first = runner.load(yardstick.inputs)
         out = runner.call(first)
         runner.wait(out)
-        estimate = min(_sample(runner, [first], 1)[0] for _ in range(2))
-        if estimate < 0.1:
-            estimate = min(estimate, *(_sample(runner, [first], 1)[0] for _ in range(3)))
-        candidates.append((estimate, runner, first, out))
+        candidates.append((_estimate(runner, first), runner, first, out))
     estimate, runner, first, out = min(candidates, key=lambda entry: entry[0])
     result.variant = runner.variant
+    entry = _Contestant(result, runner, [])
+    if runner.hold:
+        memory = floor.device_memory()
+        entry.batch = batch = device.make_batch(
+            runner,
+            yardstick.inputs,
+            estimate,
+            2 * last_level_cache(),
+            method.device,
+            lambda calls: floor.least_seconds(case, pass_, calls, memory),
+        )
+        # What is timed is what is checked.
+        out = batch.warm_up()
+        result.repeats, result.calls_per_program = batch.programs * batch.calls, batch.calls
+        result.input_sets = len(batch.groups) * batch.calls
+        result.least_seconds = batch.least_seconds
+    else:
+        result.input_sets = _input_sets(yardstick.inputs.nbytes, method)
+        copies = range(result.input_sets - 1)
+        entry.sets = [first, *(runner.load(yardstick.inputs) for _ in copies)]
+        most = method.max_repeats
+        entry.repeats = max(1, min(most, math.ceil(method.sample_seconds / estimate)))
+        result.repeats = entry.repeats
     if yardstick.batch < case.n:
         (runner_small,) = [
-            r for r in form.runners(yardstick.case, pass_, layout) if r.variant == runner.variant
+            r for r in form.runners(yardstick.case, pass_, *orders) if r.variant == runner.variant
         ]
         out = runner_small.call(runner_small.load(yardstick.small))
         result.error = yardstick.error(runner_small.fetch(out))
         result.error_batch = yardstick.batch
     else:
         result.error = yardstick.error(runner.fetch(out))
-    sets = [first, *(runner.load(yardstick.inputs) for _ in range(count - 1))]
-    most = method.max_enqueued if runner.hold else method.max_repeats
-    result.repeats = max(1, min(most, math.ceil(method.sample_seconds / estimate)))
-    return _Contestant(result, runner, sets, result.repeats)
+    return entry
 
 
-def steady_sample(
-    runner: Runner, sets: Sequence[Any], repeats: int, tries: int
-) -> tuple[float, bool]:
-    """A sample that the host was not too slow for, if one of so many tries gives one."""
-    for holds in range(1, tries + 1):
-        seconds, host_bound = _sample(runner, sets, repeats, holds)
-        if not host_bound:
-            break
-    return seconds, host_bound
+def _estimate(runner: Runner, arrays: Any) -> float:
+    """About how many seconds one call takes."""
+    if runner.hold:
+        return device.estimate(runner, arrays)
+    estimate = min(_sample(runner, [arrays], 1) for _ in range(2))
+    if estimate < 0.1:
+        estimate = min(estimate, *(_sample(runner, [arrays], 1) for _ in range(3)))
+    return estimate
 
 
-def _sample(
-    runner: Runner, sets: Sequence[Any], repeats: int, holds: int = 1
-) -> tuple[float, bool]:
-    """Seconds per call over a batch of calls, and whether the host was too slow to measure that."""
+def _sample(runner: Runner, sets: Sequence[Any], repeats: int) -> float:
+    """Seconds per call over a batch of calls on a CPU."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        if runner.hold:
-            return _device_sample(runner, runner.hold, sets, repeats, holds)
         call, wait, count = runner.call, runner.wait, len(sets)
         started = time.perf_counter()
         for i in range(repeats):
             wait(call(sets[i % count]))
-        return (time.perf_counter() - started) / repeats, False
+        return (time.perf_counter() - started) / repeats
     finally:
         if collecting:
             gc.enable()
-
-
-def _device_sample(
-    runner: Runner,
-    hold: Callable[[], Callable[[], None]],
-    sets: Sequence[Any],
-    repeats: int,
-    holds: int,
-) -> tuple[float, bool]:
-    for _ in range(holds):
-        wait_for_hold = hold()
-    for i in range(repeats):
-        out = runner.call(sets[i % len(sets)])
-    enqueued = time.perf_counter()
-    wait_for_hold()
-    started = time.perf_counter()
-    runner.wait(out)
-    seconds = (time.perf_counter() - started) / repeats
-    # A wait that returned at once found the device already at work on the batch, or done with it.
-    return seconds, started - enqueued < 50e-6
 
 
 def _input_sets(nbytes: int, method: Method) -> int:
@@ -312,4 +322,4 @@ def _x64_for(case: Case) -> Iterator[None]:
         yield
 
 
-__all__ = ["RESULTS", "Method", "Result", "last_level_cache", "run", "steady_sample"]
+__all__ = ["RESULTS", "Method", "Result", "last_level_cache", "run"]

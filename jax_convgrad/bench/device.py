@@ -1,0 +1,185 @@
+"""How a GPU's time is taken: the device's own, of many calls one after the other.
+
+A form's calls come in programs of several calls, each call with operands and results of its own. For a
+JAX form that is one compiled program, in which every call waits for the one before; for PyTorch it is
+the calls in a row. A sample is
+
+1. the device, idle until then, is held with matrix products, in several equal parts,
+2. the host enqueues programs behind them, as many as last some milliseconds,
+3. the clock runs from the end of the products to the end of the last program. Nothing is subtracted.
+
+What can go wrong is found out, and the sample is taken again:
+
+* The host had not enqueued everything before the last part of the products began: it may have been the
+  host that was measured. The device is then held for twice as long.
+* The last part seemed to take longer than it does: the host learnt late of its end, and the clock started
+  in the middle of the batch.
+* The time is less than the device can take (floor.py).
+
+Where no try gives a sound sample the last one counts, and is marked (`host_bound`); a median below the
+floor is a failure.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import gc
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from jax_convgrad.bench.forms import Hold, Inputs, Runner
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceMethod:
+    """The settings of a run on a GPU."""
+
+    # What a sample should last, and the calls of one program: the device pauses for 2 to 3
+    # microseconds between two programs of XLA's, which is then below one per cent.
+    sample_seconds: float = 0.004
+    program_seconds: float = 0.0005
+    max_calls: int = 16
+    # XLA lets 32 programs wait in a GPU's queue, after which enqueueing blocks.
+    max_programs: int = 24
+    # Of all copies of the operands; of the device's memory no more than a 32nd part. The results take
+    # as much again, twice.
+    max_input_bytes: int = 2 * 2**30
+    max_input_fraction: float = 1 / 32
+    tries: int = 4
+
+
+class _HoldTimes:
+    """How long a part of the products takes, learnt from the latest samples."""
+
+    def __init__(self) -> None:
+        self._latest: dict[Hold, collections.deque[float]] = {}
+
+    def seem_late(self, hold: Hold, seconds: float) -> bool:
+        """Whether ``seconds`` are more than usual. Remembers them either way."""
+        latest = self._latest.setdefault(hold, collections.deque(maxlen=50))
+        latest.append(seconds)
+        return seconds > 1.01 * min(latest) + 50e-6
+
+
+_hold_times = _HoldTimes()
+
+
+@dataclasses.dataclass
+class Batch:
+    """A form's programs, ready to be sampled. ``groups`` are the operands of the calls of each."""
+
+    runner: Runner
+    hold: Hold
+    groups: list[Sequence[Any]]
+    tries: int
+    programs: int = 1
+    least_seconds: float = 0.0
+    holds: int = 2
+
+    @property
+    def calls(self) -> int:
+        """Calls in one program."""
+        return len(self.groups[0])
+
+    def warm_up(self) -> Any:
+        """Runs one program and waits for it. The results of its last call."""
+        out = self.runner.enqueue(self.groups[0])
+        self.runner.wait(out)
+        return out[-1]
+
+    def sample(self) -> tuple[float, bool]:
+        """Seconds per call, and whether all tries were unsound."""
+        for _ in range(self.tries):
+            seconds, in_time, late = self._try()
+            if in_time and not late and seconds >= self.least_seconds:
+                return seconds, False
+            if not in_time:
+                self.holds = min(2 * self.holds, 2**self.tries)
+        return seconds, True
+
+    def _try(self) -> tuple[float, bool, bool]:
+        """Seconds per call, whether the host was in time, and whether its clock started late."""
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return self._enqueue_and_wait()
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _enqueue_and_wait(self) -> tuple[float, bool, bool]:
+        runner, groups = self.runner, self.groups
+        waits = [self.hold() for _ in range(self.holds)]
+        for i in range(self.programs):
+            out = runner.enqueue(groups[i % len(groups)])
+        enqueued = time.perf_counter()
+        waits[-2]()
+        last_part = time.perf_counter()
+        waits[-1]()
+        started = time.perf_counter()
+        runner.wait(out)
+        seconds = (time.perf_counter() - started) / (self.programs * self.calls)
+        # A wait that returned at once found the device already in the last part, or past it.
+        in_time = last_part - enqueued >= 50e-6
+        late = in_time and _hold_times.seem_late(self.hold, started - last_part)
+        return seconds, in_time, late
+
+
+def make_batch(
+    runner: Runner,
+    inputs: Inputs,
+    estimate: float,
+    cache: int,
+    method: DeviceMethod,
+    least_seconds: Callable[[int], float] = lambda calls: 0.0,
+) -> Batch:
+    """Loads the operands and finds how many calls make a program, and how many programs a sample.
+
+    Args:
+      runner: of one pass of one case; it has a hold.
+      inputs: the operands' values.
+      estimate: about how many seconds one call takes.
+      cache: the bytes that the copies of the operands are to exceed in all, so that no call reads
+        from the cache what the call before left there.
+      method: the settings.
+      least_seconds: from the number of calls with operands and results of their own to the time that
+        no call can be faster than.
+    """
+    assert runner.hold is not None
+    affordable = max(1, min(method.max_calls, _input_bytes(method) // max(1, inputs.nbytes)))
+    calls = max(1, min(affordable, math.ceil(method.program_seconds / estimate)))
+    wanted = math.ceil(cache / max(1, inputs.nbytes * calls))
+    count = max(1, min(wanted, affordable // calls))
+    groups = [[runner.load(inputs) for _ in range(calls)] for _ in range(count)]
+    batch = Batch(runner, runner.hold, groups, method.tries, 1, least_seconds(calls))
+    batch.warm_up()
+    # The estimate is of one call alone, which takes longer than one in a row.
+    for _ in range(3):
+        lasted = batch.sample()[0] * calls
+        wanted = min(method.max_programs, math.ceil(method.sample_seconds / max(lasted, 1e-9)))
+        if wanted <= batch.programs:
+            break
+        batch.programs = wanted
+    return batch
+
+
+def estimate(runner: Runner, arrays: Any) -> float:
+    """About how many seconds one call takes."""
+    assert runner.hold is not None
+    single = Batch(runner, runner.hold, [[arrays]], tries=1)
+    single.warm_up()
+    return min(single.sample()[0] for _ in range(3))
+
+
+def _input_bytes(method: DeviceMethod) -> int:
+    """How many bytes the copies of the operands may take."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    total = stats.get("bytes_limit")
+    if not total:
+        return method.max_input_bytes
+    return min(method.max_input_bytes, int(total * method.max_input_fraction))
