@@ -73,6 +73,11 @@ def force(name: str | None) -> Iterator[None]:
         _forced = previous
 
 
+def forced() -> str | None:
+    """The name that `force` was called with, None outside of it."""
+    return _forced
+
+
 def fallback(platform: str | None) -> Route:
     """Where a problem goes when its platform's handlers are not there."""
     if platform == "cpu":

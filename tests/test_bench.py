@@ -19,6 +19,8 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 import pytest
+from cases import may_transform
+from rounding import may_use_tf32
 
 from jax_convgrad import registry, routes
 from jax_convgrad.__main__ import main
@@ -191,8 +193,13 @@ def test_float64_reference_equals_lax(case: Case, rng: np.random.Generator) -> N
 def test_every_form_computes_the_same(
     case: Case, name: str, layout: str, weights: str | None, rng: np.random.Generator
 ) -> None:
-    """Small integers are exact in float32, so that any difference is a wrong index."""
+    """Small integers are exact in float32, so that any difference is a wrong index.
+
+    On a GPU the others' libraries may transform: see NOTE [Transforming engines] in cases.py.
+    """
     form = FORMS[name]
+    on_gpu = jax.default_backend() == "gpu"
+    settled = np.rint if may_transform() or (on_gpu and name != "ours") else np.asarray
     if form.not_applicable(case):
         assert name == "swap" and case.kind == "conv"
         return
@@ -206,7 +213,22 @@ def test_every_form_computes_the_same(
             found = runner.fetch(out)
             assert tuple(found) == RESULTS[pass_]
             for key, value in found.items():
-                np.testing.assert_array_equal(value, truth[key], err_msg=f"{pass_} {key}")
+                np.testing.assert_array_equal(settled(value), truth[key], err_msg=f"{pass_} {key}")
+
+
+def error_limit(case: Case) -> float:
+    """The largest error of a float32 case, as the benchmark counts it.
+
+    Where TF32 is allowed the two operands of each product are off by 2**-11 at most.
+    """
+    limit = 1e-5
+    if may_use_tf32("float32"):
+        inputs = Inputs.random(case, np.random.default_rng(timing.Method.seed))
+        arrays = (inputs.x, inputs.w, inputs.dy)
+        truth = float64.passes(case, *arrays)
+        largest = float64.passes(case, *map(np.abs, arrays))
+        limit += max(2.0**-10 * largest[k].max() / np.abs(truth[k]).max() for k in truth)
+    return limit
 
 
 def test_a_smaller_batch_serves_where_the_reference_would_take_long(
@@ -217,7 +239,7 @@ def test_a_smaller_batch_serves_where_the_reference_would_take_long(
     assert float64.affordable_batch(case) == 2
     (result,) = run([case], ["lax"], ["dw"])
     assert result.error_batch == 2
-    assert result.error is not None and result.error < 1e-5
+    assert result.error is not None and result.error < error_limit(case.with_batch(2))
     monkeypatch.setattr(float64, "MAX_MACS", 1)
     assert float64.affordable_batch(case) == 1
 
@@ -626,6 +648,7 @@ def test_bench_writes_table_json_markdown_and_chart(
     assert {(r["pass"], r["form"]) for r in data["results"]} == {
         (pass_, form) for pass_ in PASSES for form in FORMS
     }
+    limit = error_limit(parse_case(data["results"][0]["case"]))
     for result in data["results"]:
         assert parse_case(result["case"]).label == "convt t f32 (2x7x6, 4 to 6, k3 s2)"
         assert result["failure"] is None
@@ -635,7 +658,7 @@ def test_bench_writes_table_json_markdown_and_chart(
         assert len(result["samples_s"]) == 3
         low, high = result["quartiles_s"]
         assert 0 < low <= result["median_s"] <= high
-        assert result["error"] < 1e-5
+        assert result["error"] < limit
     assert math.isfinite(data["summary"]["geomean_over_ours"]["lax"]["ratio"])
 
     assert "| case | pass | ours | lax |" in out["markdown"].read_text()

@@ -27,14 +27,17 @@ from cases import (
     PLAIN_CASES,
     Case,
     assert_exact,
+    cast,
     conv_oracle,
     from_layout,
     ids,
+    in_layout,
     relative_error,
     to_layout,
     value_and_gradients,
 )
 from jax import lax
+from rounding import check_errors, random_data
 
 import jax_convgrad
 from jax_convgrad import plans, registry, routes
@@ -168,29 +171,18 @@ def _layer(precision: Any = None, layout: Any = NHWC) -> Any:
 def test_errors_are_no_larger_than_those_of_xla(
     dtype: str, precision: Any, rng: np.random.Generator
 ) -> None:
-    x, w, dy = _operands(rng, dtype)
+    """On a layer large enough for the engines that large layers get."""
+    case = Case("layer", (4, 24, 40, 36), (32, 24, 3, 3), (2, 2), "SAME", layout=NHWC)
+    data = random_data(case, dtype, rng)
+    x, w, dy = cast(dtype, *in_layout(case, *data))
     ours = value_and_gradients(_layer(precision))(dy, x, w)
     with routes.force("xla"):
         theirs = value_and_gradients(_layer(precision))(dy, x, w)
-        wide = [np.asarray(a, np.float64) for a in (dy, x, w)]
-        truth = value_and_gradients(_layer("highest"))(*map(jnp.asarray, wide))
-    for got, other, expected in zip(ours, theirs, truth, strict=True):
-        expected = np.asarray(expected)
-        floor = float(jnp.finfo(dtype).eps) / 8
-        assert relative_error(got, expected) <= 3 * max(relative_error(other, expected), floor)
-
-
-def test_highest_precision_forbids_tf32(rng: np.random.Generator) -> None:
-    x, w, dy = _operands(rng, jnp.float32)
-    wide = value_and_gradients(_layer())(*(a.astype(jnp.float64) for a in (dy, x, w)))
-    errors = {}
-    for precision in ("default", "highest"):
-        results = value_and_gradients(_layer(precision))(dy, x, w)
-        errors[precision] = [
-            relative_error(r, np.asarray(t)) for r, t in zip(results, wide, strict=True)
-        ]
-    assert max(errors["highest"]) < 2e-6
-    assert max(errors["default"]) < 2e-3
+    x_spec, w_spec, y_spec = case.numbers
+    ours, theirs = (
+        tuple(map(from_layout, results, (y_spec, x_spec, w_spec))) for results in (ours, theirs)
+    )
+    check_errors(case, dtype, precision, data, ours, theirs)
 
 
 # Choosing.

@@ -46,7 +46,7 @@ cudnnDataType_t DnnType(ffi::DataType type) {
 }
 
 ffi::ErrorCode CodeOf(cudnnStatus_t status) {
-  if (status == CUDNN_STATUS_ALLOC_FAILED) return ffi::ErrorCode::kResourceExhausted;
+  if (IsOutOfMemory(status)) return ffi::ErrorCode::kResourceExhausted;
   // The categories of cuDNN 9: 2xxx bad parameter, 3xxx not supported.
   switch (static_cast<int>(status) / 1000) {
     case 2:

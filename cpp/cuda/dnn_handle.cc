@@ -34,9 +34,8 @@ bool Find(void* dlhandle, const char* name, Function* function) {
 
 ffi::Error DnnError(const char* op, const char* what, const DnnLibrary& library,
                     cudnnStatus_t status) {
-  const ffi::ErrorCode code = status == CUDNN_STATUS_ALLOC_FAILED
-                                  ? ffi::ErrorCode::kResourceExhausted
-                                  : ffi::ErrorCode::kInternal;
+  const ffi::ErrorCode code =
+      IsOutOfMemory(status) ? ffi::ErrorCode::kResourceExhausted : ffi::ErrorCode::kInternal;
   return ffi::Error(code, Text(op, ": ", what, ": ", library.error_string(status)));
 }
 

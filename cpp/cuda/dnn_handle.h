@@ -13,6 +13,12 @@
 
 namespace jax_convgrad {
 
+// Whether cuDNN found too little memory, of the host or of the device.
+inline bool IsOutOfMemory(cudnnStatus_t status) {
+  return status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+         status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+}
+
 // cuDNN is opened at run time, when the first problem needs it, so that nothing links against it
 // and the copy that JAX has loaded is the one used: a second cuDNN beside it in a system folder
 // would bring its own kernels and its own bugs.

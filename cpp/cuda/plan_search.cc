@@ -116,7 +116,7 @@ class Search {
           best ? kHopeless * best->second : std::numeric_limits<double>::infinity();
       const ffi::ErrorOr<double> time = Time(*plans_[i], scratch.buffers(), limit);
       if (time.has_error()) {
-        tried_[i].failure = time.error().message();
+        Fail(i, time.error());
         plans_[i] = nullptr;
         continue;
       }
@@ -139,11 +139,17 @@ class Search {
         least = std::min(least, tried.workspace_bytes);
       }
     }
-    const std::string advice = memory ? Text("; with a workspace of ", least,
-                                             " bytes more engines can be tried, see "
-                                             "jax_convgrad.set_workspace_limit")
-                                      : "";
-    return ffi::Error(memory ? ffi::ErrorCode::kResourceExhausted : ffi::ErrorCode::kUnimplemented,
+    std::string advice;
+    if (memory) {
+      advice = Text("; with a workspace of ", least,
+                    " bytes more engines can be tried, see jax_convgrad.set_workspace_limit");
+    }
+    size_t free = 0, total = 0;
+    if (out_of_memory_ && cudaMemGetInfo(&free, &total) == cudaSuccess) {
+      advice += Text("; ", free, " of the device's ", total, " bytes are free");
+    }
+    return ffi::Error(memory || out_of_memory_ ? ffi::ErrorCode::kResourceExhausted
+                                               : ffi::ErrorCode::kUnimplemented,
                       Text(problem_.ToString(), ": none of ", tried_.size(),
                            " engines of cuDNN works: ", list, advice));
   }
@@ -165,18 +171,23 @@ class Search {
     if (OverLimit(i)) return nullptr;
     ffi::ErrorOr<Plan> plan = candidates_.Build(i, handle_);
     if (plan.has_error()) {
-      tried_[i].failure = plan.error().message();
+      Fail(i, plan.error());
       return nullptr;
     }
     tried_[i].workspace_bytes = (*plan)->workspace_bytes();
     if (OverLimit(i)) return nullptr;
     const ffi::Error recorded = Record(**plan);
     if (recorded.failure()) {
-      tried_[i].failure = recorded.message();
+      Fail(i, recorded);
       return nullptr;
     }
     plans_[i] = *std::move(plan);
     return plans_[i];
+  }
+
+  void Fail(size_t i, const ffi::Error& error) {
+    tried_[i].failure = error.message();
+    if (error.errc() == ffi::ErrorCode::kResourceExhausted) out_of_memory_ = true;
   }
 
   bool OverLimit(size_t i) {
@@ -248,6 +259,7 @@ class Search {
   const ConvCandidates candidates_;
   std::vector<Plan> plans_;
   std::vector<TriedEngine> tried_;
+  bool out_of_memory_ = false;  // of the host or the device, while an engine was made ready
 };
 
 }  // namespace
