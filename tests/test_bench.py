@@ -366,7 +366,9 @@ def test_a_program_of_several_calls(
     program = lowered.compile().as_text()
     wanted = {"fprop": 1, "dxdwdb": 2}[pass_]
     assert len(CONVOLUTIONS.findall(program)) == 5 * wanted, program
-    if pass_ == "dxdwdb":
+    if (
+        pass_ == "dxdwdb" and jax.default_backend() == "cpu"
+    ):  # elsewhere sums come in several stages
         entry_computation = program[program.index("ENTRY") :]
         sums = re.findall(r"= f32\[16\]\S* (?:fusion|reduce|call)\(", entry_computation)
         assert len(sums) == 5, program
@@ -480,8 +482,9 @@ def test_samples_last_some_milliseconds(
         runner, inputs, device.estimate(runner, "a"), cache=0, method=device.DeviceMethod()
     )
     assert batch.calls == calls
-    assert batch.programs <= 24
-    assert batch.programs * calls * seconds >= min(0.0039, 24 * 16 * seconds)
+    # All programs and all that holds the device fit XLA's queue, so that enqueueing never blocks.
+    assert batch.programs + device.MAX_HOLDS < 32
+    assert batch.programs * calls * seconds >= min(0.0039, 20 * 16 * seconds)
     assert batch.sample()[0] == pytest.approx(seconds, rel=0.01)
 
 

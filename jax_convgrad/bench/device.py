@@ -34,6 +34,8 @@ import jax
 
 from jax_convgrad.bench.forms import Hold, Inputs, Runner
 
+MAX_HOLDS = 8
+
 
 @dataclasses.dataclass(frozen=True)
 class DeviceMethod:
@@ -44,8 +46,9 @@ class DeviceMethod:
     sample_seconds: float = 0.004
     program_seconds: float = 0.0005
     max_calls: int = 16
-    # XLA lets 32 programs wait in a GPU's queue, after which enqueueing blocks.
-    max_programs: int = 24
+    # XLA lets 32 programs wait in a GPU's queue, the parts that hold it (MAX_HOLDS) among them, after
+    # which enqueueing blocks.
+    max_programs: int = 20
     # Of all copies of the operands; of the device's memory no more than a 32nd part. The results take
     # as much again, twice.
     max_input_bytes: int = 2 * 2**30
@@ -99,7 +102,7 @@ class Batch:
             if in_time and not late and seconds >= self.least_seconds:
                 return seconds, False
             if not in_time:
-                self.holds = min(2 * self.holds, 2**self.tries)
+                self.holds = min(2 * self.holds, MAX_HOLDS)
         return seconds, True
 
     def _try(self) -> tuple[float, bool, bool]:
