@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import pathlib
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -65,28 +67,86 @@ def _address(capsule: Any) -> int:
     return api.PyCapsule_GetPointer(capsule, api.PyCapsule_GetName(capsule))
 
 
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """An operand or a result: its logical shape, and its axes from major to minor in memory."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    order: tuple[int, ...]
+
+    def to_memory(self, array: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(array.transpose(self.order))
+
+    def from_memory(self, array: np.ndarray) -> np.ndarray:
+        return array.transpose(np.argsort(self.order))
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """A call as the package lowers it."""
+
+    target: str
+    operands: tuple[Array, ...]
+    results: tuple[Array, ...]
+    attributes: dict[str, Any]
+
+
+def recorded(f: Callable[..., Any], *arrays: Any, platform: str) -> Recorded:
+    """The one handler call in ``f(*arrays)`` on a platform, with nothing compiled or run."""
+    found: dict[str, Recorded] = {}
+    original = jax.ffi.ffi_call
+
+    def ffi_call(
+        target: str, results: Any, *, input_layouts: Any, output_layouts: Any, **more: Any
+    ):
+        inner = original(
+            target, results, input_layouts=input_layouts, output_layouts=output_layouts, **more
+        )
+
+        def call(*operands: Any, **attributes: Any) -> Any:
+            described = [
+                Array(a.shape, str(a.dtype), tuple(range(len(a.shape)) if order is None else order))
+                for a, order in zip(
+                    (*operands, *results), (*input_layouts, *output_layouts), strict=True
+                )
+            ]
+            count = len(operands)
+            found[target] = Recorded(
+                target, tuple(described[:count]), tuple(described[count:]), dict(attributes)
+            )
+            return inner(*operands, **attributes)
+
+        return call
+
+    with mock.patch.object(jax.ffi, "ffi_call", ffi_call):
+        jax.jit(f).trace(*arrays).lower(lowering_platforms=(platform,))
+    (only,) = found.values()
+    return only
+
+
 class Call:
     """One call of one handler on fixed buffers, to be run again and again by one thread at a time."""
 
     def __init__(
         self,
         stages: Any,
-        operands: Sequence[tuple[int, tuple[int, ...], str]],
-        results: Sequence[tuple[int, tuple[int, ...], str]],
-        attributes: dict[str, np.ndarray | np.generic],
+        call: Recorded,
+        addresses: Sequence[int],
         stream: int | None = None,
         device: int = 0,
     ) -> None:
-        """``stages`` is what the module's `handlers` has; buffers are (address, shape, dtype)."""
+        """``stages`` is what the module's `handlers` has; ``addresses`` of operands, then results."""
         stages = stages if isinstance(stages, dict) else {"execute": stages}
         self._stages = {
             {"initialize": INITIALIZE, "execute": EXECUTE}[name]: _address(capsule)
             for name, capsule in stages.items()
         }
-        buffers = [*operands, *results]
-        self._sizes = len(operands), len(buffers), len(attributes)
+        arrays = (*call.operands, *call.results)
+        attributes = call.attributes
+        self._sizes = len(call.operands), len(arrays), len(attributes)
         self._keep: list[Any] = []  # what the structures point to
-        self._buffers = (_Buffer * len(buffers))(*(self._buffer(*b) for b in buffers))
+        self._buffers = (_Buffer * len(arrays))(*map(self._buffer, addresses, arrays))
         self._attributes = (_Attribute * len(attributes))(
             *(self._attribute(name, attributes[name]) for name in sorted(attributes))
         )
@@ -119,10 +179,10 @@ class Call:
             text = self._text.value.decode(errors="replace")
             raise HandlerError(f"{_CODES.get(code, code)}: {text}")
 
-    def _buffer(self, address: int, shape: tuple[int, ...], dtype: str) -> _Buffer:
-        dims = (ctypes.c_int64 * len(shape))(*shape)
+    def _buffer(self, address: int, array: Array) -> _Buffer:
+        dims = (ctypes.c_int64 * len(array.shape))(*array.shape)
         self._keep.append(dims)
-        return _Buffer(address, _DTYPES[dtype], len(shape), dims)
+        return _Buffer(address, _DTYPES[array.dtype], len(array.shape), dims)
 
     def _attribute(self, name: str, value: np.ndarray | np.generic) -> _Attribute:
         array = np.array(value)  # a copy of one's own

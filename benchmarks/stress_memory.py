@@ -87,21 +87,14 @@ def case_of(layer: str) -> Any:
     return parse_case({"name": layer.replace(" ", "_"), **LAYERS[layer]})
 
 
-def arrays_of(layer: str) -> tuple[np.ndarray, ...]:
-    import jax.numpy as jnp
-
-    from jax_convgrad.bench.cases import DTYPES
-
-    case, rng = case_of(layer), np.random.default_rng(1)
-    shapes = (case.x_shape, case.w_shape, case.y_shape)
-    return tuple(rng.standard_normal(s).astype(jnp.dtype(DTYPES[case.dtype])) for s in shapes)
-
-
 def write_truth(layer: str, path: str) -> None:
     """The right results, computed once for all trials of a layer."""
+    from layers import arrays_of
+
     from jax_convgrad.bench import float64
 
-    truth = float64.passes(case_of(layer), *arrays_of(layer))
+    case = case_of(layer)
+    truth = float64.passes(case, *arrays_of(case, 1))
     np.savez(path, **{key: truth[key] for key in ("y", "dx", "dw")})
 
 
@@ -140,25 +133,22 @@ class Filler:
 def attempt(trial: Trial, truth_path: str) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
+    from layers import arrays_of, passes
 
     import jax_convgrad
     from jax_convgrad import plans, routes
     from jax_convgrad.bench.cases import DTYPES
-    from jax_convgrad.bench.forms import FORMS
 
     jax.config.update("jax_enable_x64", True)
-    arrays, case = arrays_of(trial.layer), case_of(trial.layer)
+    case = case_of(trial.layer)
+    arrays = arrays_of(case, 1)
     eps = {"f64": 1e-12}.get(case.dtype) or float(jnp.finfo(DTYPES[case.dtype]).eps)
     with np.load(truth_path) as file:
         truth = {key: file[key] for key in file.files}
     x, w, dy = jax.block_until_ready([jnp.asarray(array) for array in arrays])
     # Starts the library's own machinery, which is there in any program.
     jax.block_until_ready(jnp.dot(w.reshape(-1, w.shape[-1]).T, w.reshape(-1, w.shape[-1])))
-    passes = [FORMS[trial.layers].function(case, name, "NHWC") for name in ("fprop", "dx", "dw")]
-
-    def run(*operands: Any) -> list[Any]:
-        return [result for f in passes for result in f(*operands)]
-
+    run = passes(case, jax.lax if trial.layers == "lax" else jax_convgrad)
     if trial.rest == "no workspace":
         jax_convgrad.set_workspace_limit(0)
 

@@ -40,15 +40,15 @@ import ffi_caller
 import jax
 import jax.numpy as jnp
 import numpy as np
+from layers import arrays_of, passes
 
 import jax_convgrad
 from jax_convgrad import plans, registry, routes
 from jax_convgrad.bench import float64
-from jax_convgrad.bench.cases import DTYPES, Case, parse_case
-from jax_convgrad.bench.forms import FORMS, RESULTS, JaxForm
+from jax_convgrad.bench.cases import DTYPES, Case, dimension_numbers, parse_case
 
 READINGS = 30
-WORKSPACE = 32 * 2**20
+RESULTS = ("y", "dx", "dw")
 # What may differ between readings without being a leak: a driver's allocation has 2 MiB, and the
 # host's allocator keeps a heap for each thread that grows in pieces of up to 1 MiB.
 DEVICE_SLACK, HOST_SLACK = 2 * 2**20, 8 * 2**20
@@ -78,13 +78,6 @@ CASES = [
 ]
 
 
-def arrays_of(case: Case, seed: int) -> tuple[np.ndarray, ...]:
-    """x, w, dy in the case's dtype, channels last."""
-    rng = np.random.default_rng(seed)
-    shapes = (case.x_shape, case.w_shape, case.y_shape)
-    return tuple(rng.standard_normal(s).astype(jnp.dtype(DTYPES[case.dtype])) for s in shapes)
-
-
 def check(case: Case, name: str, got: Any, truth: np.ndarray) -> None:
     """Against float64, with twice the roundoff of the operands' format: TF32's for float32."""
     limit = {"f32": 2.0**-10, "f64": float(jnp.finfo("float64").eps) * case.macs**0.5}
@@ -103,15 +96,10 @@ class Layer:
     def __init__(self, case: Case, seed: int) -> None:
         self.name = f"jit {case.id}"
         arrays = arrays_of(case, seed)
-        form = FORMS["ours"]
-        assert isinstance(form, JaxForm)
-        # No bias: its gradient is a sum of XLA's own.
-        passes = {name: form.function(case, name, "NHWC") for name in ("fprop", "dx", "dw")}
-        keys = [key for name in passes for key in RESULTS[name]]
-        self._run = jax.jit(lambda *a: [r for f in passes.values() for r in f(*a)])
+        self._run = jax.jit(passes(case))
         self._arrays = jax.block_until_ready([jnp.asarray(a) for a in arrays])
         truth = float64.passes(case, *arrays)
-        for key, got in zip(keys, self._run(*self._arrays), strict=True):
+        for key, got in zip(RESULTS, self._run(*self._arrays), strict=True):
             check(case, key, got, truth[key])
         self.expected = self.bits()
 
@@ -159,62 +147,55 @@ class Direct:
 
     def __init__(self, case: Case, seed: int, platform: str, stream: int | None) -> None:
         self.name = f"handlers {case.id}"
-        self.stream = stream
-        x, w, dy = arrays_of(case, seed)
-        turned = (w.ndim - 1, *range(w.ndim - 2), w.ndim - 2)  # to output, space, input
-        truth = float64.passes(case, x, w, dy)
-        truth["dw"] = truth["dw"].transpose(turned)
-        w = np.ascontiguousarray(w.transpose(turned))
-        axes = (0, case.ndim + 1, *range(1, case.ndim + 1))
-        attributes: dict[str, Any] = {
-            "strides": np.int64(case.stride),
-            "padding_low": np.int64(case.padding),
-            "padding_high": np.int64(case.padding),
-            "dilation": np.int64(case.dilation),
-            "groups": np.int64(case.groups),
-            "x_spec": np.int64(axes),
-            "w_spec": np.int64(axes),
-            "y_spec": np.int64(axes),
+        arrays = dict(zip(("x", "w", "dy"), arrays_of(case, seed), strict=True))
+        truth = float64.passes(case, *arrays.values())
+        keywords: dict[str, Any] = {
+            "strides": case.stride,
+            "padding": [(p, p) for p in case.padding],
+            "dilation": case.dilation,
+            "groups": case.groups,
+            "dimension_numbers": dimension_numbers(case.ndim, "NHWC"),
         }
-        self._memory = Memory(platform, stream)
-        place = lambda a: (self._memory.place(a), a.shape, str(a.dtype))  # noqa: E731
-        placed = {"x": place(x), "w": place(w), "dy": place(dy)}
-        extra = []
-        if platform == "cuda":
-            attributes |= {"allow_tf32": np.bool_(True), "channels_last": np.bool_(True)}
-            extra = [place(np.zeros(WORKSPACE + 256, np.uint8))]
+        maps = {
+            "x w": lambda x, w: jax_convgrad.conv_fprop(x, w, **keywords),
+            "dy w": lambda dy, w: jax_convgrad.conv_dgrad(dy, w, case.x_shape, **keywords),
+            "x dy": lambda x, dy: jax_convgrad.conv_wgrad(x, dy, case.w_shape, **keywords),
+        }
         registry.handlers(platform)
         module = registry.cuda_module() if platform == "cuda" else registry._import_cpu()
         assert module is not None
-        found = module.handlers()
+        self._memory = Memory(platform, stream)
         self._calls, self._results = [], []
-        for operator, operands, like in (
-            ("conv_fprop", "x w", dy),
-            ("conv_dgrad", "dy w", x),
-            ("conv_wgrad", "x dy", w),
-        ):
-            result = place(np.zeros_like(like))
-            call = ffi_caller.Call(
-                found[registry.CONV_TARGETS[operator]],
-                [placed[key] for key in operands.split()],
-                [result, *extra],
-                attributes,
-                stream,
+        for names, f in maps.items():
+            operands = [arrays[name] for name in names.split()]
+            call = ffi_caller.recorded(f, *operands, platform=platform)
+            addresses = [
+                self._memory.place(array.to_memory(operand))
+                for array, operand in zip(call.operands, operands, strict=True)
+            ]
+            result, *others = (
+                np.empty([a.shape[axis] for axis in a.order], jnp.dtype(a.dtype))
+                for a in call.results
             )
-            self._calls.append(call)
-            self._results.append((result[0], like))
-        for key, got in zip(("y", "dx", "dw"), self.results(), strict=True):
+            addresses += [self._memory.place(array) for array in (result, *others)]
+            stages = module.handlers()[call.target]
+            self._calls.append(ffi_caller.Call(stages, call, addresses, stream))
+            self._results.append((addresses[2], result, call.results[0]))
+        for key, got in zip(RESULTS, self.results(), strict=True):
             check(case, key, got, truth[key])
         self.expected = self.bits()
 
     def results(self) -> list[np.ndarray]:
-        for address, like in self._results:
+        for address, like, _ in self._results:
             self._memory.spoil(address, like)
         for call in self._calls:
             call.run(ffi_caller.INITIALIZE)
         for call in self._calls:
             call.run(ffi_caller.EXECUTE)
-        return [self._memory.read(*result) for result in self._results]
+        return [
+            array.from_memory(self._memory.read(address, like))
+            for address, like, array in self._results
+        ]
 
     def bits(self) -> list[bytes]:
         return [result.tobytes() for result in self.results()]

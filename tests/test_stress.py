@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_convgrad import registry
+import jax_convgrad
+from jax_convgrad import registry, routes
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -24,33 +26,39 @@ import stress_memory  # noqa: E402
 import stress_threads  # noqa: E402
 
 
-def test_handlers_run_past_jax(cpu_handlers: bool, rng: np.random.Generator) -> None:
+@pytest.fixture
+def callable_handlers(cpu_handlers: bool) -> None:
     if not cpu_handlers:
         pytest.skip("no CPU handlers")
-    x, w = (rng.integers(-3, 4, s).astype(np.float32) for s in ((2, 6, 5, 16), (16, 3, 3, 16)))
-    y = np.full((2, 6, 5, 16), np.nan, np.float32)
-    ones = np.ones(2, np.int64)
-    attributes: dict[str, Any] = {
-        name: np.int64((0, 3, 1, 2)) for name in ("x_spec", "w_spec", "y_spec")
-    }
-    attributes |= {n: ones for n in ("strides", "padding_low", "padding_high", "dilation")}
-    attributes["groups"] = np.int64(1)
-    buffer = lambda array: (array.ctypes.data, array.shape, str(array.dtype))  # noqa: E731
-    handler = registry._import_cpu().handlers()["jax_convgrad_conv_fprop"]
-    ffi_caller.Call(handler, [buffer(x), buffer(w)], [buffer(y)], attributes).run()
-    numbers = ("NHWC", "OHWI", "NHWC")
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ for ffi_caller.cc")
+
+
+@pytest.mark.usefixtures("callable_handlers")
+def test_handlers_run_past_jax(rng: np.random.Generator) -> None:
+    x, w = (rng.integers(-3, 4, s).astype(np.float32) for s in ((2, 16, 6, 5), (16, 16, 3, 3)))
+    f = lambda x, w: jax_convgrad.conv_fprop(x, w, padding="SAME")  # noqa: E731
+    with routes.force("onednn"):
+        call = ffi_caller.recorded(f, x, w, platform="cpu")
+    assert call.target == "jax_convgrad_conv_fprop"
+    x_, w_, y_ = (*call.operands, *call.results)
+    assert x_.order == y_.order == (0, 2, 3, 1)
+    arrays = [x_.to_memory(x), w_.to_memory(w), np.full((2, 6, 5, 16), np.nan, np.float32)]
+    handler = registry._import_cpu().handlers()[call.target]
+    addresses = [array.ctypes.data for array in arrays]
+    ffi_caller.Call(handler, call, addresses).run()
     expected = jax.lax.conv_general_dilated(
-        x.astype(np.float64), w.astype(np.float64), (1, 1), "SAME", dimension_numbers=numbers
+        x.astype(np.float64), w.astype(np.float64), (1, 1), "SAME"
     )
-    np.testing.assert_array_equal(y, expected)
-    wrong = ffi_caller.Call(handler, [buffer(x), buffer(w)], [buffer(y[:1])], attributes)
+    np.testing.assert_array_equal(y_.from_memory(arrays[2]), expected)
+
+    wrong = dataclasses.replace(call, results=(dataclasses.replace(y_, shape=(1, 16, 6, 5)),))
     with pytest.raises(ffi_caller.HandlerError, match="INVALID_ARGUMENT: conv_fprop: y has shape"):
-        wrong.run()
+        ffi_caller.Call(handler, wrong, addresses).run()
 
 
-def test_threads_get_the_bits_of_one_thread(cpu_handlers: bool, tmp_path: Path) -> None:
-    if not cpu_handlers:
-        pytest.skip("no CPU handlers")
+@pytest.mark.usefixtures("callable_handlers")
+def test_threads_get_the_bits_of_one_thread(tmp_path: Path) -> None:
     path = tmp_path / "readings.json"
     options = ["--seconds", "2", "--threads", "3", "--json", str(path)]
     done = subprocess.run(

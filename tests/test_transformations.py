@@ -125,8 +125,8 @@ def compiled_text(f: Callable[..., Any], *arguments: Any) -> str:
 
 def convolutions_in(text: str) -> int:
     """Convolutions in a compiled program, whoever does them."""
-    handlers = len(re.findall(r'custom_call_target="jax_convgrad_conv_\w+"', text))
-    return handlers + len(re.findall(r" convolution\(", text))
+    targets = r'custom_call_target="(?:jax_convgrad_conv|__cudnn\$conv|__onednn\$conv)'
+    return len(re.findall(targets, text)) + len(re.findall(r" convolution\(", text))
 
 
 # Derivatives.
