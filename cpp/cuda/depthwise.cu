@@ -1,8 +1,7 @@
-#include "cuda/depthwise.h"
-
 #include <algorithm>
 #include <numeric>
 
+#include "cuda/depthwise.h"
 #include "cuda/depthwise_elements.cuh"
 #include "cuda/depthwise_gather.cuh"
 #include "cuda/depthwise_wgrad.cuh"
@@ -42,7 +41,9 @@ bool TakesVectors(const DepthwiseProblem& problem) {
 }
 
 // `vectors` threads side by side, in as few rows of at most `most` as can be, all of one length.
-int64_t Lanes(int64_t vectors, int64_t most) { return CeilDivide(vectors, CeilDivide(vectors, most)); }
+int64_t Lanes(int64_t vectors, int64_t most) {
+  return CeilDivide(vectors, CeilDivide(vectors, most));
+}
 
 GatherAxis MakeAxis(const DepthwiseProblem& problem, int i) {
   GatherAxis axis{};
@@ -103,8 +104,8 @@ constexpr int kLongRow = 8;
 // A kernel and how it divides a row of the result among positions.
 struct GatherChoice {
   GatherKernel kernel;
-  int taps;    // of the kernel's window along x, 0 for GatherPoint
-  int length;  // elements of a row per position
+  int taps;       // of the kernel's window along x, 0 for GatherPoint
+  int length;     // elements of a row per position
   bool all_rows;  // GatherUpsampled
 };
 
@@ -287,8 +288,8 @@ std::unique_ptr<const DepthwisePlan> MakeWgrad(const DepthwiseProblem& problem) 
   const int64_t bytes_of_sum = static_cast<int64_t>(sizeof(Sum<T>));
   const int64_t most_parts = problem.workspace_limit / (weights * bytes_of_sum);
   if (weights > kMostPositions || most_parts < 1) return nullptr;
-  // Blocks for the whole device, each with work enough that its last step, the sum over its threads,
-  // does not count.
+  // Blocks for the whole device, each with work enough that its last step, the sum over its
+  // threads, does not count.
   const int64_t wanted = CeilDivide(problem.multiprocessors * 4, slabs * group_blocks);
   const int64_t worthwhile = CeilDivide(positions, block_rows * 4);
   int64_t parts = std::max<int64_t>(1, std::min({wanted, worthwhile, most_parts}));

@@ -1,5 +1,5 @@
-// Depthwise convolution and its two gradients by CUDA kernels of this project. Knows the CUDA runtime
-// and nothing of XLA or cuDNN.
+// Depthwise convolution and its two gradients by CUDA kernels of this project. Knows the CUDA
+// runtime and nothing of XLA or cuDNN.
 
 #ifndef JAX_CONVGRAD_CUDA_DEPTHWISE_H_
 #define JAX_CONVGRAD_CUDA_DEPTHWISE_H_
@@ -31,9 +31,9 @@ struct DepthwiseProblem {
   PerAxis strides{1, 1, 1};
   PerAxis padding_low{0, 0, 0};
   PerAxis dilation{1, 1, 1};
-  int64_t alignment = 16;        // bytes, of every array
-  int64_t workspace_limit = 0;   // bytes
-  int64_t multiprocessors = 1;   // of the device
+  int64_t alignment = 16;       // bytes, of every array
+  int64_t workspace_limit = 0;  // bytes
+  int64_t multiprocessors = 1;  // of the device
 };
 
 struct DepthwiseArrays {

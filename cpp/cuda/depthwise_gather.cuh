@@ -2,8 +2,8 @@
 // y from x, and dx from dy. The weights of a block's channels wait in shared memory.
 //
 // NOTE [Taps of a gradient]. Element i of dx belongs to those taps k and elements o of dy with
-// i + padding = o * stride + k * dilation. With u = i + padding and r = u mod stride, they are every
-// (stride / g)th tap from the first with k * dilation = r mod stride, where g = gcd(dilation,
+// i + padding = o * stride + k * dilation. With u = i + padding and r = u mod stride, they are
+// every (stride / g)th tap from the first with k * dilation = r mod stride, where g = gcd(dilation,
 // stride), and one such tap further is dilation / g elements of dy back. No tap is tested in vain.
 
 #ifndef JAX_CONVGRAD_CUDA_DEPTHWISE_GATHER_CUH_
@@ -37,13 +37,15 @@ struct GatherParams {
   int channels;
   int lanes;  // threads side by side, each with a vector of channels
   int taps;
-  bool staged;     // the weights are in shared memory
-  int positions;   // of threads beyond the lanes: all but channels
+  bool staged;    // the weights are in shared memory
+  int positions;  // of threads beyond the lanes: all but channels
   int block_positions;
   Divider by_slabs, by_lanes, by_taps;
-  // A position is, the fastest first: the residue of x modulo the stride, a chunk of x, y, z, batch.
+  // A position is, the fastest first: the residue of x modulo the stride, a chunk of x, y, z,
+  // batch.
   Divider by_residues, by_chunks, by_rows, by_depth;
-  // GatherRow and GatherUpsampled. A chunk starts at this number plus its own times the chunk's length.
+  // GatherRow and GatherUpsampled. A chunk starts at this number plus its own times the chunk's
+  // length.
   int first;
   int source_offset;  // from a chunk's start to the first source element it reads
   int first_row;      // GatherUpsampled: the same for y
@@ -112,7 +114,8 @@ struct GatherThread {
       LoadSums(staged + tap * width, values);
     } else {
 #pragma unroll
-      for (int v = 0; v < N; ++v) values[v] = Widen(weights[static_cast<int64_t>(v) * p.taps + tap]);
+      for (int v = 0; v < N; ++v)
+        values[v] = Widen(weights[static_cast<int64_t>(v) * p.taps + tap]);
     }
   }
 };
@@ -249,8 +252,8 @@ __global__ void __launch_bounds__(256) GatherUpsampled(GatherParams p) {
       const T* const at = source + index * thread.channels;
 #pragma unroll
       for (int j = 0; j < L + 1; ++j) {
-        Load<T, N>(at + j * thread.channels,
-                   Inside(oy, p.y.source) && Inside(ox + j, p.x.source), window[i][j]);
+        Load<T, N>(at + j * thread.channels, Inside(oy, p.y.source) && Inside(ox + j, p.x.source),
+                   window[i][j]);
       }
     }
     const int ix = start * p.x.stride + residue - p.x.padding;

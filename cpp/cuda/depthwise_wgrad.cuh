@@ -79,7 +79,8 @@ __global__ void __launch_bounds__(256) WgradPart(WgradParams p) {
       const int step = Adjacent ? 1 : p.axis_x.stride;
 #pragma unroll
       for (int i = 0; i < Rows; ++i) {
-        const int iy = oy * p.axis_y.stride - p.axis_y.padding + (first_row + i) * p.axis_y.dilation;
+        const int iy =
+            oy * p.axis_y.stride - p.axis_y.padding + (first_row + i) * p.axis_y.dilation;
         if (!Inside(iy, p.axis_y.in)) continue;
         const int64_t x_row = (static_cast<int64_t>(rest) * p.axis_z.in + iz) * p.axis_y.in + iy;
         const T* const x_at = x + (x_row * p.axis_x.in + ix) * channels;
@@ -181,7 +182,7 @@ constexpr int kSumSegments = 8;
 
 // One weight per column of threads; each segment of the block adds every 8th part.
 template <typename T>
-__global__ void __launch_bounds__(kSumColumns * kSumSegments) SumParts(SumPartsParams p) {
+__global__ void __launch_bounds__(kSumColumns* kSumSegments) SumParts(SumPartsParams p) {
   Sum<T>* const shared = SharedMemory<Sum<T>>();
   const int column = static_cast<int>(threadIdx.x) % kSumColumns;
   const int segment = static_cast<int>(threadIdx.x) / kSumColumns;

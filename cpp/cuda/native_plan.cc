@@ -63,8 +63,7 @@ DepthwiseType TypeOf(ffi::DataType type) {
 DepthwiseProblem::PerAxis Last(const ConvGeometry::PerAxis& values, int spatial, int64_t neutral) {
   DepthwiseProblem::PerAxis last{neutral, neutral, neutral};
   for (int axis = 0; axis < spatial; ++axis) {
-    last[static_cast<size_t>(kMaxSpatialAxes - spatial + axis)] =
-        values[static_cast<size_t>(axis)];
+    last[static_cast<size_t>(kMaxSpatialAxes - spatial + axis)] = values[static_cast<size_t>(axis)];
   }
   return last;
 }

@@ -181,9 +181,9 @@ class Search {
                                              " bytes more engines can be tried, see "
                                              "jax_convgrad.set_workspace_limit")
                                       : "";
-    return ffi::Error(memory ? ffi::ErrorCode::kResourceExhausted : ffi::ErrorCode::kUnimplemented,
-                      Text(problem_.ToString(), ": none of ", tried_.size(),
-                           " engines works: ", list, advice));
+    return ffi::Error(
+        memory ? ffi::ErrorCode::kResourceExhausted : ffi::ErrorCode::kUnimplemented,
+        Text(problem_.ToString(), ": none of ", tried_.size(), " engines works: ", list, advice));
   }
 
   std::vector<TriedEngine> TakeTried() {

@@ -53,7 +53,8 @@ DepthwiseProblem RandomProblem(Random* random) {
     const int64_t window = (p.kernel[i] - 1) * p.dilation[i] + 1;
     p.padding_low[i] = Between(random, 0, window + 1);
     const int64_t high = Between(random, 0, window + 1);
-    p.in[i] = Between(random, std::max<int64_t>(1, window - p.padding_low[i] - high), window + most);
+    p.in[i] =
+        Between(random, std::max<int64_t>(1, window - p.padding_low[i] - high), window + most);
     p.out[i] = (p.in[i] + p.padding_low[i] + high - window) / p.strides[i] + 1;
   }
   p.alignment = OneOf(random, {2, 4, 8, 16});
@@ -147,7 +148,8 @@ bool Check(const DepthwiseProblem& problem, Random* random) {
     for (double& value : values) value = static_cast<double>(Between(random, -2, 2));
     return values;
   };
-  Numbers x = numbers(p.batch * Volume(p.in) * p.channels), w = numbers(Volume(p.kernel) * p.channels),
+  Numbers x = numbers(p.batch * Volume(p.in) * p.channels),
+          w = numbers(Volume(p.kernel) * p.channels),
           y = numbers(p.batch * Volume(p.out) * p.channels);
   Array<T> x_array(x, offset), w_array(w, offset), y_array(y, offset);
   Array<T>& result = p.kind == DepthwiseKind::kFprop   ? y_array

@@ -1,5 +1,5 @@
-// As much of the CUDA runtime as the project's kernels need, on the processor: the threads of a block
-// run one after the other, each up to the next __syncthreads().
+// As much of the CUDA runtime as the project's kernels need, on the processor: the threads of a
+// block run one after the other, each up to the next __syncthreads().
 
 #ifndef JAX_CONVGRAD_TESTS_EMULATED_CUDA_H_
 #define JAX_CONVGRAD_TESTS_EMULATED_CUDA_H_
