@@ -5,8 +5,8 @@
 The rows of jax_convgrad/routes.py for CUDA, the default choice of engines and the size of the
 workspace come from what this prints. "cudnn" is the handler with an exhaustive search, "first" the
 first engine in the order of the heuristics (timed by that search), "xla" the pure-JAX form, "torch"
-PyTorch. Times are microseconds of device time, measured as `python -m jax_convgrad bench` does; a "!" marks one that
-the host was too slow to measure.
+PyTorch. Times are microseconds of device time, measured as `python -m jax_convgrad bench` does; a "!"
+marks one that the host was too slow to measure.
 """
 
 from __future__ import annotations

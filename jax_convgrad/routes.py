@@ -1,7 +1,8 @@
 """Who does which problem: a pure function, with the measurement behind every row.
 
-Routes: "onednn" and "cudnn" (the handlers on CPU and CUDA), "xla" (the plain lax op, where XLA is at its best and can fuse) and "swap" (pure
-JAX in its role-swapped form, which is also where a problem goes that no handler of its platform serves).
+Routes: "onednn" and "cudnn" (the handlers on CPU and CUDA), "xla" (the plain lax op, where XLA is at its
+best and can fuse) and "swap" (pure JAX in its role-swapped form, which is also where a problem goes that
+no handler of its platform serves).
 """
 
 from __future__ import annotations

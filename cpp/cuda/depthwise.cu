@@ -56,14 +56,16 @@ GatherAxis MakeAxis(const DepthwiseProblem& problem, int i) {
   axis.dilation = static_cast<int>(problem.dilation[i]);
   axis.gcd = std::gcd(axis.stride, axis.dilation);
   axis.period = axis.stride / axis.gcd;
-  axis.source_step = axis.dilation / axis.gcd;
+  axis.source_step = axis.gradient ? axis.dilation / axis.gcd : axis.dilation;
   axis.inverse = 0;
   for (int64_t i = 0; i < axis.period; ++i) {
-    if (i * axis.source_step % axis.period == 1 % axis.period) axis.inverse = static_cast<int>(i);
+    if (i * (axis.dilation / axis.gcd) % axis.period == 1 % axis.period)
+      axis.inverse = static_cast<int>(i);
   }
   axis.by_stride = Divider(axis.stride);
   axis.by_gcd = Divider(axis.gcd);
   axis.by_period = Divider(axis.period);
+  axis.by_source_step = Divider(axis.source_step);
   return axis;
 }
 
@@ -106,12 +108,13 @@ struct GatherChoice {
   GatherKernel kernel;
   int taps;       // of the kernel's window along x, 0 for GatherPoint
   int length;     // elements of a row per position
+  int rows;       // of the result per position
   bool all_rows;  // GatherUpsampled
 };
 
 template <typename T, int N>
 GatherChoice ChooseGather(const GatherParams& p, bool staged) {
-  const GatherChoice any{GatherPoint<T, N>, 0, 1, false};
+  const GatherChoice any{GatherPoint<T, N>, 0, 1, 1, false};
   if constexpr (sizeof(T) == 8) {
     return any;
   } else {
@@ -120,14 +123,19 @@ GatherChoice ChooseGather(const GatherParams& p, bool staged) {
     const bool plane = p.z.kernel == 1 && p.z.stride == 1 && p.z.padding == 0;
     const bool overlap = p.x.kernel <= 2 * p.x.stride && p.y.kernel <= 2 * p.y.stride;
     if (p.x.gradient && plane && overlap && p.y.dilation == 1) {
-      return {GatherUpsampled<T, N, kShortRow>, 2, kShortRow, true};
+      return {GatherUpsampled<T, N, kShortRow>, 2, kShortRow, 1, true};
     }
     const int64_t taps = p.x.gradient ? CeilDivide(p.x.kernel, p.x.stride) : p.x.kernel;
-    if (taps <= 2) return {GatherRow<T, N, 2, kShortRow>, 2, kShortRow, false};
-    if (taps == 3) return {GatherRow<T, N, 3, kShortRow>, 3, kShortRow, false};
-    if (taps == 4) return {GatherRow<T, N, 4, kShortRow>, 4, kShortRow, false};
-    if (taps == 5) return {GatherRow<T, N, 5, kLongRow>, 5, kLongRow, false};
-    if (taps == 7) return {GatherRow<T, N, 7, kLongRow>, 7, kLongRow, false};
+    const bool pairs = p.y.stride == 1 && p.y.dilation == 1 && p.y.kernel > 1 && p.y.result > 1;
+    if (taps <= 2) return {GatherRow<T, N, 2, kShortRow, 1>, 2, kShortRow, 1, false};
+    if (taps == 3 && pairs) return {GatherRow<T, N, 3, kShortRow, 2>, 3, kShortRow, 2, false};
+    if (taps == 3) return {GatherRow<T, N, 3, kShortRow, 1>, 3, kShortRow, 1, false};
+    if (taps == 4 && pairs) return {GatherRow<T, N, 4, kShortRow, 2>, 4, kShortRow, 2, false};
+    if (taps == 4) return {GatherRow<T, N, 4, kShortRow, 1>, 4, kShortRow, 1, false};
+    if (taps == 5 && pairs) return {GatherRow<T, N, 5, kLongRow, 2>, 5, kLongRow, 2, false};
+    if (taps == 5) return {GatherRow<T, N, 5, kLongRow, 1>, 5, kLongRow, 1, false};
+    if (taps == 7 && pairs) return {GatherRow<T, N, 7, kLongRow, 2>, 7, kLongRow, 2, false};
+    if (taps == 7) return {GatherRow<T, N, 7, kLongRow, 1>, 7, kLongRow, 1, false};
     return any;
   }
 }
@@ -160,6 +168,7 @@ std::unique_ptr<const DepthwisePlan> MakeGather(const DepthwiseProblem& problem)
     p.first = static_cast<int>(first);
     p.source_offset = p.x.gradient ? 1 - choice.taps : -p.x.padding;
   }
+  y_rows = CeilDivide(y_rows, choice.rows);
   if (choice.all_rows) {
     p.first_row = p.y.padding / p.y.stride;
     y_rows = (p.y.padding + p.y.result - 1) / p.y.stride - p.first_row + 1;

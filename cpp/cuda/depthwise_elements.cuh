@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace jax_convgrad {
 
@@ -41,6 +42,40 @@ struct alignas(sizeof(T) * N) Pack {
   T value[N];
 };
 
+template <typename To, typename From>
+__device__ inline To BitsOf(From from) {
+  static_assert(sizeof(To) == sizeof(From), "the same bits");
+  To to;
+  memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+// Elements as they were read. Those of 16 bits stay in pairs, as registers hold them.
+template <typename T, int N, bool Pairs = (sizeof(T) == 2 && N % 2 == 0)>
+struct Elements {
+  Pack<T, N> pack;
+
+  __device__ Sum<T> operator[](int v) const { return Widen(pack.value[v]); }
+};
+
+template <typename T, int N>
+struct Elements<T, N, true> {
+  Pack<uint32_t, N / 2> pack;
+
+  __device__ float operator[](int v) const {
+    const uint32_t pair = pack.value[v / 2];
+    return WidenHalf(static_cast<T*>(nullptr), pair, v % 2);
+  }
+
+ private:
+  __device__ static float WidenHalf(const __nv_bfloat16*, uint32_t pair, int which) {
+    return BitsOf<float>(which == 0 ? pair << 16 : pair & 0xffff0000u);
+  }
+  __device__ static float WidenHalf(const __half*, uint32_t pair, int which) {
+    return Widen(BitsOf<__half>(static_cast<uint16_t>(pair >> (16 * which))));
+  }
+};
+
 // The block's dynamic shared memory.
 template <typename S>
 __device__ inline S* SharedMemory() {
@@ -54,19 +89,31 @@ __device__ inline bool Inside(int index, int size) {
 
 // Zeros where `inside` is false; nothing is read then.
 template <typename T, int N>
-__device__ inline void Load(const T* at, bool inside, Sum<T> (&values)[N]) {
-  Pack<T, N> pack = {};
-  if (inside) pack = *reinterpret_cast<const Pack<T, N>*>(at);
-#pragma unroll
-  for (int v = 0; v < N; ++v) values[v] = Widen(pack.value[v]);
+__device__ inline Elements<T, N> Load(const T* at, bool inside) {
+  using Words = decltype(Elements<T, N>::pack);
+  Elements<T, N> elements = {};
+  if (inside) elements.pack = *reinterpret_cast<const Words*>(at);
+  return elements;
 }
 
 template <typename T, int N>
 __device__ inline void Store(const Sum<T> (&values)[N], T* at) {
-  Pack<T, N> pack;
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+    Pack<uint32_t, N / 2> pack;
 #pragma unroll
-  for (int v = 0; v < N; ++v) Narrow(values[v], &pack.value[v]);
-  *reinterpret_cast<Pack<T, N>*>(at) = pack;
+    for (int i = 0; i < N / 2; ++i) {
+      T low, high;
+      Narrow(values[2 * i], &low);
+      Narrow(values[2 * i + 1], &high);
+      pack.value[i] = BitsOf<uint16_t>(low) | static_cast<uint32_t>(BitsOf<uint16_t>(high)) << 16;
+    }
+    *reinterpret_cast<Pack<uint32_t, N / 2>*>(at) = pack;
+  } else {
+    Pack<T, N> pack;
+#pragma unroll
+    for (int v = 0; v < N; ++v) Narrow(values[v], &pack.value[v]);
+    *reinterpret_cast<Pack<T, N>*>(at) = pack;
+  }
 }
 
 template <typename S, int N>

@@ -21,12 +21,12 @@ struct GatherAxis {
   int stride;
   int dilation;
   bool gradient;
+  int source_step;  // elements of the source from one tap to the next
   // Of a gradient, see NOTE [Taps of a gradient].
   int gcd;
-  int period;       // stride / gcd
-  int inverse;      // of dilation / gcd modulo period
-  int source_step;  // dilation / gcd
-  Divider by_stride, by_gcd, by_period;
+  int period;   // stride / gcd
+  int inverse;  // of dilation / gcd modulo period
+  Divider by_stride, by_gcd, by_period, by_source_step;
 };
 
 struct GatherParams {
@@ -51,22 +51,40 @@ struct GatherParams {
   int first_row;      // GatherUpsampled: the same for y
 };
 
+// `count` taps from `tap`, each `tap_step` further, and the elements inside the source that they
+// meet, from `source`, each `source_step` further.
 struct TapRange {
-  int tap, tap_step, source, source_step;
+  int tap, tap_step, source, source_step, count;
 };
 
-// The taps of one element of the result along an axis: tap, tap + tap_step, ... below the kernel's
-// size; the elements they meet may lie outside the source.
+// The taps of one element of the result along an axis.
 __device__ inline TapRange TapsOf(const GatherAxis& axis, int result) {
-  if (!axis.gradient) return {0, 1, result * axis.stride - axis.padding, axis.dilation};
-  int quotient = result + axis.padding;
-  const int residue = axis.by_stride.Split(&quotient);
-  int multiple = residue;
-  if (axis.by_gcd.Split(&multiple) != 0) return {axis.kernel, 1, 0, 0};
-  int tap = multiple * axis.inverse;
-  tap = axis.by_period.Split(&tap);
-  const int back = axis.by_stride.Quotient(tap * axis.dilation - residue);
-  return {tap, axis.period, quotient - back, -axis.source_step};
+  TapRange range;
+  if (axis.gradient) {
+    int quotient = result + axis.padding;
+    const int residue = axis.by_stride.Split(&quotient);
+    int multiple = residue;
+    if (axis.by_gcd.Split(&multiple) != 0) return {0, 1, 0, 0, 0};
+    int tap = multiple * axis.inverse;
+    tap = axis.by_period.Split(&tap);
+    if (tap >= axis.kernel) return {0, 1, 0, 0, 0};
+    const int back = axis.by_stride.Quotient(tap * axis.dilation - residue);
+    range = {tap, axis.period, quotient - back, -axis.source_step,
+             axis.by_period.Quotient(axis.kernel - 1 - tap) + 1};
+  } else {
+    range = {0, 1, result * axis.stride - axis.padding, axis.dilation, axis.kernel};
+  }
+  // Those before the source's first element on the way, then those behind its last one.
+  const int outside = range.source_step > 0 ? -range.source : range.source - (axis.source - 1);
+  if (outside > 0) {
+    const int skipped = axis.by_source_step.Quotient(outside + axis.source_step - 1);
+    range.tap += skipped * range.tap_step;
+    range.source += skipped * range.source_step;
+    range.count -= skipped;
+  }
+  const int left = range.source_step > 0 ? axis.source - 1 - range.source : range.source;
+  range.count = left < 0 ? 0 : min(range.count, axis.by_source_step.Quotient(left) + 1);
+  return range;
 }
 
 // What a thread has to do.
@@ -120,7 +138,7 @@ struct GatherThread {
   }
 };
 
-// Any problem. One element of x, N channels, per position.
+// Any problem. One element of the result's row, N channels, per position.
 template <typename T, int N>
 __global__ void __launch_bounds__(256) GatherPoint(GatherParams p) {
   constexpr int kTaps = 4;
@@ -134,31 +152,31 @@ __global__ void __launch_bounds__(256) GatherPoint(GatherParams p) {
     const int iy = p.by_rows.Split(&rest);
     const int iz = p.by_depth.Split(&rest);
     const TapRange z = TapsOf(p.z, iz), y = TapsOf(p.y, iy), x = TapsOf(p.x, ix);
+    const int64_t step = x.source_step * thread.channels;
     Sum<T> sums[N] = {};
-    for (int kz = z.tap, oz = z.source; kz < p.z.kernel; kz += z.tap_step, oz += z.source_step) {
-      if (!Inside(oz, p.z.source)) continue;
-      const int64_t plane = static_cast<int64_t>(rest) * p.z.source + oz;
-      for (int ky = y.tap, oy = y.source; ky < p.y.kernel; ky += y.tap_step, oy += y.source_step) {
-        if (!Inside(oy, p.y.source)) continue;
-        const T* const row = source + (plane * p.y.source + oy) * p.x.source * thread.channels;
-        const int row_tap = (kz * p.y.kernel + ky) * p.x.kernel;
-        for (int kx = x.tap, ox = x.source; kx < p.x.kernel;
-             kx += kTaps * x.tap_step, ox += kTaps * x.source_step) {
-          Sum<T> elements[kTaps][N];
-          bool inside[kTaps];
+    for (int i = 0; i < z.count; ++i) {
+      const int64_t plane = static_cast<int64_t>(rest) * p.z.source + z.source + i * z.source_step;
+      const int plane_tap = (z.tap + i * z.tap_step) * p.y.kernel;
+      for (int j = 0; j < y.count; ++j) {
+        const int64_t row = plane * p.y.source + y.source + j * y.source_step;
+        const T* at = source + (row * p.x.source + x.source) * thread.channels;
+        int tap = (plane_tap + y.tap + j * y.tap_step) * p.x.kernel + x.tap;
+        for (int left = x.count; left > 0; left -= kTaps) {
+          Elements<T, N> elements[kTaps];
 #pragma unroll
-          for (int j = 0; j < kTaps; ++j) {
-            const int o = ox + j * x.source_step;
-            inside[j] = kx + j * x.tap_step < p.x.kernel && Inside(o, p.x.source);
-            Load<T, N>(row + o * thread.channels, inside[j], elements[j]);
+          for (int k = 0; k < kTaps; ++k) {
+            elements[k] = Load<T, N>(at, k < left);
+            at += step;
           }
 #pragma unroll
-          for (int j = 0; j < kTaps; ++j) {
-            if (!inside[j]) continue;
-            Sum<T> w[N];
-            thread.Weights(p, row_tap + kx + j * x.tap_step, w);
+          for (int k = 0; k < kTaps; ++k) {
+            if (k < left) {
+              Sum<T> w[N];
+              thread.Weights(p, tap, w);
 #pragma unroll
-            for (int v = 0; v < N; ++v) sums[v] += elements[j][v] * w[v];
+              for (int v = 0; v < N; ++v) sums[v] += elements[k][v] * w[v];
+            }
+            tap += x.tap_step;
           }
         }
       }
@@ -171,7 +189,8 @@ __global__ void __launch_bounds__(256) GatherPoint(GatherParams p) {
 // Where one element of the result further is one of the source further: y with stride 1, and dx,
 // whose elements of one residue modulo the stride are taken together. Not dilated along x. L
 // elements of x per position; Taps is the most taps that meet one, or one more where that is 1.
-template <typename T, int N, int Taps, int L>
+// Of R = 2 rows at once, which then must be neighbours in the same sense, with stride 1.
+template <typename T, int N, int Taps, int L, int R>
 __global__ void __launch_bounds__(256) GatherRow(GatherParams p) {
   const GatherThread<T, N> thread(p);
   if (!thread.any) return;
@@ -182,48 +201,69 @@ __global__ void __launch_bounds__(256) GatherRow(GatherParams p) {
     int rest = position;
     const int residue = p.by_residues.Split(&rest);
     const int start = p.first + p.by_chunks.Split(&rest) * L;
-    const int iy = p.by_rows.Split(&rest);
+    const int iy = p.by_rows.Split(&rest) * R;
     const int iz = p.by_depth.Split(&rest);
     const int ox = start + p.source_offset;
     // The tap that meets the first source element of a window, and the step to the next one's.
     const int first_tap = p.x.gradient ? residue + (Taps - 1) * stride : 0;
     const int tap_step = p.x.gradient ? -stride : 1;
-    const TapRange z = TapsOf(p.z, iz), y = TapsOf(p.y, iy);
-    Sum<T> sums[L][N] = {};
-    for (int kz = z.tap, oz = z.source; kz < p.z.kernel; kz += z.tap_step, oz += z.source_step) {
-      if (!Inside(oz, p.z.source)) continue;
-      const int64_t plane = static_cast<int64_t>(rest) * p.z.source + oz;
-      for (int ky = y.tap, oy = y.source; ky < p.y.kernel; ky += y.tap_step, oy += y.source_step) {
-        if (!Inside(oy, p.y.source)) continue;
-        const T* const row =
-            source + ((plane * p.y.source + oy) * p.x.source + ox) * thread.channels;
-        Sum<T> window[L + Taps - 1][N];
+    const int weight_step = tap_step * thread.width;
+    const TapRange z = TapsOf(p.z, iz);
+    TapRange y;
+    if constexpr (R == 1) {
+      y = TapsOf(p.y, iy);
+    } else {  // every row that a tap of either row of the result meets
+      y = p.y.gradient ? TapRange{0, 1, iy + 1 + p.y.padding, -1, p.y.kernel + 1}
+                       : TapRange{0, 1, iy - p.y.padding, 1, p.y.kernel + 1};
+    }
+    Sum<T> sums[R][L][N] = {};
+    for (int i = 0; i < z.count; ++i) {
+      const int64_t plane = static_cast<int64_t>(rest) * p.z.source + z.source + i * z.source_step;
+      const int plane_tap = (z.tap + i * z.tap_step) * p.y.kernel;
+      for (int j = 0; j < y.count; ++j) {
+        const int oy = y.source + j * y.source_step;
+        if (R > 1 && !Inside(oy, p.y.source)) continue;
+        const T* at = source + ((plane * p.y.source + oy) * p.x.source + ox) * thread.channels;
+        Elements<T, N> window[L + Taps - 1];
 #pragma unroll
-        for (int j = 0; j < L + Taps - 1; ++j) {
-          Load<T, N>(row + j * thread.channels, Inside(ox + j, p.x.source), window[j]);
+        for (int k = 0; k < L + Taps - 1; ++k) {
+          window[k] = Load<T, N>(at, Inside(ox + k, p.x.source));
+          at += thread.channels;
         }
-        const Sum<T>* const weights =
-            thread.staged + ((kz * p.y.kernel + ky) * p.x.kernel + first_tap) * thread.width;
 #pragma unroll
-        for (int j = 0; j < Taps; ++j) {
-          if ((j == 0 || j == Taps - 1) && !Inside(first_tap + j * tap_step, p.x.kernel)) continue;
-          Sum<T> w[N];
-          LoadSums(weights + j * tap_step * thread.width, w);
+        for (int r = 0; r < R; ++r) {
+          // Tap 0 of a gradient's later row is met first.
+          const int ky = y.tap + j * y.tap_step - (p.y.gradient ? R - 1 - r : r);
+          if (R > 1 && !Inside(ky, p.y.kernel)) continue;
+          const Sum<T>* weights =
+              thread.staged + ((plane_tap + ky) * p.x.kernel + first_tap) * thread.width;
 #pragma unroll
-          for (int t = 0; t < L; ++t) {
+          for (int k = 0; k < Taps; ++k, weights += weight_step) {
+            if ((k == 0 || k == Taps - 1) && !Inside(first_tap + k * tap_step, p.x.kernel)) {
+              continue;
+            }
+            Sum<T> w[N];
+            LoadSums(weights, w);
 #pragma unroll
-            for (int v = 0; v < N; ++v) sums[t][v] += window[t + j][v] * w[v];
+            for (int t = 0; t < L; ++t) {
+#pragma unroll
+              for (int v = 0; v < N; ++v) sums[r][t][v] += window[t + k][v] * w[v];
+            }
           }
         }
       }
     }
     const int64_t row = (static_cast<int64_t>(rest) * p.z.result + iz) * p.y.result + iy;
     const int ix = start * stride + residue - (p.x.gradient ? p.x.padding : 0);
-    T* const at = result + (row * p.x.result + ix) * thread.channels;
+    const int64_t step = stride * thread.channels;
 #pragma unroll
-    for (int t = 0; t < L; ++t) {
-      if (Inside(ix + t * stride, p.x.result)) {
-        Store<T, N>(sums[t], at + t * stride * thread.channels);
+    for (int r = 0; r < R; ++r) {
+      if (R > 1 && iy + r >= p.y.result) break;
+      T* at = result + ((row + r) * p.x.result + ix) * thread.channels;
+#pragma unroll
+      for (int t = 0; t < L; ++t) {
+        if (Inside(ix + t * stride, p.x.result)) Store<T, N>(sums[r][t], at);
+        at += step;
       }
     }
   }
@@ -244,18 +284,20 @@ __global__ void __launch_bounds__(256) GatherUpsampled(GatherParams p) {
     const int start = p.first + p.by_chunks.Split(&rest) * L;
     const int row = p.first_row + p.by_rows.Split(&rest);
     const int ox = start - 1;
-    Sum<T> window[2][L + 1][N];
+    Elements<T, N> window[2][L + 1];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int oy = row - 1 + i;
       const int64_t index = (static_cast<int64_t>(rest) * p.y.source + oy) * p.x.source + ox;
-      const T* const at = source + index * thread.channels;
+      const T* at = source + index * thread.channels;
+      const int width = Inside(oy, p.y.source) ? p.x.source : 0;
 #pragma unroll
       for (int j = 0; j < L + 1; ++j) {
-        Load<T, N>(at + j * thread.channels, Inside(oy, p.y.source) && Inside(ox + j, p.x.source),
-                   window[i][j]);
+        window[i][j] = Load<T, N>(at, Inside(ox + j, width));
+        at += thread.channels;
       }
     }
+    const int64_t step = p.x.stride * thread.channels;
     const int ix = start * p.x.stride + residue - p.x.padding;
     for (int ry = 0; ry < p.y.stride; ++ry) {
       const int iy = row * p.y.stride + ry - p.y.padding;
@@ -279,12 +321,11 @@ __global__ void __launch_bounds__(256) GatherUpsampled(GatherParams p) {
         }
       }
       const int64_t index = (static_cast<int64_t>(rest) * p.y.result + iy) * p.x.result + ix;
-      T* const at = result + index * thread.channels;
+      T* at = result + index * thread.channels;
 #pragma unroll
       for (int t = 0; t < L; ++t) {
-        if (Inside(ix + t * p.x.stride, p.x.result)) {
-          Store<T, N>(sums[t], at + t * p.x.stride * thread.channels);
-        }
+        if (Inside(ix + t * p.x.stride, p.x.result)) Store<T, N>(sums[t], at);
+        at += step;
       }
     }
   }

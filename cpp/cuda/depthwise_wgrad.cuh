@@ -37,7 +37,6 @@ struct WgradParams {
 // is read once for all of them.
 template <typename T, int N, int Rows, int Columns, int L, bool Adjacent>
 __global__ void __launch_bounds__(256) WgradPart(WgradParams p) {
-  constexpr int kWindow = Adjacent ? L + Columns - 1 : Columns;
   Sum<T>* const shared = SharedMemory<Sum<T>>();
   int block = static_cast<int>(blockIdx.x);
   const int slab = p.by_slabs.Split(&block);
@@ -58,6 +57,9 @@ __global__ void __launch_bounds__(256) WgradPart(WgradParams p) {
   if (channel < p.channels && group < p.groups) {
     const T* const x = static_cast<const T*>(p.x) + channel;
     const T* const dy = static_cast<const T*>(p.dy) + channel;
+    const int column_step = p.column_groups * p.axis_x.dilation;
+    const int64_t column_stride = column_step * channels;
+    const int64_t stride = p.axis_x.stride * channels;
     const int end = min(p.positions, (part + 1) * p.part_positions);
     for (int position = part * p.part_positions + row_thread; position < end;
          position += p.block_rows) {
@@ -68,27 +70,28 @@ __global__ void __launch_bounds__(256) WgradPart(WgradParams p) {
       const int iz = oz * p.axis_z.stride - p.axis_z.padding + kz * p.axis_z.dilation;
       if (!Inside(iz, p.axis_z.in)) continue;
       const int64_t dy_row = (static_cast<int64_t>(rest) * p.axis_z.out + oz) * p.axis_y.out + oy;
-      const T* const dy_at = dy + (dy_row * p.axis_x.out + ox) * channels;
-      Sum<T> gradients[L][N];
+      const T* dy_at = dy + (dy_row * p.axis_x.out + ox) * channels;
+      Elements<T, N> gradients[L];
 #pragma unroll
       for (int t = 0; t < L; ++t) {
-        Load<T, N>(dy_at + t * channels, ox + t < p.axis_x.out, gradients[t]);
+        gradients[t] = Load<T, N>(dy_at, ox + t < p.axis_x.out);
+        dy_at += channels;
       }
       const int ix = ox * p.axis_x.stride - p.axis_x.padding + first_column * p.axis_x.dilation;
-      const int column_step = Adjacent ? 1 : p.column_groups * p.axis_x.dilation;
-      const int step = Adjacent ? 1 : p.axis_x.stride;
 #pragma unroll
       for (int i = 0; i < Rows; ++i) {
         const int iy =
             oy * p.axis_y.stride - p.axis_y.padding + (first_row + i) * p.axis_y.dilation;
-        if (!Inside(iy, p.axis_y.in)) continue;
         const int64_t x_row = (static_cast<int64_t>(rest) * p.axis_z.in + iz) * p.axis_y.in + iy;
-        const T* const x_at = x + (x_row * p.axis_x.in + ix) * channels;
+        const T* x_at = x + (x_row * p.axis_x.in + ix) * channels;
+        const int in = Inside(iy, p.axis_y.in) ? p.axis_x.in : 0;
         if constexpr (Adjacent) {
-          Sum<T> window[kWindow][N];
+          if (in == 0) continue;
+          Elements<T, N> window[L + Columns - 1];
 #pragma unroll
-          for (int j = 0; j < kWindow; ++j) {
-            Load<T, N>(x_at + j * channels, Inside(ix + j, p.axis_x.in), window[j]);
+          for (int j = 0; j < L + Columns - 1; ++j) {
+            window[j] = Load<T, N>(x_at, Inside(ix + j, in));
+            x_at += channels;
           }
 #pragma unroll
           for (int t = 0; t < L; ++t) {
@@ -103,19 +106,21 @@ __global__ void __launch_bounds__(256) WgradPart(WgradParams p) {
         } else {
 #pragma unroll
           for (int t = 0; t < L; ++t) {
-            Sum<T> window[kWindow][N];
+            // Nor here. Columns behind the kernel's last are summed and never written.
+            const int last = ox + t < p.axis_x.out ? in : 0;
+            const T* at = x_at;
+            Elements<T, N> window[Columns];
 #pragma unroll
-            for (int j = 0; j < kWindow; ++j) {
-              const int at = t * step + j * column_step;
-              const bool read = ox + t < p.axis_x.out && Inside(ix + at, p.axis_x.in) &&
-                                first_column + j * p.column_groups < p.axis_x.kernel;
-              Load<T, N>(x_at + at * channels, read, window[j]);
+            for (int j = 0; j < Columns; ++j) {
+              window[j] = Load<T, N>(at, Inside(ix + t * p.axis_x.stride + j * column_step, last));
+              at += column_stride;
             }
 #pragma unroll
             for (int j = 0; j < Columns; ++j) {
 #pragma unroll
               for (int v = 0; v < N; ++v) sums[i][j][v] += gradients[t][v] * window[j][v];
             }
+            x_at += stride;
           }
         }
       }
