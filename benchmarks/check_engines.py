@@ -1,4 +1,4 @@
-"""Runs every engine that cuDNN offers on small problems, and lists those that compute wrong numbers.
+"""Runs every engine there is on small problems, and lists those that compute wrong numbers.
 
     python benchmarks/check_engines.py --seconds 100
 
@@ -148,19 +148,19 @@ def report(arguments: argparse.Namespace, rows: list[dict[str, Any]], done: list
         print("out of time")
 
 
-def problems(only: str) -> list[tuple[Case, str, bool]]:
-    """(case, operator, channels last): FIRST, then the others, each spread evenly."""
+def problems(only: str) -> list[tuple[Case, str]]:
+    """(case, operator): FIRST, then the others, each spread evenly."""
     cases = [
         case
         for case in MORE_CASES + PLAIN_CASES
         if 0 not in (*case.x, *case.w, *case.y) and re.search(only, case.id)
     ]
-    every = [*itertools.product(cases, registry.CONV_TARGETS, (True, False))]
+    every = [*itertools.product(cases, registry.CONV_TARGETS)]
     spread = [every[i] for i in np.random.default_rng(0).permutation(len(every))]
     return sorted(spread, key=lambda problem: re.search(FIRST, problem[0].id) is None)
 
 
-def check(case: Case, operator: str, channels_last: bool, kind: str) -> list[dict[str, Any]]:
+def check(case: Case, operator: str, kind: str) -> list[dict[str, Any]]:
     """One row for each engine that runs."""
     dtype, precision = ARITHMETIC[kind]
     rng = np.random.default_rng(0)
@@ -198,7 +198,6 @@ def check(case: Case, operator: str, channels_last: bool, kind: str) -> list[dic
             "cuda",
             config,
             precision,
-            channels_last,
             result_shape,
             jnp.dtype(dtype),
             *arrays,
@@ -209,7 +208,7 @@ def check(case: Case, operator: str, channels_last: bool, kind: str) -> list[dic
             else out
         )
 
-    what = {"operator": operator, "case": case.id, "dtype": kind, "channels_last": channels_last}
+    what = {"operator": operator, "case": case.id, "dtype": kind}
     plans.clear()
     try:
         jax.block_until_ready(run(*operands))

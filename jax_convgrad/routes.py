@@ -1,9 +1,9 @@
 """Who does which problem: a pure function, with the measurement behind every row.
 
-Routes: "onednn" and "cudnn" (the handlers on CPU and CUDA), "cudnn_nchw" (the CUDA handlers with all
-arrays channels-first), "xla" (the plain lax op, where XLA is at its best and can fuse), "swap" (pure
-JAX in its role-swapped form, which is also where a problem goes that no handler of its platform serves)
-and "im2col" (pure JAX, gradients as matrix products of a gathered dy, where that exists).
+Routes: "onednn" and "cudnn" (the handlers on CPU and CUDA), "xla" (the plain lax op, where XLA is at its
+best and can fuse), "swap" (pure JAX in its role-swapped form, which is also where a problem goes that no
+handler of its platform serves) and "im2col" (pure JAX, gradients as matrix products of a gathered dy,
+where that exists).
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from jax_convgrad import im2col
 from jax_convgrad.shapes import ConvGeometry
 
 IM2COL = "im2col"
-CHANNELS_FIRST = "cudnn_nchw"
-_PLATFORMS = {"onednn": "cpu", "cudnn": "cuda", CHANNELS_FIRST: "cuda"}
+_PLATFORMS = {"onednn": "cpu", "cudnn": "cuda"}
 HANDLER_ROUTES = frozenset(_PLATFORMS)
 
 _forced: str | None = None
@@ -131,11 +130,8 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
         return Route("xla", f"cuDNN from {dtype} to {result_dtype} is not measured")
     half = dtype in ("float16", "bfloat16")
     strided = any(s > 1 for s in config.strides)
-    depthwise = geometry.in_channels == geometry.out_channels == config.groups > 1
-    if geometry.spatial_rank == 3 and depthwise and not strided:
-        return Route(
-            "xla", "conv3d_dw bf16: 522 against 188 forward, 1570 against 498 for all gradients"
-        )
+    if geometry.in_channels == geometry.out_channels == config.groups > 1:
+        return Route("cudnn", "this project's own kernels")
     if geometry.spatial_rank == 3:
         return Route(
             "cudnn",
@@ -146,8 +142,6 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
         return _cuda_dilated(operator, geometry, dtype, strided)
     if any(low < 0 or high < 0 for low, high in config.padding):
         return Route("cudnn", "XLA computes cropped weight gradients with a window as large as dy")
-    if depthwise:
-        return _cuda_depthwise(operator, geometry, strided, half)
     if config.groups > 1:
         if not strided:
             return Route("xla", "resnext_g32 bf16: 97, 110, 140 against 92, 92, 131; f32 equal")
@@ -202,28 +196,4 @@ def _cuda_dilated(operator: str, geometry: ConvGeometry, dtype: str, strided: bo
         "weight gradients: wavenet_d512 165 against 2741, aspp_d12 bf16 89 against 1191, f32 287 against "
         "600; forward: wavenet_d512 41 against 65; dX: aspp_d12 bf16 86 against 115, f32 235 against 244; "
         "strided, a common factor still in it: convt_dil2 85 against 165, 21 against 68, 33 against 3578",
-    )
-
-
-def _cuda_depthwise(operator: str, geometry: ConvGeometry, strided: bool, half: bool) -> Route:
-    """cuDNN has kernels of its own for channels-last windows of 3x3, 5x5 and 7x7, and XLA calls them."""
-    own = geometry.spatial_rank == 2 and tuple(geometry.kernel) in ((3, 3), (5, 5), (7, 7))
-    if strided and not own:
-        # XLA's transpositions of the arrays are in these times.
-        return Route(
-            CHANNELS_FIRST,
-            "dla_dw_up f32 forward, dX, dW: 883, 245, 390, channels last 848, 965, 1362, XLA 2718, 972, "
-            "1347; bf16 817, 191, 337, channels last 837, 965, 1266, XLA 2266, 867, 742; fcn8_up_g f32 "
-            "1703, 344, 530, channels last 3208, 1314, 2415, XLA 12751, 1333, 2249",
-        )
-    if own and (strided or half or operator == "conv_fprop" or geometry.kernel[0] == 3):
-        return Route(
-            "xla",
-            "mobilenet_dw bf16 86, 269, 116 against 85, 241, 117, f32 123, 422, 147 against 126, 379, "
-            "151; convnext_dw7 bf16 130, 319, 118 against 132, 133, 121; channels first 2 to 6 times slower",
-        )
-    if half or operator == "conv_fprop":
-        return Route("xla", "depthwise with stride 1 and other windows is not measured; XLA fuses")
-    return Route(
-        CHANNELS_FIRST, "convnext_dw7 f32, both gradients: XLA 6106, cuDNN in PyTorch 2167"
     )

@@ -185,7 +185,6 @@ def test_attributes() -> None:
         "w_spec": "dense<[3, 2, 0, 1]>",
         "y_spec": "dense<[0, 3, 1, 2]>",
         "allow_tf32": "true",
-        "channels_last": "true",
     }
     assert call.results[0] == "2x4x10x6xbf16"
     assert "2x9x11x4xbf16" in text, "negative padding is cropped before the call"
@@ -254,21 +253,6 @@ def test_the_workspace_is_no_result_of_the_program() -> None:
     assert "ui8" not in signature
     jaxpr = jax.make_jaxpr(transposed(2))(jnp.ones((2, 4, 4, 6)), jnp.ones((4, 4, 6, 3)))
     assert "uint8" not in str(jaxpr) and "ui8" not in str(jaxpr)
-
-
-def test_channels_first_is_asked_for_in_every_array() -> None:
-    with routes.force("cudnn_nchw"):
-        text = lowered(
-            gradients(transposed(2)), (2, 16, 16, 3), (2, 8, 8, 6), (4, 4, 6, 3), dtype=jnp.float32
-        )
-    dgrad, fprop, wgrad = calls(text)
-    image, weights = (0, 3, 1, 2), (2, 3, 0, 1)
-    assert dgrad.operand_layouts == fprop.operand_layouts == [image, weights]
-    assert dgrad.result_layouts == fprop.result_layouts == [image, (0,)]
-    assert wgrad.operand_layouts == [image, image]
-    assert wgrad.result_layouts == [weights, (0,)]
-    assert {call.attributes["channels_last"] for call in (dgrad, fprop, wgrad)} == {"false"}
-    assert "stablehlo.transpose" not in text
 
 
 @pytest.mark.parametrize(

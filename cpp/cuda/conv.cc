@@ -23,7 +23,6 @@ namespace jax_convgrad {
 struct CudaConvConfig {
   ConvConfig conv;
   bool allow_tf32;
-  bool channels_last;
 };
 
 }  // namespace jax_convgrad
@@ -39,7 +38,7 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("x_spec"),
     ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("w_spec"),
     ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("y_spec"),
-    ::xla::ffi::StructMember<bool>("allow_tf32"), ::xla::ffi::StructMember<bool>("channels_last"));
+    ::xla::ffi::StructMember<bool>("allow_tf32"));
 
 namespace jax_convgrad {
 namespace {
@@ -104,7 +103,6 @@ ffi::ErrorOr<Call> Check(ConvKind kind, int32_t device, const CudaConvConfig& co
     problem.workspace_limit = std::min(problem.workspace_limit, GetWorkspaceLimit());
   }
   problem.alignment = CommonAlignment(call.buffers);
-  problem.channels_last = config.channels_last;
   problem.device = device;
   return call;
 }
