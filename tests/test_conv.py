@@ -176,6 +176,21 @@ def test_conv_transpose_is_exact(case: TransposedCase, dtype: str, rng: np.rando
     check_layer(layer, operands, dy, expected, dtype, dtype)
 
 
+@pytest.mark.parametrize(
+    "case", [c for c in TRANSPOSED_CASES if 0 not in c.x + c.w + c.conv.y], ids=ids
+)
+def test_conv_transpose_of_mirrored_images_is_exact(
+    case: TransposedCase, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+):
+    # What layers do whose weights are tens of megabytes.
+    monkeypatch.setattr("jax_convgrad.conv._mirrors_images", lambda *shapes: True)
+    operands, dy, expected = transposed_problem(case, "float32", rng)
+    layer = lambda x, w, bias: conv_transpose(x, w, **case.keywords, bias=bias)  # noqa: E731
+    program = str(jax.make_jaxpr(layer)(*operands))
+    assert program.count("rev[") == (0 if case.transpose_kernel else 2), program
+    check_layer(layer, operands, dy, expected, "float32", "float32")
+
+
 @pytest.mark.parametrize(("dtype", "wider"), WIDER, ids=WIDER_IDS)
 @pytest.mark.parametrize("case", TRANSPOSED_CASES[::7], ids=ids)
 def test_conv_transpose_with_a_wider_result_is_exact(
