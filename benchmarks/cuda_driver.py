@@ -78,7 +78,8 @@ def synchronize(stream: int) -> None:
 
 def copy_to_device(pointer: int, array: np.ndarray) -> None:
     array = np.ascontiguousarray(array)
-    _call("cuMemcpyHtoD_v2", ctypes.c_uint64(pointer), _address(array), array.nbytes)
+    size = ctypes.c_size_t(array.nbytes)
+    _call("cuMemcpyHtoD_v2", ctypes.c_uint64(pointer), _address(array), size)
 
 
 def fill(pointer: int, byte: int, size: int, stream: int) -> None:

@@ -188,7 +188,17 @@ def _allows_tf32(precision: Any) -> bool:
     if precision is None:
         precision = jax.config.jax_default_matmul_precision
     parts = precision if isinstance(precision, tuple | list) else (precision,)
-    return all(part is None or lax.Precision(part) != lax.Precision.HIGHEST for part in parts)
+    return not any(map(_is_highest, parts))
+
+
+def _is_highest(part: Any) -> bool:
+    """False too for an algorithm of matrix products, which lax's convolutions take for DEFAULT."""
+    if part is None:
+        return False
+    try:
+        return lax.Precision(part) == lax.Precision.HIGHEST
+    except ValueError:
+        return False
 
 
 def _is_strict(x: Array, precision: Any) -> bool:

@@ -215,7 +215,8 @@ def test_tf32_is_allowed_unless_the_highest_precision_is_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("default", "allowed"), [("float32", False), ("highest", False), ("tensorfloat32", True)]
+    ("default", "allowed"),
+    [("float32", False), ("highest", False), ("F32_F32_F32", True), ("tensorfloat32", True)],
 )
 def test_jax_default_matmul_precision_counts(default: str, allowed: bool) -> None:
     with jax.default_matmul_precision(default):
