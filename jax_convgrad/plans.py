@@ -35,8 +35,9 @@ def set_algorithm_search(search: AlgorithmSearch) -> None:
         cuDNN's heuristics name), without those that work on transformed arrays (Winograd,
         Fourier) and lose digits, or the first of them where `set_deterministic` was called, so
         that every process chooses the same; "heuristic", the first of them that works;
-        "exhaustive", the fastest of all. Engines are timed once, on memory of their own, while the program is prepared.
-        Where that memory is not free the heuristics decide, and `list` says so.
+        "exhaustive", the fastest of all. Engines are timed once, on memory of their own, while the
+        program is prepared. Where that memory is not free the first one that works is taken, and
+        `list` says so.
 
     Raises:
       ValueError: another word.
@@ -105,10 +106,10 @@ def list() -> builtins.list[dict[str, Any]]:
 
     Returns:
       One dict per plan: "problem" (every field that decides it, the device and cuDNN's version),
-      "engine" ("native_depthwise", or cuDNN's number for it and its settings), "workspace_bytes", "chosen_by" ("default",
-      "heuristic", "exhaustive" or "loaded"), "microseconds" (None unless it was timed), "note" (why
-      it was not chosen as asked for, else empty) and "tried" (what became of each engine that was
-      timed or failed).
+      "engine" ("native_depthwise", or cuDNN's number for it and its settings), "workspace_bytes",
+      "chosen_by" ("default", "heuristic", "exhaustive" or "loaded"), "microseconds" (None unless it was
+      timed), "note" (why it was not chosen as asked for, else empty) and "tried" (what became of each
+      engine that was timed or failed).
 
     Example:
       >>> from jax_convgrad import plans
