@@ -118,7 +118,8 @@ GatherChoice ChooseGather(const GatherParams& p, bool staged) {
   } else {
     if (!staged) return any;
     if (p.x.dilation == 1 && (p.x.gradient || p.x.stride == 1)) {
-      const bool plane = p.z.kernel == 1 && p.z.stride == 1 && p.z.padding == 0;
+      const bool plane = p.z.kernel == 1 && p.z.stride == 1 && p.z.padding == 0 &&
+                         p.z.source == p.z.result;  // not padded at the far end either
       const bool overlap = p.x.kernel <= 2 * p.x.stride && p.y.kernel <= 2 * p.y.stride;
       if (p.x.gradient && plane && overlap && p.y.dilation == 1) {
         constexpr int kLength = N == 1 ? 8 : 4;
