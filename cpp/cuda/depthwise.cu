@@ -99,43 +99,47 @@ class GatherPlan : public DepthwisePlan {
   const int64_t blocks_, threads_, shared_bytes_;
 };
 
-// Elements of a row of the result per position.
-constexpr int kShortRow = 4;
-constexpr int kLongRow = 8;
-
-// A kernel and how it divides a row of the result among positions.
+// A kernel and how it divides the result among positions.
 struct GatherChoice {
   GatherKernel kernel;
-  int taps;       // of the kernel's window along x, 0 for GatherPoint
-  int length;     // elements of a row per position
-  int rows;       // of the result per position
-  bool all_rows;  // GatherUpsampled
+  int length;  // elements of a row per position
+  int rows;    // per position
+  enum class Rows { kEach, kOfResidue, kUpsampled } order;
+  int taps;  // of the kernel's window along x, if not kEach
 };
 
+// The numbers of elements, rows and taps here were the fastest on an H100.
 template <typename T, int N>
 GatherChoice ChooseGather(const GatherParams& p, bool staged) {
-  const GatherChoice any{GatherPoint<T, N>, 0, 1, 1, false};
+  using Rows = GatherChoice::Rows;
+  const GatherChoice any{GatherPoint<T, N>, 1, 1, Rows::kEach, 0};
   if constexpr (sizeof(T) == 8) {
     return any;
   } else {
-    const bool adjacent = p.x.dilation == 1 && (p.x.gradient || p.x.stride == 1);
-    if (!staged || !adjacent) return any;
-    const bool plane = p.z.kernel == 1 && p.z.stride == 1 && p.z.padding == 0;
-    const bool overlap = p.x.kernel <= 2 * p.x.stride && p.y.kernel <= 2 * p.y.stride;
-    if (p.x.gradient && plane && overlap && p.y.dilation == 1) {
-      return {GatherUpsampled<T, N, kShortRow>, 2, kShortRow, 1, true};
+    if (!staged) return any;
+    if (p.x.dilation == 1 && (p.x.gradient || p.x.stride == 1)) {
+      const bool plane = p.z.kernel == 1 && p.z.stride == 1 && p.z.padding == 0 &&
+                         p.z.source == p.z.result;  // not padded at the far end either
+      const bool overlap = p.x.kernel <= 2 * p.x.stride && p.y.kernel <= 2 * p.y.stride;
+      if (p.x.gradient && plane && overlap && p.y.dilation == 1) {
+        constexpr int kLength = N == 1 ? 8 : 4;
+        return {GatherUpsampled<T, N, kLength>, kLength, 1, Rows::kUpsampled, 2};
+      }
+      const int64_t taps = p.x.gradient ? CeilDivide(p.x.kernel, p.x.stride) : p.x.kernel;
+      const bool two = p.y.stride == 1 && p.y.dilation == 1 && p.y.kernel > 1 && p.y.result > 1;
+      constexpr Rows kOrder = Rows::kOfResidue;
+      if (taps <= 2) return {GatherRow<T, N, 2, 4, 1>, 4, 1, kOrder, 2};
+      if (taps == 3 && two) return {GatherRow<T, N, 3, 4, 2>, 4, 2, kOrder, 3};
+      if (taps == 3) return {GatherRow<T, N, 3, 4, 1>, 4, 1, kOrder, 3};
+      if (taps == 4 && two) return {GatherRow<T, N, 4, 4, 2>, 4, 2, kOrder, 4};
+      if (taps == 4) return {GatherRow<T, N, 4, 4, 1>, 4, 1, kOrder, 4};
+      if (taps == 5) return {GatherRow<T, N, 5, 8, 1>, 8, 1, kOrder, 5};
+      if (taps == 7) return {GatherRow<T, N, 7, 8, 1>, 8, 1, kOrder, 7};
     }
-    const int64_t taps = p.x.gradient ? CeilDivide(p.x.kernel, p.x.stride) : p.x.kernel;
-    const bool pairs = p.y.stride == 1 && p.y.dilation == 1 && p.y.kernel > 1 && p.y.result > 1;
-    if (taps <= 2) return {GatherRow<T, N, 2, kShortRow, 1>, 2, kShortRow, 1, false};
-    if (taps == 3 && pairs) return {GatherRow<T, N, 3, kShortRow, 2>, 3, kShortRow, 2, false};
-    if (taps == 3) return {GatherRow<T, N, 3, kShortRow, 1>, 3, kShortRow, 1, false};
-    if (taps == 4 && pairs) return {GatherRow<T, N, 4, kShortRow, 2>, 4, kShortRow, 2, false};
-    if (taps == 4) return {GatherRow<T, N, 4, kShortRow, 1>, 4, kShortRow, 1, false};
-    if (taps == 5 && pairs) return {GatherRow<T, N, 5, kLongRow, 2>, 5, kLongRow, 2, false};
-    if (taps == 5) return {GatherRow<T, N, 5, kLongRow, 1>, 5, kLongRow, 1, false};
-    if (taps == 7 && pairs) return {GatherRow<T, N, 7, kLongRow, 2>, 7, kLongRow, 2, false};
-    if (taps == 7) return {GatherRow<T, N, 7, kLongRow, 1>, 7, kLongRow, 1, false};
+    if (!p.x.gradient || p.x.stride == 1) {
+      if (p.x.kernel % 3 == 0) return {GatherWindow<T, N, 3, 2>, 2, 1, Rows::kEach, 0};
+      return {GatherWindow<T, N, 4, 2>, 2, 1, Rows::kEach, 0};
+    }
     return any;
   }
 }
@@ -156,20 +160,17 @@ std::unique_ptr<const DepthwisePlan> MakeGather(const DepthwiseProblem& problem)
   const int64_t rows = kThreads / lanes;  // positions that a block works on at once
 
   const GatherChoice choice = ChooseGather<T, N>(p, staged);
-  int64_t residues = 1, chunks = p.x.result, y_rows = p.y.result;
-  if (choice.taps > 0) {
-    int64_t first = 0, last = p.x.result - 1;
+  int64_t residues = 1, x_size = p.x.result, y_rows = CeilDivide(p.y.result, choice.rows);
+  if (choice.order != GatherChoice::Rows::kEach) {
+    p.source_offset = p.x.gradient ? 1 - choice.taps : -p.x.padding;
     if (p.x.gradient) {
       residues = p.x.stride;
-      first = p.x.padding / p.x.stride;
-      last = (p.x.padding + last) / p.x.stride;
+      p.first = p.x.padding / p.x.stride;
+      x_size = (p.x.padding + p.x.result - 1) / p.x.stride - p.first + 1;
     }
-    chunks = CeilDivide(last - first + 1, choice.length);
-    p.first = static_cast<int>(first);
-    p.source_offset = p.x.gradient ? 1 - choice.taps : -p.x.padding;
   }
-  y_rows = CeilDivide(y_rows, choice.rows);
-  if (choice.all_rows) {
+  const int64_t chunks = CeilDivide(x_size, choice.length);
+  if (choice.order == GatherChoice::Rows::kUpsampled) {
     p.first_row = p.y.padding / p.y.stride;
     y_rows = (p.y.padding + p.y.result - 1) / p.y.stride - p.first_row + 1;
   }
@@ -261,7 +262,10 @@ WgradChoice ChooseWgrad(const DepthwiseProblem& problem) {
       if (width == 7) return {WgradPart<T, N, 1, 7, 8, true>, 1, 7, 8};
     }
     if (width == 3 && height % 3 == 0) return {WgradPart<T, N, 3, 3, 2, false>, 3, 3, 2};
-    if (width == 4 && height % 4 == 0) return {WgradPart<T, N, 4, 4, 2, false>, 4, 4, 2};
+    if (width == 4 && height % 4 == 0) {
+      constexpr int kRows = sizeof(T) == 2 ? 2 : 4, kLength = 8 / kRows;
+      return {WgradPart<T, N, kRows, 4, kLength, false>, kRows, 4, kLength};
+    }
   }
   return {WgradPart<T, N, 1, 4, 4, false>, 1, 4, 4};
 }
@@ -297,10 +301,18 @@ std::unique_ptr<const DepthwisePlan> MakeWgrad(const DepthwiseProblem& problem) 
   const int64_t bytes_of_sum = static_cast<int64_t>(sizeof(Sum<T>));
   const int64_t most_parts = problem.workspace_limit / (weights * bytes_of_sum);
   if (weights > kMostPositions || most_parts < 1) return nullptr;
-  // Blocks for the whole device, each with work enough that its last step, the sum over its
-  // threads, does not count.
-  const int64_t wanted = CeilDivide(problem.multiprocessors * 4, slabs * group_blocks);
-  const int64_t worthwhile = CeilDivide(positions, block_rows * 4);
+  const int64_t threads = lanes * block_groups * block_rows;
+  const int64_t shared_bytes = choice.columns * threads * N * bytes_of_sum;
+  // As many blocks as the device works on at once, each with work enough that its last step, the
+  // sum over its threads, does not count.
+  int resident = 1;
+  if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+          &resident, choice.kernel, static_cast<int>(threads), static_cast<size_t>(shared_bytes)) !=
+      cudaSuccess) {
+    return nullptr;
+  }
+  const int64_t wanted = problem.multiprocessors * resident / (slabs * group_blocks);
+  const int64_t worthwhile = CeilDivide(positions, block_rows * 8);
   int64_t parts = std::max<int64_t>(1, std::min({wanted, worthwhile, most_parts}));
   const int64_t part_positions = CeilDivide(positions, parts);
   parts = CeilDivide(positions, part_positions);
@@ -333,10 +345,8 @@ std::unique_ptr<const DepthwisePlan> MakeWgrad(const DepthwiseProblem& problem) 
   sum.weights = weights;
   sum.by_channels = Divider(problem.channels);
 
-  const int64_t threads = lanes * block_groups * block_rows;
-  return std::make_unique<WgradPlan>(p, choice.kernel, blocks, threads,
-                                     choice.columns * threads * N * bytes_of_sum, sum, SumParts<T>,
-                                     bytes_of_sum);
+  return std::make_unique<WgradPlan>(p, choice.kernel, blocks, threads, shared_bytes, sum,
+                                     SumParts<T>, bytes_of_sum);
 }
 
 template <typename T, int N>

@@ -186,6 +186,74 @@ __global__ void __launch_bounds__(256) GatherPoint(GatherParams p) {
   }
 }
 
+// y, and dx with stride 1 along x, for all dilations. L elements of the result's row per position.
+// The row of taps is taken Taps at a time.
+template <typename T, int N, int Taps, int L>
+__global__ void __launch_bounds__(256) GatherWindow(GatherParams p) {
+  const GatherThread<T, N> thread(p);
+  if (!thread.any) return;
+  const T* const source = static_cast<const T*>(p.source) + thread.channel;
+  T* const result = static_cast<T*>(p.result) + thread.channel;
+  const int tap_step = p.x.gradient ? -p.x.dilation : p.x.dilation;
+  const int64_t tap_stride = tap_step * thread.channels;
+  const int64_t stride = p.x.stride * thread.channels;
+  for (int position = thread.begin; position < thread.end; position += thread.step) {
+    int rest = position;
+    const int ix = p.by_chunks.Split(&rest) * L;
+    const int iy = p.by_rows.Split(&rest);
+    const int iz = p.by_depth.Split(&rest);
+    const int ox = p.x.gradient ? ix + p.x.padding : ix * p.x.stride - p.x.padding;
+    const TapRange z = TapsOf(p.z, iz), y = TapsOf(p.y, iy);
+    Sum<T> sums[L][N] = {};
+    for (int i = 0; i < z.count; ++i) {
+      const int64_t plane = static_cast<int64_t>(rest) * p.z.source + z.source + i * z.source_step;
+      const int plane_tap = (z.tap + i * z.tap_step) * p.y.kernel;
+      for (int j = 0; j < y.count; ++j) {
+        const int64_t row = plane * p.y.source + y.source + j * y.source_step;
+        const T* row_at = source + (row * p.x.source + ox) * thread.channels;
+        const Sum<T>* weights =
+            thread.staged + (plane_tap + y.tap + j * y.tap_step) * p.x.kernel * thread.width;
+        for (int kx = 0; kx < p.x.kernel; kx += Taps) {
+          const int taps = p.x.kernel - kx;
+          Elements<T, N> elements[L][Taps];
+          const T* start = row_at;
+#pragma unroll
+          for (int t = 0; t < L; ++t) {
+            const T* at = start;
+            const int o = ox + t * p.x.stride + kx * tap_step;
+#pragma unroll
+            for (int k = 0; k < Taps; ++k) {
+              elements[t][k] = Load<T, N>(at, k < taps && Inside(o + k * tap_step, p.x.source));
+              at += tap_stride;
+            }
+            start += stride;
+          }
+          row_at += Taps * tap_stride;
+#pragma unroll
+          for (int k = 0; k < Taps; ++k) {
+            if (k >= taps) break;
+            Sum<T> w[N];
+            LoadSums(weights, w);
+            weights += thread.width;
+#pragma unroll
+            for (int t = 0; t < L; ++t) {
+#pragma unroll
+              for (int v = 0; v < N; ++v) sums[t][v] += elements[t][k][v] * w[v];
+            }
+          }
+        }
+      }
+    }
+    const int64_t row = (static_cast<int64_t>(rest) * p.z.result + iz) * p.y.result + iy;
+    T* at = result + (row * p.x.result + ix) * thread.channels;
+#pragma unroll
+    for (int t = 0; t < L; ++t) {
+      if (ix + t < p.x.result) Store<T, N>(sums[t], at);
+      at += thread.channels;
+    }
+  }
+}
+
 // Where one element of the result further is one of the source further: y with stride 1, and dx,
 // whose elements of one residue modulo the stride are taken together. Not dilated along x. L
 // elements of x per position; Taps is the most taps that meet one, or one more where that is 1.

@@ -36,7 +36,7 @@ struct WgradParams {
 // dy's row. `Adjacent`: one element of dy further is one of x further, and so is one tap, so that x
 // is read once for all of them.
 template <typename T, int N, int Rows, int Columns, int L, bool Adjacent>
-__global__ void __launch_bounds__(256) WgradPart(WgradParams p) {
+__global__ void __launch_bounds__(256, 2) WgradPart(WgradParams p) {
   Sum<T>* const shared = SharedMemory<Sum<T>>();
   int block = static_cast<int>(blockIdx.x);
   const int slab = p.by_slabs.Split(&block);

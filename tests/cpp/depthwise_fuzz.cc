@@ -226,6 +226,7 @@ int main(int argc, char** argv) {
   if (argc != 3) return 2;
   const uint64_t seed = std::strtoull(argv[1], nullptr, 10);
   const int64_t count = std::strtoll(argv[2], nullptr, 10);
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a failure shows even if the run is cut off
   int failures = 0;
   for (int64_t i = 0; i < count; ++i) {
     Random random(seed + static_cast<uint64_t>(i));
