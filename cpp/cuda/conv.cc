@@ -163,9 +163,11 @@ ffi::Error Execute(ConvKind kind, cudaStream_t stream, int32_t device, const Cud
     }
     const auto chosen = PlanOf(*call, stream);
     if (chosen.has_error()) return ffi::Error(chosen.error());
-    const ffi::ErrorOr<DnnHandle> handle = DnnHandle::Borrow(ConvName(kind), device, stream);
+    ffi::ErrorOr<DnnHandle> handle = DnnHandle::Borrow(ConvName(kind), device, stream);
     if (handle.has_error()) return ffi::Error(handle.error());
-    return (*chosen)->plan->Run(*handle, call->buffers);
+    ffi::Error run = (*chosen)->plan->Run(*handle, call->buffers);
+    ffi::Error finish = handle->Finish(ConvName(kind));
+    return run.failure() ? run : finish;
   });
 }
 
