@@ -131,7 +131,7 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
     half = dtype in ("float16", "bfloat16")
     strided = any(s > 1 for s in config.strides)
     if geometry.in_channels == geometry.out_channels == config.groups > 1:
-        return Route("cudnn", "this project's own kernels")
+        return _cuda_depthwise(operator, geometry, strided, half)
     if geometry.spatial_rank == 3:
         return Route(
             "cudnn",
@@ -196,4 +196,26 @@ def _cuda_dilated(operator: str, geometry: ConvGeometry, dtype: str, strided: bo
         "weight gradients: wavenet_d512 165 against 2741, aspp_d12 bf16 89 against 1191, f32 287 against "
         "600; forward: wavenet_d512 41 against 65; dX: aspp_d12 bf16 86 against 115, f32 235 against 244; "
         "strided, a common factor still in it: convt_dil2 85 against 165, 21 against 68, 33 against 3578",
+    )
+
+
+def _cuda_depthwise(operator: str, geometry: ConvGeometry, strided: bool, half: bool) -> Route:
+    """One filter per channel: this project's own kernels and cuDNN's, whichever are faster.
+
+    cuDNN has kernels for channels-last windows of 3x3, 5x5 and 7x7, which XLA calls too. The handlers'
+    figures are those of the search; conv3d_dw's are those of the kernels alone.
+    """
+    plain = geometry.spatial_rank == 2 and all(d == 1 for d in geometry.config.dilation)
+    window = tuple(geometry.kernel) if plain else None
+    if window == (3, 3) and strided and operator == "conv_fprop":
+        return Route("xla", "times are equal: mobilenet_dw bf16 83 against 83, f32 130 against 131")
+    if window == (7, 7) and not strided and half and operator == "conv_wgrad":
+        return Route("xla", "times are equal: convnext_dw7 bf16 124 against 125, 47 against 45")
+    return Route(
+        "cudnn",
+        "forward, dX, dW: dla_dw_up bf16 37, 63, 47 against 2263, 869, 698, f32 64, 86, 75 against 2758, "
+        "962, 1367; fcn8_up_g f32 79, 203, 156 against 12673, 1356, 2245; convnext_dw7 f32 109, 111, 147 "
+        "against 380, 376, 4315; dX, dW: mobilenet_dw bf16 73, 80 against 246, 119, f32 144, 141 against "
+        "382, 154; forward, dX: convnext_dw7 bf16 104, 106 against 139, 141, 14x14 34, 34 against 46, 45; "
+        "conv3d_dw bf16 27, 28, 38 against 188 forward, 498 for all gradients",
     )

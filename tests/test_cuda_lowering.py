@@ -343,8 +343,14 @@ def test_measured_routes(dtype: str) -> None:
     assert of((8, 16), groups=2) == ["xla"] * 3
     grouped = ["cudnn", "xla" if half else "cudnn", "cudnn"]
     assert of((8, 16), groups=2, strides=2) == grouped
-    for keywords in ({}, {"strides": 2}, {"dilation": 2}, {"rank": 1}, {"rank": 3}, {"window": 4}):
+    for keywords in ({"dilation": 2}, {"rank": 1}, {"rank": 3}, {"window": 4}):
         assert of((8, 8), groups=8, **keywords) == ["cudnn"] * 3
+        assert of((8, 8), groups=8, strides=2, **keywords) == ["cudnn"] * 3
+    for window in (3, 5, 7):
+        dw = "xla" if half and window == 7 else "cudnn"
+        assert of((8, 8), groups=8, window=window) == ["cudnn", "cudnn", dw]
+        y = "xla" if window == 3 else "cudnn"
+        assert of((8, 8), groups=8, window=window, strides=2) == [y, "cudnn", "cudnn"]
     assert of((8, 16), groups=8) == ["xla"] * 3
     for operator in operators:
         geometry = shapes.ConvGeometry.make(

@@ -137,8 +137,9 @@ GatherChoice ChooseGather(const GatherParams& p, bool staged) {
       if (taps == 7) return {GatherRow<T, N, 7, 8, 1>, 8, 1, kOrder, 7};
     }
     if (!p.x.gradient || p.x.stride == 1) {
-      if (p.x.kernel % 3 == 0) return {GatherWindow<T, N, 3, 2>, 2, 1, Rows::kEach, 0};
-      return {GatherWindow<T, N, 4, 2>, 2, 1, Rows::kEach, 0};
+      if (p.x.kernel % 3 == 0) return {GatherWindow<T, N, 3, 4>, 4, 1, Rows::kEach, 0};
+      constexpr int kLength = N * sizeof(T) > 8 ? 2 : 4;
+      return {GatherWindow<T, N, 4, kLength>, kLength, 1, Rows::kEach, 0};
     }
     return any;
   }
