@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -94,6 +95,8 @@ def main(arguments: argparse.Namespace) -> int:
             "program is running, no time here is to be trusted",
             file=sys.stderr,
         )
+    # Whoever ends a long run gets the passes that are done, by a time limit too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _Progress(len(cases) * len(passes)) as advance:
         results = timing.run(
             cases,
@@ -121,6 +124,9 @@ def main(arguments: argparse.Namespace) -> int:
         pathlib.Path(arguments.plot).parent.mkdir(parents=True, exist_ok=True)
         report.plot(results, forms, arguments.plot)
         print(f"wrote {arguments.plot}")
+    if len(results) < len(cases) * len(passes) * len(forms):
+        print("bench: interrupted, the passes after these are missing", file=sys.stderr)
+        return 130
     return 1 if any(result.failure for result in results) else 0
 
 
