@@ -184,8 +184,7 @@ def _cuda_dilated(operator: str, geometry: ConvGeometry, dtype: str, strided: bo
     ):
         return Route(
             IM2COL,
-            "reckoned, its measurement is still owed: aspp_d12 f32 118 us for each product at 70 per cent "
-            "of TF32's rate and 27 for the gathered dy; cuDNN measured 235 for dX and 287 for dW",
+            "aspp_d12 f32, both gradients and the bias': 376, cuDNN 538, XLA 847",
         )
     if not strided and operator == "conv_fprop" and geometry.spatial_rank == 2:
         return Route("xla", "aspp_d12 bf16 158 against 149, f32 395 against 396")
