@@ -1,21 +1,25 @@
-"""Runs every engine that cuDNN offers on small problems, and lists those that compute wrong numbers.
+"""Runs every engine there is on small problems, and lists those that compute wrong numbers.
 
     python benchmarks/check_engines.py --seconds 100
 
 The problems are the test suite's, filled with small integers, of which every sum is exact. A result may
 differ where an engine transforms (Winograd, FFT) or rounds partial sums; one that is off by more than a
 tenth of the largest value is wrong. What the handlers keep out (cpp/cuda/wrong_engines.cc) rests on this
-list, and is not among the engines that are run.
+list, and is not among the engines that are run. The five kinds of arithmetic ("strict" is float32
+without TF32) take turns on every problem, and the problems come in an order in which any beginning of
+the list is a sample, so that a run that is short of time has seen some of everything.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import json
 import os
 import pathlib
 import re
+import subprocess
 import sys
 import time
 from typing import Any
@@ -30,6 +34,15 @@ from cases import PLAIN_CASES, Case, conv_oracle, from_layout, to_layout
 
 import jax_convgrad
 from jax_convgrad import handlers, plans, registry, shapes
+
+# Name -> dtype and precision.
+ARITHMETIC = {
+    "bfloat16": ("bfloat16", None),
+    "float32": ("float32", None),
+    "strict": ("float32", "highest"),
+    "float16": ("float16", None),
+    "float64": ("float64", None),
+}
 
 # Problems beside the suite's: groups and depth in sizes that more engines accept.
 MORE_CASES = [
@@ -54,28 +67,68 @@ MORE_CASES = [
 ]
 
 
+# What has had wrong engines, or has engines of its own, comes first.
+FIRST = "3d|groups|depthwise|dense|dilation|asymmetric|uneven|even"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", metavar="OUT", help="write all results as JSON")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after that many")
-    parser.add_argument("--only", metavar="REGEX", default="3d|groups|depthwise|dense|dilation")
-    parser.add_argument("--dtypes", default="bfloat16,float32,float16,float64")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the work")
+    parser.add_argument("--only", metavar="REGEX", default=".", help="problems of such names")
+    parser.add_argument("--dtypes", default=",".join(ARITHMETIC))
+    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.part is None:
+        rows, done = in_processes(arguments)
+        if arguments.json:
+            pathlib.Path(arguments.json).write_text(json.dumps(rows, indent=1))
+        report(arguments, rows, done)
+    else:
+        print(json.dumps(run_part(arguments)))
+
+
+def in_processes(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
+    """All rows, and the kind of arithmetic of every problem that was reached."""
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    running = [
+        subprocess.Popen(
+            [sys.executable, __file__, *sys.argv[1:], "--part", str(part)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for part in range(arguments.jobs)
+    ]
+    rows, done = [], []
+    for part, process in enumerate(running):
+        output, _ = process.communicate()
+        if process.returncode != 0:
+            sys.exit(f"check_engines: process {part} failed: exit status {process.returncode}")
+        own, kinds = json.loads(output.splitlines()[-1])
+        rows += own
+        done += kinds
+    return rows, done
+
+
+def run_part(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
     jax.config.update("jax_enable_x64", True)
     jax_convgrad.set_algorithm_search("exhaustive")
     if not registry.handlers("cuda").serve(registry.CONV_TARGETS["conv_fprop"], "float32"):
         sys.exit("check_engines: no CUDA handlers")
-    started, rows = time.monotonic(), []
-    for dtype in arguments.dtypes.split(","):
-        for case in MORE_CASES + PLAIN_CASES:
-            if 0 in (*case.x, *case.w, *case.y) or not re.search(arguments.only, case.id):
-                continue
-            for operator in registry.CONV_TARGETS:
-                for channels_last in (True, False):
-                    if time.monotonic() - started < arguments.seconds:
-                        rows += check(case, dtype, operator, channels_last)
-    if arguments.json:
-        pathlib.Path(arguments.json).write_text(json.dumps(rows, indent=1))
+    started, rows, done = time.monotonic(), [], []
+    every = [*itertools.product(problems(arguments.only), arguments.dtypes.split(","))]
+    for problem, kind in every[arguments.part :: arguments.jobs]:
+        if time.monotonic() - started >= arguments.seconds:
+            break
+        rows += check(*problem, kind)
+        done.append(kind)
+    return rows, done
+
+
+def report(arguments: argparse.Namespace, rows: list[dict[str, Any]], done: list[str]) -> None:
+    kinds, total = arguments.dtypes.split(","), len(problems(arguments.only))
     wrong = [row for row in rows if row["wrong"]]
     for row in wrong:
         print("WRONG", *row.values())
@@ -84,12 +137,32 @@ def main() -> None:
         print(
             f"{name}: {len(chosen)}:", *(f"{o[5:]} {e} {n};" for (o, e), n in counts.most_common())
         )
-    if time.monotonic() - started >= arguments.seconds:
+    for kind in kinds:
+        own = [row for row in rows if row["dtype"] == kind]
+        none = sum(row["engine"] == "none" for row in own)
+        print(
+            f"{kind}: {done.count(kind)} of {total} problems, {len(own) - none} engines run, "
+            f"{none} problems without an engine, {sum(row['wrong'] for row in own)} wrong"
+        )
+    if len(done) < total * len(kinds):
         print("out of time")
 
 
-def check(case: Case, dtype: str, operator: str, channels_last: bool) -> list[dict[str, Any]]:
+def problems(only: str) -> list[tuple[Case, str]]:
+    """(case, operator): FIRST, then the others, each spread evenly."""
+    cases = [
+        case
+        for case in MORE_CASES + PLAIN_CASES
+        if 0 not in (*case.x, *case.w, *case.y) and re.search(only, case.id)
+    ]
+    every = [*itertools.product(cases, registry.CONV_TARGETS)]
+    spread = [every[i] for i in np.random.default_rng(0).permutation(len(every))]
+    return sorted(spread, key=lambda problem: re.search(FIRST, problem[0].id) is None)
+
+
+def check(case: Case, operator: str, kind: str) -> list[dict[str, Any]]:
     """One row for each engine that runs."""
+    dtype, precision = ARITHMETIC[kind]
     rng = np.random.default_rng(0)
     x, w, dy = case.data(rng, dtype)
     y, dx, dw = conv_oracle(case, x, w, dy)
@@ -121,7 +194,13 @@ def check(case: Case, dtype: str, operator: str, channels_last: bool) -> list[di
     @jax.jit
     def run(*arrays: Any) -> Any:
         out = handlers._call(
-            operator, "cuda", config, None, channels_last, result_shape, jnp.dtype(dtype), *arrays
+            operator,
+            "cuda",
+            config,
+            precision,
+            result_shape,
+            jnp.dtype(dtype),
+            *arrays,
         )
         return (
             handlers._crop(out, tuple((-a, -b) for a, b in crop), x_spec)
@@ -129,7 +208,7 @@ def check(case: Case, dtype: str, operator: str, channels_last: bool) -> list[di
             else out
         )
 
-    what = {"operator": operator, "case": case.id, "dtype": dtype, "channels_last": channels_last}
+    what = {"operator": operator, "case": case.id, "dtype": kind}
     plans.clear()
     try:
         jax.block_until_ready(run(*operands))

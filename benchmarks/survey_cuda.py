@@ -4,10 +4,9 @@
 
 The rows of jax_convgrad/routes.py for CUDA, the default choice of engines and the size of the
 workspace come from what this prints. "cudnn" is the handler with an exhaustive search, "first" the
-engine that cuDNN's heuristics name first (timed by that search), "cudnn_nchw" the handler with
-channels-first arrays, conversions to them included, "xla" the pure-JAX form, "torch" PyTorch. Times
-are microseconds of device time, measured as `python -m jax_convgrad bench` does; a "!" marks one that
-the host was too slow to measure.
+first engine in the order of the heuristics (timed by that search), "xla" the pure-JAX form, "torch"
+PyTorch. Times are microseconds of device time, measured as `python -m jax_convgrad bench` does; a "!"
+marks one that the host was too slow to measure.
 """
 
 from __future__ import annotations
@@ -77,8 +76,8 @@ def survey(
         except Exception as error:  # a route that breaks is a result too
             row[f"{route}_failure"] = f"{type(error).__name__}: {error}"[:2000]
         row[f"{route}_first_call_seconds"] = time.perf_counter() - before
-        if route in ("cudnn", "cudnn_nchw") and (found := plans.list()):
-            row["plan" if route == "cudnn" else "plan_nchw"] = found[0]
+        if route == "cudnn" and (found := plans.list()):
+            row["plan"] = found[0]
     for route, sample in samples.items():
         times, slow = zip(*(sample() for _ in range(rounds)), strict=True)
         row[route], row[f"{route}_host_bound"] = 1e6 * statistics.median(times), any(slow)
@@ -122,16 +121,15 @@ def line(row: dict[str, Any]) -> str:
         ("cudnn", row.get("cudnn")),
         ("timed", plan.get("microseconds")),
         ("first", timed[0]["microseconds"] if timed else None),
-        ("nchw", row.get("cudnn_nchw")),
         ("xla", row.get("xla")),
         ("torch", row.get("torch")),
     ):
-        mark = "!" if row.get(f"{'cudnn_nchw' if name == 'nchw' else name}_host_bound") else " "
+        mark = "!" if row.get(f"{name}_host_bound") else " "
         texts.append(f"{name} {value:8.1f}{mark}" if value else f"{name}        - ")
     if plan:
         texts.append(f"{plan['engine'].split('_')[0]} ws {plan['workspace_bytes'] / 2**20:.1f}M")
         texts.append(f"of {len(timed)}")
-    for key in ("cudnn_difference", "cudnn_nchw_difference", "torch_difference"):
+    for key in ("cudnn_difference", "torch_difference"):
         if key in row:
             texts.append(f"{row[key]:.0e}")
     failures = [f"{k}: {v[:300]}" for k, v in row.items() if k.endswith("_failure")]

@@ -3,14 +3,13 @@
 The handlers take activations channels-last. XLA is asked for that through the operands' layouts, so a
 network that already lies so pays nothing and one that does not is converted where XLA likes best. On
 CUDA the same is asked for the weights (output channel, kernel, input channel): cuDNN's channels-last
-engines take other orders of them and compute wrong results. The CPU handlers take any. The CUDA
-handlers take everything channels-first too, for the problems in which cuDNN is faster so.
+engines take other orders of them and compute wrong results. The CPU handlers take any.
 
 NOTE [Uneven padding]. Without the engines that are wrong where the two sides of an axis are padded
 differently (NOTE [Wrong engines] in wrong_engines.cc), cuDNN has one engine left for weight gradients in
 float64, and in float32 without TF32: in float64 it is 70 times slower than those. There the excess of the
 one side over the other is padded beforehand, as XLA does for every such convolution. In 16 bits and with
-TF32 other engines are right and fast.
+TF32 other engines are right and fast, and depthwise problems have this project's own kernels.
 """
 
 from __future__ import annotations
@@ -47,13 +46,10 @@ def conv_fprop(
     precision: Any,
     result_dtype: Any,
     y_shape: Shape,
-    channels_last: bool = True,
 ) -> Array:
     crop, config = _split_negative(config)
     x = _crop(x, crop, config.dimension_numbers.lhs_spec)
-    return _call(
-        "conv_fprop", platform, config, precision, channels_last, y_shape, result_dtype, x, w
-    )
+    return _call("conv_fprop", platform, config, precision, y_shape, result_dtype, x, w)
 
 
 def conv_dgrad(
@@ -65,24 +61,13 @@ def conv_dgrad(
     precision: Any,
     result_dtype: Any,
     x_shape: Shape,
-    channels_last: bool = True,
 ) -> Array:
     x_spec = config.dimension_numbers.lhs_spec
     crop, config = _split_negative(config)
     cropped = list(x_shape)
     for axis, (low, high) in zip(x_spec[2:], crop, strict=True):
         cropped[axis] += low + high
-    dx = _call(
-        "conv_dgrad",
-        platform,
-        config,
-        precision,
-        channels_last,
-        tuple(cropped),
-        result_dtype,
-        dy,
-        w,
-    )
+    dx = _call("conv_dgrad", platform, config, precision, tuple(cropped), result_dtype, dy, w)
     return _crop(dx, tuple((-low, -high) for low, high in crop), x_spec)
 
 
@@ -95,16 +80,14 @@ def conv_wgrad(
     precision: Any,
     result_dtype: Any,
     w_shape: Shape,
-    channels_last: bool = True,
 ) -> Array:
     crop, config = _split_negative(config)
     x = _crop(x, crop, config.dimension_numbers.lhs_spec)
-    if platform == "cuda" and (x.dtype == np.float64 or _is_strict(x, precision)):
+    few_engines = x.dtype == np.float64 or _is_strict(x, precision)
+    if platform == "cuda" and few_engines and not _is_depthwise(config, w_shape):
         excess, config = _split_uneven(config)
         x = _crop(x, excess, config.dimension_numbers.lhs_spec)
-    return _call(
-        "conv_wgrad", platform, config, precision, channels_last, w_shape, result_dtype, x, dy
-    )
+    return _call("conv_wgrad", platform, config, precision, w_shape, result_dtype, x, dy)
 
 
 def _call(
@@ -112,7 +95,6 @@ def _call(
     platform: str | None,
     config: ConvConfig,
     precision: Any,
-    channels_last: bool,
     shape: Shape,
     dtype: Any,
     *operands: Array,
@@ -129,20 +111,18 @@ def _call(
         "w_spec": _int64(numbers.rhs_spec),
         "y_spec": _int64(numbers.out_spec),
     }
-    order = _channels_last if channels_last else tuple
     layouts: dict[str, Any] = {
-        "x": order(numbers.lhs_spec),
-        "w": order(numbers.rhs_spec) if platform == "cuda" else None,
-        "y": order(numbers.out_spec),
+        "x": _channels_last(numbers.lhs_spec),
+        "w": _channels_last(numbers.rhs_spec) if platform == "cuda" else None,
+        "y": _channels_last(numbers.out_spec),
     }
     roles = _ROLES[operator]
     results = [jax.ShapeDtypeStruct(shape, dtype)]
     result_layouts = [layouts[roles[2]]]
     if platform == "cuda":
         attributes["allow_tf32"] = np.bool_(_allows_tf32(precision))
-        attributes["channels_last"] = np.bool_(channels_last)
         arrays = (*((a.shape, a.dtype) for a in operands), (shape, dtype))
-        fast = channels_last and not _is_strict(operands[0], precision)
+        fast = not _is_strict(operands[0], precision)
         size = _workspace_size(config, dict(zip(roles, arrays, strict=True)), fast)
         results.append(jax.ShapeDtypeStruct((size,), jnp.uint8))
         result_layouts.append(None)
@@ -164,7 +144,7 @@ def _workspace_size(config: ConvConfig, arrays: dict[str, tuple[Shape, Any]], fa
 
     The rule is what cuDNN 9.19 asked for on an H100, in 86 operators of published layers:
     * Dense problems whose channels are multiples of 8, in 16 bits or with TF32 (``fast`` says that
-      neither the precision nor the layout keeps cuDNN from its matrix units): the best engine needed
+      the precision does not keep cuDNN from its matrix units): the best engine needed
       next to nothing in 45 of 60, up to 8 MiB in 14, and 16 MiB in one (the partial sums of dcgan4's
       weight gradient, bfloat16: 70 us with 16 MiB, 78 with 4, 83 with none).
     * The others take copies of the arrays in another order (float64: 52 of 57 MiB, 907 us against
@@ -208,11 +188,27 @@ def _allows_tf32(precision: Any) -> bool:
     if precision is None:
         precision = jax.config.jax_default_matmul_precision
     parts = precision if isinstance(precision, tuple | list) else (precision,)
-    return all(part is None or lax.Precision(part) != lax.Precision.HIGHEST for part in parts)
+    return not any(map(_is_highest, parts))
+
+
+def _is_highest(part: Any) -> bool:
+    """False too for an algorithm of matrix products, which lax's convolutions take for DEFAULT."""
+    if part is None:
+        return False
+    try:
+        return lax.Precision(part) == lax.Precision.HIGHEST
+    except ValueError:
+        return False
 
 
 def _is_strict(x: Array, precision: Any) -> bool:
     return x.dtype == np.float32 and not _allows_tf32(precision)
+
+
+def _is_depthwise(config: ConvConfig, w_shape: Shape) -> bool:
+    """Whether every channel has one filter."""
+    outputs, inputs = (w_shape[axis] for axis in config.dimension_numbers.rhs_spec[:2])
+    return 1 < config.groups == outputs and inputs == 1
 
 
 def _channels_last(spec: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,4 +1,7 @@
-"""Which engine of cuDNN does which problem: how it is chosen, what was chosen, and keeping it.
+"""Which engine does which problem on CUDA: how it is chosen, what was chosen, and keeping it.
+
+The engines are cuDNN's and, first in their order, this project's own kernels where they serve a problem:
+"native_depthwise" for one filter per channel, which is deterministic and uses no TF32.
 
 The handlers choose when a program runs for the first time, before its first kernel. Settings hold for
 the whole process and for choices made after them, so make them before the first step; programs that
@@ -28,12 +31,13 @@ def set_algorithm_search(search: AlgorithmSearch) -> None:
     """How an engine is chosen for a problem that has none yet.
 
     Args:
-      search: "default", the fastest of the first 12 engines that cuDNN's heuristics name, without
-        those that work on transformed arrays (Winograd, Fourier) and lose digits, or the first
-        of them where `set_deterministic` was called, so that every process chooses the same;
-        "heuristic", the engine that the heuristics name first; "exhaustive", the fastest of all that
-        they name. Engines are timed once, on memory of their own, while the program is prepared.
-        Where that memory is not free the heuristics decide, and `list` says so.
+      search: "default", the fastest of the first 12 engines (this project's own, then those that
+        cuDNN's heuristics name), without those that work on transformed arrays (Winograd,
+        Fourier) and lose digits, or the first of them where `set_deterministic` was called, so
+        that every process chooses the same; "heuristic", the first of them that works;
+        "exhaustive", the fastest of all. Engines are timed once, on memory of their own, while the
+        program is prepared. Where that memory is not free the first one that works is taken, and
+        `list` says so.
 
     Raises:
       ValueError: another word.
@@ -102,10 +106,10 @@ def list() -> builtins.list[dict[str, Any]]:
 
     Returns:
       One dict per plan: "problem" (every field that decides it, the device and cuDNN's version),
-      "engine" (cuDNN's number for it and its settings), "workspace_bytes", "chosen_by" ("default",
-      "heuristic", "exhaustive" or "loaded"), "microseconds" (None unless it was timed), "note" (why
-      it was not chosen as asked for, else empty) and "tried" (what became of each engine that was
-      timed or failed).
+      "engine" ("native_depthwise", or cuDNN's number for it and its settings), "workspace_bytes",
+      "chosen_by" ("default", "heuristic", "exhaustive" or "loaded"), "microseconds" (None unless it was
+      timed), "note" (why it was not chosen as asked for, else empty) and "tried" (what became of each
+      engine that was timed or failed).
 
     Example:
       >>> from jax_convgrad import plans

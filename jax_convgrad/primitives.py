@@ -344,7 +344,6 @@ def _conv_fprop_implementation(
             precision=precision,
             result_dtype=preferred_element_type,
             y_shape=geometry.y_shape,
-            channels_last=route != routes.CHANNELS_FIRST,
         )
     return reference.conv_fprop(
         x, w, config=config, precision=precision, preferred_element_type=preferred_element_type
@@ -385,7 +384,6 @@ def _conv_dgrad_implementation(
             precision=precision,
             result_dtype=preferred_element_type,
             x_shape=x_shape,
-            channels_last=route != routes.CHANNELS_FIRST,
         )
     if route == routes.IM2COL:
         return im2col.conv_dgrad(
@@ -439,7 +437,6 @@ def _conv_wgrad_implementation(
             precision=precision,
             result_dtype=preferred_element_type,
             w_shape=w_shape,
-            channels_last=route != routes.CHANNELS_FIRST,
         )
     if route == routes.IM2COL:
         return im2col.conv_wgrad(

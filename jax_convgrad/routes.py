@@ -1,10 +1,10 @@
 """Who does which problem: a pure function, with the measurement behind every row.
 
-Routes: "onednn" and "cudnn" (the handlers on CPU and CUDA), "cudnn_nchw" (the CUDA handlers with all
-arrays channels-first), "xla" (the plain lax op, where XLA is at its best and can fuse), "swap" (pure
-JAX in its role-swapped form, which is also where a problem goes that no handler of its platform serves)
-and "im2col" (pure JAX, gradients as matrix products of a gathered dy, where that exists). A resample
-goes to "native", the platform's own kernel, or to "xla", the forms in `resample_reference`.
+Routes: "onednn" and "cudnn" (the handlers on CPU and CUDA), "xla" (the plain lax op, where XLA is at its
+best and can fuse), "swap" (pure JAX in its role-swapped form, which is also where a problem goes that no
+handler of its platform serves) and "im2col" (pure JAX, gradients as matrix products of a gathered dy,
+where that exists). A resample goes to "native", the platform's own kernel, or to "xla", the forms in
+`resample_reference`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from jax_convgrad import im2col
 from jax_convgrad.shapes import ConvGeometry
 
 IM2COL = "im2col"
-CHANNELS_FIRST = "cudnn_nchw"
-_PLATFORMS = {"onednn": "cpu", "cudnn": "cuda", CHANNELS_FIRST: "cuda"}
+_PLATFORMS = {"onednn": "cpu", "cudnn": "cuda"}
 HANDLER_ROUTES = frozenset(_PLATFORMS)
 NATIVE = "native"
 
@@ -90,6 +89,11 @@ def force(name: str | None) -> Iterator[None]:
         _forced = previous
 
 
+def forced() -> str | None:
+    """The name that `force` was called with, None outside of it."""
+    return _forced
+
+
 def fallback(platform: str | None) -> Route:
     """Where a problem goes when its platform's handlers are not there."""
     if platform == "cpu":
@@ -143,11 +147,8 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
         return Route("xla", f"cuDNN from {dtype} to {result_dtype} is not measured")
     half = dtype in ("float16", "bfloat16")
     strided = any(s > 1 for s in config.strides)
-    depthwise = geometry.in_channels == geometry.out_channels == config.groups > 1
-    if geometry.spatial_rank == 3 and depthwise and not strided:
-        return Route(
-            "xla", "conv3d_dw bf16: 522 against 188 forward, 1570 against 498 for all gradients"
-        )
+    if geometry.in_channels == geometry.out_channels == config.groups > 1:
+        return _cuda_depthwise(operator, geometry, strided, half)
     if geometry.spatial_rank == 3:
         return Route(
             "cudnn",
@@ -158,8 +159,6 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
         return _cuda_dilated(operator, geometry, dtype, strided)
     if any(low < 0 or high < 0 for low, high in config.padding):
         return Route("cudnn", "XLA computes cropped weight gradients with a window as large as dy")
-    if depthwise:
-        return _cuda_depthwise(operator, geometry, strided, half)
     if config.groups > 1:
         if not strided:
             return Route("xla", "resnext_g32 bf16: 97, 110, 140 against 92, 92, 131; f32 equal")
@@ -202,8 +201,7 @@ def _cuda_dilated(operator: str, geometry: ConvGeometry, dtype: str, strided: bo
     ):
         return Route(
             IM2COL,
-            "reckoned, its measurement is still owed: aspp_d12 f32 118 us for each product at 70 per cent "
-            "of TF32's rate and 27 for the gathered dy; cuDNN measured 235 for dX and 287 for dW",
+            "aspp_d12 f32, both gradients and the bias': 376, cuDNN 538, XLA 847",
         )
     if not strided and operator == "conv_fprop" and geometry.spatial_rank == 2:
         return Route("xla", "aspp_d12 bf16 158 against 149, f32 395 against 396")
@@ -218,24 +216,22 @@ def _cuda_dilated(operator: str, geometry: ConvGeometry, dtype: str, strided: bo
 
 
 def _cuda_depthwise(operator: str, geometry: ConvGeometry, strided: bool, half: bool) -> Route:
-    """cuDNN has kernels of its own for channels-last windows of 3x3, 5x5 and 7x7, and XLA calls them."""
-    own = geometry.spatial_rank == 2 and tuple(geometry.kernel) in ((3, 3), (5, 5), (7, 7))
-    if strided and not own:
-        # XLA's transpositions of the arrays are in these times.
-        return Route(
-            CHANNELS_FIRST,
-            "dla_dw_up f32 forward, dX, dW: 883, 245, 390, channels last 848, 965, 1362, XLA 2718, 972, "
-            "1347; bf16 817, 191, 337, channels last 837, 965, 1266, XLA 2266, 867, 742; fcn8_up_g f32 "
-            "1703, 344, 530, channels last 3208, 1314, 2415, XLA 12751, 1333, 2249",
-        )
-    if own and (strided or half or operator == "conv_fprop" or geometry.kernel[0] == 3):
-        return Route(
-            "xla",
-            "mobilenet_dw bf16 86, 269, 116 against 85, 241, 117, f32 123, 422, 147 against 126, 379, "
-            "151; convnext_dw7 bf16 130, 319, 118 against 132, 133, 121; channels first 2 to 6 times slower",
-        )
-    if half or operator == "conv_fprop":
-        return Route("xla", "depthwise with stride 1 and other windows is not measured; XLA fuses")
+    """One filter per channel: this project's own kernels and cuDNN's, whichever are faster.
+
+    cuDNN has kernels for channels-last windows of 3x3, 5x5 and 7x7, which XLA calls too. The handlers'
+    figures are those of the search; conv3d_dw's are those of the kernels alone.
+    """
+    plain = geometry.spatial_rank == 2 and all(d == 1 for d in geometry.config.dilation)
+    window = tuple(geometry.kernel) if plain else None
+    if window == (3, 3) and strided and operator == "conv_fprop":
+        return Route("xla", "times are equal: mobilenet_dw bf16 83 against 83, f32 130 against 131")
+    if window == (7, 7) and not strided and half and operator == "conv_wgrad":
+        return Route("xla", "times are equal: convnext_dw7 bf16 124 against 125, 47 against 45")
     return Route(
-        CHANNELS_FIRST, "convnext_dw7 f32, both gradients: XLA 6106, cuDNN in PyTorch 2167"
+        "cudnn",
+        "forward, dX, dW: dla_dw_up bf16 37, 63, 47 against 2263, 869, 698, f32 64, 86, 75 against 2758, "
+        "962, 1367; fcn8_up_g f32 79, 203, 156 against 12673, 1356, 2245; convnext_dw7 f32 109, 111, 147 "
+        "against 380, 376, 4315; dX, dW: mobilenet_dw bf16 73, 80 against 246, 119, f32 144, 141 against "
+        "382, 154; forward, dX: convnext_dw7 bf16 104, 106 against 139, 141, 14x14 34, 34 against 46, 45; "
+        "conv3d_dw bf16 27, 28, 38 against 188 forward, 498 for all gradients",
     )

@@ -3,14 +3,21 @@
 #
 #   scripts/gpu_run.sh OUT [STEP...]
 #
-# Steps, in the order in which they are named (without any: all but engines and survey):
+# Steps, in the order in which they are named (without any: build, info, smoke, tests, forced, sanitizer
+# and bench):
 #   build      installs the package with the CUDA module into a folder of its own
 #   info       device, versions, commit
 #   smoke      tests/test_cuda_lowering.py and tests/test_cuda.py
 #   tests      the whole test suite
 #   forced     the whole test suite with every problem on the handlers
+#   random     tests/test_random.py alone, on the handlers (RANDOM_CASES, default 2000, from seed
+#              RANDOM_FIRST, default 0)
 #   sanitizer  compute-sanitizer's memcheck over a subset of tests/test_cuda.py
-#   engines    benchmarks/check_engines.py (ENGINES_SECONDS, default 100)
+#   stress     benchmarks/stress_threads.py (THREADS_SECONDS, default 60) and
+#              benchmarks/stress_memory.py (MEMORY_SECONDS, default 240)
+#   first_call benchmarks/first_call.py (FIRST_CALL_SECONDS, default 300)
+#   train      examples/train_superres.py at its full length, and a wider network for fewer steps
+#   engines    benchmarks/check_engines.py (ENGINES_SECONDS, default 240)
 #   survey     benchmarks/survey_cuda.py (SURVEY_SECONDS, default 300)
 #   bench      python -m jax_convgrad bench
 #
@@ -18,7 +25,8 @@
 # nvidia-cudnn-cu13 and nvidia-cudnn-frontend must be installed. The CPU module is built where
 # onednn-devel-cpu-gomp is. COMMIT names the commit where there is no git folder. Everything printed
 # goes to OUT; a step that fails does not stop the others, and the exit status says whether one did.
-# STEP_SECONDS limits each step (default 600).
+# STEP_SECONDS limits each step (default 600). JOBS is the number of processes of the tests and of
+# engines (default 8).
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=$(mkdir -p "${1:?where to write}" && cd "$1" && pwd)
@@ -65,6 +73,12 @@ smoke() { run_pytest "$root/tests/test_cuda_lowering.py" "$root/tests/test_cuda.
 tests() { run_pytest "$root/tests"; }
 forced() { run_pytest --route cudnn "$root/tests"; }
 
+random() {
+  export JAX_CONVGRAD_RANDOM_CASES=${RANDOM_CASES:-2000} JAX_CONVGRAD_RANDOM_FIRST=${RANDOM_FIRST:-0}
+  echo "$JAX_CONVGRAD_RANDOM_CASES problems from seed $JAX_CONVGRAD_RANDOM_FIRST, 50 to a test"
+  run_pytest --route cudnn "$root/tests/test_random.py"
+}
+
 sanitizer() {
   # XLA's own tuning launches hundreds of kernels that are not ours.
   (
@@ -75,9 +89,46 @@ sanitizer() {
   )
 }
 
+stress() {
+  local status=0
+  cd "$work" || return 1
+  python3 "$root/benchmarks/stress_threads.py" --seconds "${THREADS_SECONDS:-60}" \
+    --markdown "$out/stress_threads.md" --json "$out/stress_threads.json" || status=1
+  python3 "$root/benchmarks/stress_memory.py" --seconds "${MEMORY_SECONDS:-240}" \
+    --markdown "$out/stress_memory.md" --json "$out/stress_memory.json" || status=1
+  return "$status"
+}
+
+first_call() {
+  (cd "$work" && python3 "$root/benchmarks/first_call.py" --seconds "${FIRST_CALL_SECONDS:-300}" \
+    --markdown "$out/first_call.md" --json "$out/first_call.json" ${FIRST_CALL_OPTIONS:-})
+}
+
+# train_run NAME ARGUMENT... trains, and leaves what was printed and the picture in $out.
+train_run() {
+  local name=$1
+  shift
+  printf '\n`examples/train_superres.py %s`\n\n' "$*" >> "$out/train.md"
+  (cd "$work" && python3 "$root/examples/train_superres.py" --out "$work/train_$name" "$@") > "$work/train.txt"
+  local status=$?
+  # The picture's place is of no interest.
+  grep -v '^wrote ' "$work/train.txt" | sed 's/^/    /' | tee -a "$out/train.md"
+  cp "$work/train_$name/superres.png" "$out/train_$name.png" 2> /dev/null
+  return "$status"
+}
+
+train() {
+  local status=0
+  printf '# The training example\n\n%s\n' "$(nvidia-smi --query-gpu=name --format=csv,noheader)" > "$out/train.md"
+  train_run full || status=1
+  train_run wide --steps 300 --batch 64 --patch 48 --width 128 --blocks 8 || status=1
+  train_run depthwise --steps 300 --batch 64 --patch 48 --width 128 --blocks 8 --body depthwise || status=1
+  return "$status"
+}
+
 engines() {
   (cd "$work" && python3 "$root/benchmarks/check_engines.py" --json "$out/engines.json" \
-    --seconds "${ENGINES_SECONDS:-100}" ${ENGINES_OPTIONS:-})
+    --seconds "${ENGINES_SECONDS:-240}" --jobs "$jobs" ${ENGINES_OPTIONS:-})
 }
 
 survey() {
@@ -92,10 +143,10 @@ bench() {
 failed=0
 for step in "$@"; do
   case $step in
-    build | info | smoke | tests | forced | sanitizer | engines | survey | bench) ;;
+    build | info | smoke | tests | forced | random | sanitizer | stress | first_call | train | engines | survey | bench) ;;
     *) echo "no step is called $step" >&2; exit 2 ;;
   esac
-  export -f "$step" run_pytest
+  export -f "$step" run_pytest train_run
   start=$SECONDS
   export root out work jobs
   timeout "${STEP_SECONDS:-600}" bash -c "$step" > "$out/$step.log" 2>&1

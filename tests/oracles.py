@@ -1,8 +1,9 @@
 """The convolution family by definition, in float64 numpy. Shares nothing with the package.
 
-Canonical order throughout: x (N, C, spatial...), w (O, C/groups, kernel...), y (N, O, spatial...), with
-one stride, one (low, high) pair and one dilation per spatial axis. A loop over the kernel's taps; each
-tap is one matrix product per group.
+Canonical order throughout: x (N, C, spatial...), w (O, C/groups,
+kernel...), y (N, O, spatial...), with one stride, one (low, high) pair and one dilation per spatial
+axis. A loop over the kernel's taps; each tap is one matrix product per group. Arrays of numpy's long
+double are computed in that, so that there is a truth for float64 results too.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ def out_size(size, kernel, stride, pair, dilation):
 
 
 def conv_fprop(x, w, *, strides, padding, dilation, groups):
-    x, w = _f64(x), _f64(w)
-    y = np.zeros((x.shape[0], w.shape[0], *_out_spatial(x, w.shape, strides, padding, dilation)))
+    x, w = _wide(x), _wide(w)
+    y_shape = (x.shape[0], w.shape[0], *_out_spatial(x, w.shape, strides, padding, dilation))
+    y = np.zeros(y_shape, x.dtype)
     for tap, rows, window in _taps(x.shape, w.shape, y.shape, strides, padding, dilation):
         for g in range(groups):
             i, o = _channels(w.shape, groups, g)
@@ -30,8 +32,8 @@ def conv_fprop(x, w, *, strides, padding, dilation, groups):
 
 
 def conv_dgrad(dy, w, x_shape, *, strides, padding, dilation, groups):
-    dy, w = _f64(dy), _f64(w)
-    dx = np.zeros(x_shape)
+    dy, w = _wide(dy), _wide(w)
+    dx = np.zeros(x_shape, dy.dtype)
     for tap, rows, window in _taps(x_shape, w.shape, dy.shape, strides, padding, dilation):
         for g in range(groups):
             i, o = _channels(w.shape, groups, g)
@@ -42,8 +44,8 @@ def conv_dgrad(dy, w, x_shape, *, strides, padding, dilation, groups):
 
 
 def conv_wgrad(x, dy, w_shape, *, strides, padding, dilation, groups):
-    x, dy = _f64(x), _f64(dy)
-    dw = np.zeros(w_shape)
+    x, dy = _wide(x), _wide(dy)
+    dw = np.zeros(w_shape, x.dtype)
     for tap, rows, window in _taps(x.shape, w_shape, dy.shape, strides, padding, dilation):
         for g in range(groups):
             i, o = _channels(w_shape, groups, g)
@@ -61,8 +63,9 @@ def _flat(array):
     return array.reshape(*array.shape[:2], math.prod(array.shape[2:]))
 
 
-def _f64(array):
-    return np.asarray(array).astype(np.float64)
+def _wide(array):
+    array = np.asarray(array)
+    return array if array.dtype == np.longdouble else array.astype(np.float64)
 
 
 def _out_spatial(x, w_shape, strides, padding, dilation):

@@ -9,7 +9,9 @@ import dataclasses
 import importlib.util
 import json
 import math
+import os
 import re
+import signal
 import struct
 import sys
 import time
@@ -19,6 +21,8 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 import pytest
+from cases import may_transform
+from rounding import may_use_tf32
 
 from jax_convgrad import registry, routes
 from jax_convgrad.__main__ import main
@@ -180,8 +184,13 @@ def test_float64_reference_equals_lax(case: Case, rng: np.random.Generator) -> N
 def test_every_form_computes_the_same(
     case: Case, name: str, layout: str, weights: str | None, rng: np.random.Generator
 ) -> None:
-    """Small integers are exact in float32, so that any difference is a wrong index."""
+    """Small integers are exact in float32, so that any difference is a wrong index.
+
+    On a GPU the others' libraries may transform: see NOTE [Transforming engines] in cases.py.
+    """
     form = FORMS[name]
+    on_gpu = jax.default_backend() == "gpu"
+    settled = np.rint if may_transform() or (on_gpu and name != "ours") else np.asarray
     if form.not_applicable(case):
         assert name == "swap" and case.kind == "conv"
         return
@@ -195,7 +204,22 @@ def test_every_form_computes_the_same(
             found = runner.fetch(out)
             assert tuple(found) == RESULTS[pass_]
             for key, value in found.items():
-                np.testing.assert_array_equal(value, truth[key], err_msg=f"{pass_} {key}")
+                np.testing.assert_array_equal(settled(value), truth[key], err_msg=f"{pass_} {key}")
+
+
+def error_limit(case: Case) -> float:
+    """The largest error of a float32 case, as the benchmark counts it.
+
+    Where TF32 is allowed the two operands of each product are off by 2**-11 at most.
+    """
+    limit = 1e-5
+    if may_use_tf32("float32"):
+        inputs = Inputs.random(case, np.random.default_rng(timing.Method.seed))
+        arrays = (inputs.x, inputs.w, inputs.dy)
+        truth = float64.passes(case, *arrays)
+        largest = float64.passes(case, *map(np.abs, arrays))
+        limit += max(2.0**-10 * largest[k].max() / np.abs(truth[k]).max() for k in truth)
+    return limit
 
 
 def test_a_smaller_batch_serves_where_the_reference_would_take_long(
@@ -206,7 +230,7 @@ def test_a_smaller_batch_serves_where_the_reference_would_take_long(
     assert float64.affordable_batch(case) == 2
     (result,) = run([case], ["lax"], ["dw"])
     assert result.error_batch == 2
-    assert result.error is not None and result.error < 1e-5
+    assert result.error is not None and result.error < error_limit(case.with_batch(2))
     monkeypatch.setattr(float64, "MAX_MACS", 1)
     assert float64.affordable_batch(case) == 1
 
@@ -543,7 +567,7 @@ def test_forms_by_the_method_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     for result in run([case], ["ours", "lax", "swap"], ["dxdwdb"]):
         assert result.failure is None
         assert len(result.samples) == 3
-        assert result.error is not None and result.error < 1e-5
+        assert result.error is not None and result.error < error_limit(case)
         assert result.repeats % result.calls_per_program == 0
         assert result.input_sets >= result.calls_per_program >= 1
 
@@ -615,6 +639,7 @@ def test_bench_writes_table_json_markdown_and_chart(
     assert {(r["pass"], r["form"]) for r in data["results"]} == {
         (pass_, form) for pass_ in PASSES for form in FORMS
     }
+    limit = error_limit(parse_case(data["results"][0]["case"]))
     for result in data["results"]:
         assert parse_case(result["case"]).label == "convt t f32 (2x7x6, 4 to 6, k3 s2)"
         assert result["failure"] is None
@@ -624,7 +649,7 @@ def test_bench_writes_table_json_markdown_and_chart(
         assert len(result["samples_s"]) == 3
         low, high = result["quartiles_s"]
         assert 0 < low <= result["median_s"] <= high
-        assert result["error"] < 1e-5
+        assert result["error"] < limit
     assert math.isfinite(data["summary"]["geomean_over_ours"]["lax"]["ratio"])
 
     assert "| case | pass | ours | lax |" in out["markdown"].read_text()
@@ -652,9 +677,37 @@ def test_bench_hands_over_the_weights_in_the_order_asked_for(
     assert "; activations NHWC, weights OHWI\n" in capsys.readouterr().out
     data = json.loads(path.read_text())
     assert data["weights"] == "OHWI"
-    assert all(result["error"] < 1e-5 for result in data["results"])
+    limit = error_limit(parse_case(data["results"][0]["case"]))
+    assert all(result["error"] < limit for result in data["results"])
     assert main(["bench", *arguments, "--layout", "NCHW"]) == 0
     assert "; activations NCHW, weights OIHW\n" in capsys.readouterr().out
+
+
+def test_an_interrupted_run_leaves_what_it_found(
+    case_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    right, done = timing._run_pass, []
+
+    def run_pass(case: Case, pass_: str, *more: Any) -> Any:
+        if done:
+            os.kill(os.getpid(), signal.SIGTERM)
+        done.append(pass_)
+        return right(case, pass_, *more)
+
+    monkeypatch.setattr(timing, "_run_pass", run_pass)
+    path = tmp_path / "b.json"
+    arguments = ["--cases", str(case_file), "--forms", "ours,lax", "--passes", "fprop,dx"]
+    previous = signal.getsignal(signal.SIGTERM)
+    try:
+        assert main(["bench", *arguments, "--rounds", "1", "--json", str(path)]) == 130
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert "interrupted" in capsys.readouterr().err
+    found = json.loads(path.read_text())["results"]
+    assert [(result["pass"], result["form"]) for result in found] == [
+        ("fprop", "ours"),
+        ("fprop", "lax"),
+    ]
 
 
 @pytest.mark.parametrize("groups", [1, 2])

@@ -27,14 +27,17 @@ from cases import (
     PLAIN_CASES,
     Case,
     assert_exact,
+    cast,
     conv_oracle,
     from_layout,
     ids,
+    in_layout,
     relative_error,
     to_layout,
     value_and_gradients,
 )
 from jax import lax
+from rounding import check_errors, random_data
 
 import jax_convgrad
 from jax_convgrad import plans, registry, routes
@@ -72,17 +75,6 @@ def test_convolutions_are_exact(case: Case, dtype: str, rng: np.random.Generator
     check_exact(case, dtype, rng)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(
-    "case", [case for case in PLAIN_CASES if "depthwise" in case.id or "groups" in case.id], ids=ids
-)
-def test_channels_first_convolutions_are_exact(
-    case: Case, dtype: str, rng: np.random.Generator
-) -> None:
-    with routes.force("cudnn_nchw"):
-        check_exact(case, dtype, rng)
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16"])
 @pytest.mark.parametrize(
     "case", [case for case in PLAIN_CASES if 0 not in (*case.x, *case.w, *case.y)], ids=ids
@@ -111,41 +103,156 @@ def check_exact(case: Case, dtype: str, rng: np.random.Generator, anywhere: bool
         assert_exact(_canonical(got, spec), expected, dtype, what)
 
 
-@pytest.mark.parametrize("channels_last", [True, False])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_every_engine_is_right_where_padding_is_uneven(
-    dtype: str, channels_last: bool, rng: np.random.Generator
+    dtype: str, rng: np.random.Generator
 ) -> None:
     """NOTE [Wrong engines] in wrong_engines.cc: every engine that a search may choose."""
     case = Case("uneven", (2, 16, 6, 5), (16, 16, 3, 3), (2, 2), ((0, 1), (2, 1)))
     x, w, dy = case.data(rng, dtype)
     expected = conv_oracle(case, x, w, dy)[2]
     jax_convgrad.set_algorithm_search("exhaustive")
-    with routes.force("cudnn" if channels_last else "cudnn_nchw"):
-        run = jax.jit(
-            functools.partial(
-                jax_convgrad.conv_wgrad, w_shape=w.shape, strides=2, padding=((0, 1), (2, 1))
-            )
+    run = jax.jit(
+        functools.partial(
+            jax_convgrad.conv_wgrad, w_shape=w.shape, strides=2, padding=((0, 1), (2, 1))
         )
-        arrays = jnp.asarray(x, dtype), jnp.asarray(dy, dtype)
+    )
+    arrays = jnp.asarray(x, dtype), jnp.asarray(dy, dtype)
+    plans.clear()
+    jax.block_until_ready(run(*arrays))
+    (plan,) = plans.list()
+    engines = [t["engine"] for t in plan["tried"] if not t["failure"]]
+    assert len(engines) > 1
+    if dtype != "float64":  # there x is padded beforehand, and all engines may run
+        assert not {e.split("_")[0] for e in engines} & {"eng1", "eng20", "eng70"}
+    for engine in engines:
         plans.clear()
-        jax.block_until_ready(run(*arrays))
-        (plan,) = plans.list()
-        engines = [t["engine"] for t in plan["tried"] if not t["failure"]]
-        assert len(engines) > 1
-        if dtype != "float64":  # there x is padded beforehand, and all engines may run
-            assert not {e.split("_")[0] for e in engines} & {"eng1", "eng20", "eng70"}
-        for engine in engines:
-            plans.clear()
-            registry.cuda_module().remember_choices([(plan["problem"], engine)])
-            got = np.asarray(run(*arrays)).astype(np.float64)
-            # Engines that transform, and those that round partial sums, are not exact.
-            assert np.abs(got - expected).max() < 0.1 * np.abs(expected).max(), engine
+        registry.cuda_module().remember_choices([(plan["problem"], engine)])
+        got = np.asarray(run(*arrays)).astype(np.float64)
+        # Engines that transform, and those that round partial sums, are not exact.
+        assert np.abs(got - expected).max() < 0.1 * np.abs(expected).max(), engine
     plans.clear()
 
 
 def _canonical(got: Any, spec: tuple[int, ...]) -> Any:
     return jnp.asarray(from_layout(got, spec))
+
+
+# The project's own kernels.
+
+NATIVE_CASES = [
+    Case("k3", (2, 24, 9, 13), (24, 1, 3, 3), (), "SAME", groups=24),
+    Case("k3-stride2", (2, 12, 10, 9), (12, 1, 3, 3), (2, 2), "SAME", groups=12, layout=NHWC),
+    Case("k4-stride2", (2, 40, 12, 18), (40, 1, 4, 4), (2, 2), ((1, 1), (1, 1)), groups=40),
+    Case("k4", (2, 8, 9, 11), (8, 1, 4, 4), (), "SAME", groups=8, layout=NHWC),
+    Case("k5", (1, 16, 9, 20), (16, 1, 5, 5), (), "SAME", groups=16),
+    Case("k5-stride2", (1, 16, 9, 20), (16, 1, 5, 5), (2, 2), "SAME", groups=16),
+    Case("k7", (2, 36, 14, 17), (36, 1, 7, 7), (), "SAME", groups=36, layout=NHWC),
+    Case("k7-stride2", (2, 36, 14, 17), (36, 1, 7, 7), (2, 2), "SAME", groups=36, layout=NHWC),
+    Case("k16-stride8-odd", (1, 21, 40, 33), (21, 1, 16, 16), (8, 8), "SAME", groups=21),
+    Case("k11-odd", (1, 7, 14, 15), (7, 1, 11, 11), (), "SAME", groups=7),
+    Case("stride-above-kernel", (2, 8, 13, 17), (8, 1, 2, 3), (4, 5), groups=8),
+    Case("rows-unread", (2, 8, 14, 12), (8, 1, 3, 2), (4, 3), groups=8, layout=NHWC),
+    Case("uneven", (2, 20, 9, 8), (20, 1, 3, 4), (2, 1), ((0, 3), (4, 1)), groups=20),
+    Case("dilated", (2, 8, 14, 15), (8, 1, 3, 3), (), "SAME", (2, 3), 8),
+    Case("dilated-strided", (2, 8, 14, 15), (8, 1, 4, 3), (2, 6), "SAME", (3, 4), 8),
+    Case("1d", (2, 12, 70), (12, 1, 7), (), "SAME", groups=12),
+    Case("1d-stride4", (2, 9, 70), (9, 1, 8), (4,), ((2, 2),), groups=9),
+    Case("3d", (1, 16, 5, 6, 9), (16, 1, 3, 3, 3), (), "SAME", groups=16),
+    Case("3d-stride2", (1, 8, 6, 8, 10), (8, 1, 4, 4, 4), (2, 2, 2), ((1, 1),) * 3, groups=8),
+    Case("3d-odd", (2, 5, 4, 5, 4), (5, 1, 2, 3, 1), (1, 2, 1), ((0, 1), (2, 0), (0, 0)), groups=5),
+]  # fmt: skip
+
+
+def _native(case: Case, arrays: Any) -> Any:
+    """y, dx and dw from the project's own kernels."""
+    jax_convgrad.set_algorithm_search("heuristic")  # takes them first
+    plans.clear()
+    run = value_and_gradients(functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords))
+    results = run(*arrays)
+    assert [plan["engine"] for plan in plans.list()] == ["native_depthwise"] * 3, plans.list()
+    return results
+
+
+def _in_layout(case: Case, x: Any, w: Any, dy: Any, dtype: Any) -> list[Any]:
+    x_spec, w_spec, y_spec = case.numbers
+    return [
+        jnp.asarray(to_layout(a, spec), dtype)
+        for a, spec in ((dy, y_spec), (x, x_spec), (w, w_spec))
+    ]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("case", NATIVE_CASES, ids=ids)
+def test_native_kernels_are_exact(case: Case, dtype: str, rng: np.random.Generator) -> None:
+    """Sums of small integers are exact in float32, so that what is rounded is rounded once.
+
+    In float64 the integers are so large that sums in float32 would not be.
+    """
+    most = 2**20 if dtype == "float64" else 3
+    x, w, dy = (
+        rng.integers(-most, most + 1, shape).astype(np.float64)
+        for shape in (case.x, case.w, case.y)
+    )
+    results = _native(case, _in_layout(case, x, w, dy, dtype))
+    x_spec, w_spec, y_spec = case.numbers
+    for got, spec, expected in zip(
+        results, (y_spec, x_spec, w_spec), conv_oracle(case, x, w, dy), strict=True
+    ):
+        assert_exact(_canonical(got, spec), np.asarray(jnp.asarray(expected, dtype), float), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("case", NATIVE_CASES, ids=ids)
+def test_native_kernels_round_no_more_than_xla(
+    case: Case, dtype: str, rng: np.random.Generator
+) -> None:
+    x, w, dy = (rng.standard_normal(shape) for shape in (case.x, case.w, case.y))
+    arrays = _in_layout(case, x, w, dy, dtype)
+    f = functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords, precision="highest")
+    with routes.force("xla"):
+        theirs = value_and_gradients(f)(*arrays)
+        truth = value_and_gradients(f)(*(a.astype(jnp.float64) for a in arrays))
+    for got, other, expected in zip(_native(case, arrays), theirs, truth, strict=True):
+        expected = np.asarray(expected)
+        floor = float(jnp.finfo(dtype).eps) / 8
+        assert relative_error(got, expected) <= 3 * max(relative_error(other, expected), floor)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_native_kernels_give_the_same_bits(dtype: str, rng: np.random.Generator) -> None:
+    case = Case("k3", (8, 48, 56, 56), (48, 1, 3, 3), (), "SAME", groups=48, layout=NHWC)
+    x, w, dy = (rng.standard_normal(shape) for shape in (case.x, case.w, case.y))
+    arrays = _in_layout(case, x, w, dy, dtype)
+    first = [np.asarray(r).tobytes() for r in _native(case, arrays)]
+    run = value_and_gradients(functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords))
+    for _ in range(100):
+        assert [np.asarray(r).tobytes() for r in run(*arrays)] == first
+
+
+def test_native_kernels_are_timed_beside_cudnn(rng: np.random.Generator) -> None:
+    case = NATIVE_CASES[0]
+    x, w, dy = (rng.standard_normal(shape) for shape in (case.x, case.w, case.y))
+    for search in ("default", "exhaustive"):
+        plans.clear()
+        jax_convgrad.set_algorithm_search(search)
+        f = functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords)
+        jax.block_until_ready(value_and_gradients(f)(*_in_layout(case, x, w, dy, "float32")))
+        assert len(plans.list()) == 3
+        for plan in plans.list():
+            timed = {t["engine"]: t["microseconds"] for t in plan["tried"] if not t["failure"]}
+            assert timed["native_depthwise"] > 0
+            assert len(timed) > 1
+
+
+def test_native_kernels_leave_multipliers_to_cudnn(rng: np.random.Generator) -> None:
+    case = Case("multiplier", (2, 8, 9, 9), (16, 1, 3, 3), (), "SAME", groups=8)
+    x, w, dy = (rng.standard_normal(shape) for shape in (case.x, case.w, case.y))
+    plans.clear()
+    jax_convgrad.set_algorithm_search("heuristic")
+    f = functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords)
+    jax.block_until_ready(value_and_gradients(f)(*_in_layout(case, x, w, dy, "float32")))
+    assert "native_depthwise" not in {plan["engine"] for plan in plans.list()}
 
 
 # Rounding.
@@ -168,29 +275,18 @@ def _layer(precision: Any = None, layout: Any = NHWC) -> Any:
 def test_errors_are_no_larger_than_those_of_xla(
     dtype: str, precision: Any, rng: np.random.Generator
 ) -> None:
-    x, w, dy = _operands(rng, dtype)
+    """On a layer large enough for the engines that large layers get."""
+    case = Case("layer", (4, 24, 40, 36), (32, 24, 3, 3), (2, 2), "SAME", layout=NHWC)
+    data = random_data(case, dtype, rng)
+    x, w, dy = cast(dtype, *in_layout(case, *data))
     ours = value_and_gradients(_layer(precision))(dy, x, w)
     with routes.force("xla"):
         theirs = value_and_gradients(_layer(precision))(dy, x, w)
-        wide = [np.asarray(a, np.float64) for a in (dy, x, w)]
-        truth = value_and_gradients(_layer("highest"))(*map(jnp.asarray, wide))
-    for got, other, expected in zip(ours, theirs, truth, strict=True):
-        expected = np.asarray(expected)
-        floor = float(jnp.finfo(dtype).eps) / 8
-        assert relative_error(got, expected) <= 3 * max(relative_error(other, expected), floor)
-
-
-def test_highest_precision_forbids_tf32(rng: np.random.Generator) -> None:
-    x, w, dy = _operands(rng, jnp.float32)
-    wide = value_and_gradients(_layer())(*(a.astype(jnp.float64) for a in (dy, x, w)))
-    errors = {}
-    for precision in ("default", "highest"):
-        results = value_and_gradients(_layer(precision))(dy, x, w)
-        errors[precision] = [
-            relative_error(r, np.asarray(t)) for r, t in zip(results, wide, strict=True)
-        ]
-    assert max(errors["highest"]) < 2e-6
-    assert max(errors["default"]) < 2e-3
+    x_spec, w_spec, y_spec = case.numbers
+    ours, theirs = (
+        tuple(map(from_layout, results, (y_spec, x_spec, w_spec))) for results in (ours, theirs)
+    )
+    check_errors(case, dtype, precision, data, ours, theirs)
 
 
 # Choosing.
@@ -456,8 +552,7 @@ def _call(
             "x_spec": (0, 3, 1, 2), "w_spec": (3, 2, 0, 1), "y_spec": (0, 3, 1, 2),
         }.items()
     }  # fmt: skip
-    attributes |= {"groups": np.int64(1), "allow_tf32": np.bool_(True)}
-    attributes |= {"channels_last": np.bool_(True)} | changes
+    attributes |= {"groups": np.int64(1), "allow_tf32": np.bool_(True)} | changes
     results = [
         jax.ShapeDtypeStruct(shape, operands[0].dtype), jax.ShapeDtypeStruct((size,), jnp.uint8)
     ]  # fmt: skip

@@ -185,7 +185,6 @@ def test_attributes() -> None:
         "w_spec": "dense<[3, 2, 0, 1]>",
         "y_spec": "dense<[0, 3, 1, 2]>",
         "allow_tf32": "true",
-        "channels_last": "true",
     }
     assert call.results[0] == "2x4x10x6xbf16"
     assert "2x9x11x4xbf16" in text, "negative padding is cropped before the call"
@@ -216,7 +215,8 @@ def test_tf32_is_allowed_unless_the_highest_precision_is_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("default", "allowed"), [("float32", False), ("highest", False), ("tensorfloat32", True)]
+    ("default", "allowed"),
+    [("float32", False), ("highest", False), ("F32_F32_F32", True), ("tensorfloat32", True)],
 )
 def test_jax_default_matmul_precision_counts(default: str, allowed: bool) -> None:
     with jax.default_matmul_precision(default):
@@ -256,21 +256,6 @@ def test_the_workspace_is_no_result_of_the_program() -> None:
     assert "uint8" not in str(jaxpr) and "ui8" not in str(jaxpr)
 
 
-def test_channels_first_is_asked_for_in_every_array() -> None:
-    with routes.force("cudnn_nchw"):
-        text = lowered(
-            gradients(transposed(2)), (2, 16, 16, 3), (2, 8, 8, 6), (4, 4, 6, 3), dtype=jnp.float32
-        )
-    dgrad, fprop, wgrad = calls(text)
-    image, weights = (0, 3, 1, 2), (2, 3, 0, 1)
-    assert dgrad.operand_layouts == fprop.operand_layouts == [image, weights]
-    assert dgrad.result_layouts == fprop.result_layouts == [image, (0,)]
-    assert wgrad.operand_layouts == [image, image]
-    assert wgrad.result_layouts == [weights, (0,)]
-    assert {call.attributes["channels_last"] for call in (dgrad, fprop, wgrad)} == {"false"}
-    assert "stablehlo.transpose" not in text
-
-
 @pytest.mark.parametrize(
     "dtype, precision, evened",
     [
@@ -298,6 +283,16 @@ def test_uneven_padding_of_weight_gradients(dtype: str, precision: Any, evened: 
         assert _padding(call) == ([2, 1, 0], [0, 3, 1])
     assert _padding(wgrad) == (([0, 1, 0], [0, 1, 0]) if evened else ([2, 1, 0], [0, 3, 1]))
     assert wgrad.results[0].startswith("4x2x2x2x2x")
+
+
+def test_uneven_padding_of_depthwise_weight_gradients_is_left_to_the_kernels() -> None:
+    def f(x: Any, w: Any) -> Any:
+        return jax_convgrad.conv_fprop(x, w, padding=((2, 0), (1, 3)), groups=4)
+
+    with jax.enable_x64(True):
+        text = lowered(gradients(f), (1, 4, 5, 11), (1, 4, 5, 9), (4, 1, 3, 3), dtype=jnp.float64)
+    for call in calls(text):
+        assert _padding(call) == ([2, 1], [0, 3])
 
 
 def _padding(call: Call) -> tuple[list[int], list[int]]:
@@ -348,10 +343,15 @@ def test_measured_routes(dtype: str) -> None:
     assert of((8, 16), groups=2) == ["xla"] * 3
     grouped = ["cudnn", "xla" if half else "cudnn", "cudnn"]
     assert of((8, 16), groups=2, strides=2) == grouped
-    assert of((8, 8), groups=8) == of((8, 8), groups=8, strides=2) == ["xla"] * 3
-    assert of((8, 8), groups=8, strides=2, window=7) == ["xla"] * 3
-    assert of((8, 8), groups=8, strides=2, window=4) == ["cudnn_nchw"] * 3
-    assert of((8, 8), groups=8, window=7) == ["xla", *["xla" if half else "cudnn_nchw"] * 2]
+    for keywords in ({"dilation": 2}, {"rank": 1}, {"rank": 3}, {"window": 4}):
+        assert of((8, 8), groups=8, **keywords) == ["cudnn"] * 3
+        assert of((8, 8), groups=8, strides=2, **keywords) == ["cudnn"] * 3
+    for window in (3, 5, 7):
+        dw = "xla" if half and window == 7 else "cudnn"
+        assert of((8, 8), groups=8, window=window) == ["cudnn", "cudnn", dw]
+        y = "xla" if window == 3 else "cudnn"
+        assert of((8, 8), groups=8, window=window, strides=2) == [y, "cudnn", "cudnn"]
+    assert of((8, 16), groups=8) == ["xla"] * 3
     for operator in operators:
         geometry = shapes.ConvGeometry.make(
             "test",

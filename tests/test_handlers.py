@@ -167,6 +167,15 @@ SPLIT_CASES = [
     case("1d-one-sequence", (1, 24, 4001), (24, 24, 3), stride=2, pad=((7, 0),), dilation=3),
 ]
 
+# Weights of 28 MB and more, which are taken some channels at a time: the last slice is smaller.
+SLICED_CASES = [
+    case("2d", (2, 1000, 4, 5), (800, 1000, 3, 3), pad=1),
+    case("2d-stride-hwio", (2, 520, 6, 7), (1000, 520, 4, 4), 2, ((1, 2), 1), **NHWC, **HWIO),
+    case("2d-few-outputs", (1, 2600, 5, 4), (320, 2600, 3, 3), pad=1, **NHWC, **HWIO),
+    case("2d-groups", (2, 2100, 4, 3), (2100, 700, 3, 3), pad=1, groups=3),
+    case("1d-long-kernel", (3, 500, 40), (520, 500, 31), pad=15),
+]
+
 
 def call(operator: str, c: Case, lhs: Any, rhs: Any, result: jax.ShapeDtypeStruct, **changes: Any):
     """The bare custom call. ``changes`` replace attributes; None leaves one out."""
@@ -247,6 +256,13 @@ def test_bfloat16_to_float32_is_exact(operator, c, rng):
 @pytest.mark.parametrize("c", SPLIT_CASES, ids=lambda c: c.id)
 def test_work_shared_by_threads_is_exact(operator, c, rng):
     check(operator, c, "float32", "float32", rng)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("c", SLICED_CASES, ids=lambda c: c.id)
+def test_large_weights_are_exact(operator, c, dtype, rng):
+    check(operator, c, dtype, dtype, rng)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -46,6 +46,20 @@ CASES = {
     "dense-3x3-large-batch": Backward("conv", (64, 56, 56, 64), (3, 3, 64, 64), (1, 1), NHWC),
     "stride2": Backward("conv", (16, 112, 112, 64), (3, 3, 64, 128), (2, 2), NHWC),
     "large-weights": Backward("conv", (4, 16, 16, 512), (4, 4, 512, 1024), (2, 2), NHWC),
+    "conv-transpose-67-megabytes-of-weights": Backward(
+        "conv_transpose", (4, 8, 8, 1024), (4, 4, 1024, 1024), (2, 2), NHWC
+    ),
+    "56-megabytes-of-weights": Backward("conv", (2, 8, 8, 1024), (3, 3, 1024, 1536), (1, 1), NHWC),
+    "151-megabytes-of-weights": Backward("conv", (8, 8, 8, 2048), (3, 3, 2048, 2048), (1, 1), NHWC),
+    "large-weights-and-arrays": Backward(
+        "conv", (32, 32, 32, 512), (4, 4, 512, 1024), (2, 2), NHWC
+    ),
+    "grouped-large-weights": Backward(
+        "conv", (4, 8, 8, 4096), (3, 3, 1024, 4096), (1, 1), NHWC, groups=4
+    ),
+    "bfloat16-large-weights": Backward(
+        "conv", (4, 8, 8, 2048), (3, 3, 2048, 2048), (1, 1), NHWC, dtype="bfloat16"
+    ),
     "grouped": Backward("conv", (16, 56, 56, 128), (3, 3, 4, 128), (1, 1), NHWC, groups=32),
     "depthwise": Backward("conv", (32, 56, 56, 128), (3, 3, 1, 128), (1, 1), NHWC, groups=128),
     "3d": Backward("conv", (2, 16, 64, 64, 32), (3, 3, 3, 32, 32), (1, 1, 1), NDHWC),

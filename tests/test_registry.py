@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
 import jax_convgrad
@@ -24,12 +25,27 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 # The library that the module needs cannot be opened: what the loader says of it must be shown.
-WITHOUT_CPU = """
+WITHOUT_HANDLERS = """
 import ctypes, warnings
 import jax, jax.numpy as jnp, jax_convgrad
 from jax_convgrad import registry
-registry._import_cpu = lambda: ctypes.CDLL("libdnnl-that-is-not-there.so.3")
+registry._import_{platform} = lambda: ctypes.CDLL("library-that-is-not-there.so.3")
 """
+# On both platforms a handler's.
+PROBLEM = (
+    "jax_convgrad.conv_wgrad(jnp.ones((1, 2, 8)), jnp.ones((1, 16, 4)), (16, 2, 2), strides=2)"
+)
+
+per_platform = pytest.mark.parametrize(
+    "platform",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=pytest.mark.skipif(jax.default_backend() != "gpu", reason="JAX runs on no GPU"),
+        ),
+    ],
+)
 
 
 def test_info_names_versions_and_handlers():
@@ -52,32 +68,35 @@ def test_importing_the_package_starts_no_backend_and_loads_no_handler():
     assert result.returncode == 0, result.stderr
 
 
-def test_without_the_module_programs_run_and_one_warning_says_why():
+@per_platform
+def test_without_the_module_programs_run_and_one_warning_says_why(platform: str):
     code = (
-        WITHOUT_CPU
-        + """
+        WITHOUT_HANDLERS.format(platform=platform)
+        + f"""
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(2):
-        y = jax_convgrad.conv_fprop(jnp.ones((1, 2, 5)), jnp.ones((16, 2, 2)))
-        z = jax_convgrad.conv_fprop(jnp.ones((1, 2, 6)), jnp.ones((16, 2, 2)))
+        dw = {PROBLEM}
+        dw2 = {PROBLEM.replace("8", "10").replace("16, 4", "16, 5")}
 messages = [str(w.message) for w in caught if w.category is registry.MissingHandlersWarning]
 assert len(messages) == 1, messages
-assert "libdnnl-that-is-not-there.so.3" in messages[0], messages
-assert float(y[0, 0, 0]) == 4.0
-assert "libdnnl-that-is-not-there.so.3" in jax_convgrad.info()["handlers"]["cpu"]["reason"]
+assert "library-that-is-not-there.so.3" in messages[0], messages
+assert float(dw[0, 0, 0]) == 4.0 and float(dw2[0, 0, 0]) == 5.0
+reason = jax_convgrad.info()["handlers"]["{platform}"]["reason"]
+assert "library-that-is-not-there.so.3" in reason
 """
     )
-    result = run(code, JAX_CONVGRAD_REQUIRE_CPU="0")
+    result = run(code, JAX_PLATFORMS=platform, **{f"JAX_CONVGRAD_REQUIRE_{platform.upper()}": "0"})
     assert result.returncode == 0, result.stderr
 
 
-def test_requiring_the_handlers_makes_their_absence_an_error():
-    code = WITHOUT_CPU + "jax_convgrad.conv_fprop(jnp.ones((1, 2, 5)), jnp.ones((16, 2, 2)))"
-    result = run(code, JAX_CONVGRAD_REQUIRE_CPU="1")
+@per_platform
+def test_requiring_the_handlers_makes_their_absence_an_error(platform: str):
+    code = WITHOUT_HANDLERS.format(platform=platform) + PROBLEM
+    result = run(code, JAX_PLATFORMS=platform, **{f"JAX_CONVGRAD_REQUIRE_{platform.upper()}": "1"})
     assert result.returncode != 0
-    assert "RuntimeError: jax_convgrad has no handlers for cpu" in result.stderr
-    assert "libdnnl-that-is-not-there.so.3" in result.stderr
+    assert f"RuntimeError: jax_convgrad has no handlers for {platform}" in result.stderr
+    assert "library-that-is-not-there.so.3" in result.stderr
 
 
 def geometry(*, channels: int = 8, groups: int = 1) -> shapes.ConvGeometry:

@@ -1,14 +1,16 @@
 """What JAX can do to a function it can do to these: derivatives, batching, control flow, sharding.
 
 Everything is float32, which the compiled handlers serve, holds small integers and goes through
-polynomials only, so that all orders of all sums agree exactly. Derivatives against finite
-differences, in float64, are in test_conv.py.
+polynomials only, so that all orders of all sums agree exactly; where XLA may compute with engines
+that transform (see cases.py), it is float64. Derivatives against finite differences, in float64, are
+in test_conv.py.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import may_transform
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -82,7 +85,8 @@ per_layer = pytest.mark.parametrize("name", list(LAYERS))
 
 
 def ints(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[jax.Array]:
-    return [jnp.asarray(rng.integers(-2, 3, shape), np.float32) for shape in shapes]
+    dtype = np.float64 if may_transform() else np.float32
+    return [jnp.asarray(rng.integers(-2, 3, shape), dtype) for shape in shapes]
 
 
 def assert_same(got: Any, expected: Any) -> None:
@@ -121,8 +125,8 @@ def compiled_text(f: Callable[..., Any], *arguments: Any) -> str:
 
 def convolutions_in(text: str) -> int:
     """Convolutions in a compiled program, whoever does them."""
-    handlers = len(re.findall(r'custom_call_target="jax_convgrad_conv_\w+"', text))
-    return handlers + len(re.findall(r" convolution\(", text))
+    targets = r'custom_call_target="(?:jax_convgrad_conv|__cudnn\$conv|__onednn\$conv)'
+    return len(re.findall(targets, text)) + len(re.findall(r" convolution\(", text))
 
 
 # Derivatives.
@@ -460,15 +464,21 @@ def test_numpy_arrays_and_lists_are_arrays(name: str, rng: np.random.Generator):
     assert_same(ours(np.asarray(x), np.asarray(w)), ours(x, w))
 
 
-# Many devices.
+# Many devices: eight virtual ones on a CPU (see conftest.py), as many GPUs as there are, one even.
 
-DEVICES = 8
+DEVICES = math.gcd(8, jax.device_count())
 
 
 @pytest.fixture
 def mesh() -> jax.sharding.Mesh:
-    assert jax.device_count() >= DEVICES, "conftest.py asks for eight virtual CPU devices"
-    return jax.make_mesh((DEVICES,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    if jax.default_backend() == "cpu":
+        assert DEVICES == 8, "conftest.py asks for eight virtual CPU devices"
+    return make_mesh(jax.sharding.AxisType.Auto)
+
+
+def make_mesh(axis_type: jax.sharding.AxisType) -> jax.sharding.Mesh:
+    devices = jax.devices()[:DEVICES]
+    return jax.make_mesh((DEVICES,), ("data",), axis_types=(axis_type,), devices=devices)
 
 
 def sharded_problem(name: str, rng: np.random.Generator) -> Any:
@@ -564,8 +574,7 @@ def test_sharded_jit(name: str, mesh: Any, rng: np.random.Generator):
 def test_explicit_mesh(name: str, rng: np.random.Generator):
     """With sharding in types the batch's carries over to the result and back; dw is replicated."""
     ours, theirs, x, params = sharded_problem(name, rng)
-    mesh = jax.make_mesh((DEVICES,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(make_mesh(jax.sharding.AxisType.Explicit)):
         split, replicated = jax.device_put(x, P("data")), jax.device_put(params, P())
         y = jax.jit(ours)(split, *replicated)
         assert jax.typeof(y).sharding.spec[0] == "data"
@@ -575,7 +584,7 @@ def test_explicit_mesh(name: str, rng: np.random.Generator):
 
 
 def test_export_with_a_symbolic_batch(rng: np.random.Generator):
-    """Traced once for every batch size, and lowered for a platform that is not here."""
+    """Traced once for every batch size, and lowered for platforms that are not here too."""
     _, _, (_, *rest), w_shape, _ = LAYERS["conv"]
     (n,) = jax.export.symbolic_shape("n")
     shape = jax.ShapeDtypeStruct((n, *rest), np.float32)
@@ -585,10 +594,10 @@ def test_export_with_a_symbolic_batch(rng: np.random.Generator):
         jax.export.DisabledSafetyCheck.custom_call(target)
         for target in registry.CONV_TARGETS.values()
     ]
-    exported = jax.export.export(gradient, platforms=("tpu", "cpu"), disabled_checks=checks)(
-        shape, w
-    )
+    here = jax.export.default_export_platform()
+    export = jax.export.export(gradient, platforms=("tpu", here), disabled_checks=checks)
+    exported = export(shape, w)
     for batch in (1, 3):
-        x, weights = ints(rng, (batch, *rest), w_shape)
+        x, weights = (a.astype(np.float32) for a in ints(rng, (batch, *rest), w_shape))
         expected = jax.grad(lambda x, w: jnp.sum(lax_conv_layer(x, w) ** 2), (0, 1))(x, weights)
         assert_same(exported.call(x, weights), expected)

@@ -10,9 +10,9 @@
 #include <new>
 
 #include "common/error.h"
-#include "cpu/conv_plan.h"
 #include "cpu/handlers.h"
 #include "cpu/parallel_for.h"
+#include "cpu/sliced_conv.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
 namespace jax_convgrad {
@@ -63,10 +63,10 @@ ffi::Error RunChecked(ConvKind kind, ffi::ThreadPool& pool, const ConvConfig& co
   const ffi::AnyBuffer& operand = kind == ConvKind::kDgrad ? y : x;
   const ffi::AnyBuffer& result = kind == ConvKind::kFprop ? y : kind == ConvKind::kDgrad ? x : w;
   try {
-    const std::shared_ptr<const ConvPlan> plan =
-        ConvPlan::Get({kind, geometry, operand.element_type(), result.element_type(),
-                       WeightsStrides(w, config), NumThreads(pool)});
-    plan->Run(pool, x.untyped_data(), w.untyped_data(), y.untyped_data());
+    const std::shared_ptr<const SlicedConv> conv =
+        SlicedConv::Get({kind, geometry, operand.element_type(), result.element_type(),
+                         WeightsStrides(w, config), NumThreads(pool)});
+    conv->Run(pool, x.untyped_data(), w.untyped_data(), y.untyped_data());
     return ffi::Error::Success();
   } catch (const dnnl::error& error) {
     return ffi::Error(CodeOf(error.status), Text(ConvName(kind), ": oneDNN: ", error.message, " (",

@@ -1,11 +1,9 @@
 #include "cpu/conv_plan.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <utility>
 
-#include "common/lru_cache.h"
 #include "cpu/conv_split.h"
 #include "cpu/depthwise.h"
 #include "cpu/first_exception.h"
@@ -21,10 +19,6 @@ namespace {
 namespace ffi = ::xla::ffi;
 using dnnl::memory;
 
-constexpr size_t kMostCachedPlans = 512;
-// Scratch memory of one call. Two gradients can run at once, and a layer's backward pass may take
-// 64 MB beside its arrays, oneDNN's code and tables included.
-constexpr size_t kMostScratchBytes = size_t{24} << 20;
 // oneDNN's kernels address parts of an array with 32 bits.
 constexpr int64_t kMostPieceBytes = int64_t{1} << 30;
 // A thread is worth waking for this much work.
@@ -82,16 +76,6 @@ bool HasIdleTap(const ConvGeometry& g) {
 
 size_t RoundUp(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
-struct KeyHash {
-  size_t operator()(const std::vector<int64_t>& key) const {
-    size_t hash = 0;
-    for (int64_t value : key) {
-      hash ^= std::hash<int64_t>()(value) + 0x9e3779b97f4a7c15u + (hash << 6) + (hash >> 2);
-    }
-    return hash;
-  }
-};
-
 }  // namespace
 
 std::vector<int64_t> ConvProblem::Key() const {
@@ -126,6 +110,7 @@ struct ConvPlan::Impl {
 
   ConvKind kind;
   int64_t workers = 1;
+  bool cramped = false;  // more workers would have taken too much scratch memory
   std::vector<Convolution> convolutions;
   std::vector<Piece> pieces;
   bool depthwise = false;  // by DepthwiseWgrad, not by oneDNN
@@ -296,7 +281,9 @@ std::unique_ptr<const ConvPlan::Impl> ConvPlan::Impl::Make(const ConvProblem& pr
     if (plan && (!best || plan->ScratchBytes() < best->ScratchBytes())) best = std::move(plan);
     return best && best->ScratchBytes() <= kMostScratchBytes;
   };
-  for (int64_t workers = UsefulThreads(problem);; workers /= 2) {
+  const int64_t useful = UsefulThreads(problem);
+  int64_t workers = useful;
+  for (;; workers /= 2) {
     const ConvSplit split = BalancedSplit(problem.kind, g, workers);
     if (consider(split, workers)) break;
     if (split.row_blocks > 1 && consider({std::min(g.batch, workers), 1}, workers)) break;
@@ -325,6 +312,7 @@ std::unique_ptr<const ConvPlan::Impl> ConvPlan::Impl::Make(const ConvProblem& pr
       best = std::move(whole);
     }
   }
+  best->cramped = workers < useful || best->ScratchBytes() > kMostScratchBytes;
   if (best->reordered) {
     const bool wgrad = problem.kind == ConvKind::kWgrad;
     const memory::desc user = UserWeightsDesc(
@@ -449,15 +437,13 @@ void ConvPlan::Impl::RunWgrad(ffi::ThreadPool& pool, char* x, char* dw, char* dy
 ConvPlan::ConvPlan(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 ConvPlan::~ConvPlan() = default;
 
-std::shared_ptr<const ConvPlan> ConvPlan::Get(const ConvProblem& problem) {
-  using Cache = LruCache<std::vector<int64_t>, ConvPlan, KeyHash>;
-  static Cache* const cache = new Cache(kMostCachedPlans);
-  const std::vector<int64_t> key = problem.Key();
-  if (std::shared_ptr<const ConvPlan> plan = cache->Find(key)) return plan;
-  // Made outside the cache's lock: other problems need not wait.
-  const SingleThreaded single;
-  return cache->Insert(key, std::shared_ptr<const ConvPlan>(new ConvPlan(Impl::Make(problem))));
+std::shared_ptr<const ConvPlan> ConvPlan::Make(const ConvProblem& problem) {
+  return std::shared_ptr<const ConvPlan>(new ConvPlan(Impl::Make(problem)));
 }
+
+size_t ConvPlan::ScratchBytes() const { return impl_->ScratchBytes(); }
+int64_t ConvPlan::workers() const { return impl_->workers; }
+bool ConvPlan::is_cramped() const { return impl_->cramped; }
 
 void ConvPlan::Run(ffi::ThreadPool& pool, void* x, void* w, void* y) const {
   impl_->Run(pool, static_cast<char*>(x), static_cast<char*>(w), static_cast<char*>(y));

@@ -13,6 +13,10 @@
 
 namespace jax_convgrad {
 
+// Scratch memory of one call. Two gradients can run at once, and a layer's backward pass may take
+// 64 MB beside its arrays, oneDNN's code and tables included.
+inline constexpr size_t kMostScratchBytes = size_t{24} << 20;
+
 // Everything that decides how a convolution is run.
 struct ConvProblem {
   ConvKind kind;
@@ -36,9 +40,8 @@ struct ConvProblem {
 // timing.
 class ConvPlan {
  public:
-  // The plan for a problem, from a bounded cache or newly made. Throws dnnl::error and
-  // std::bad_alloc.
-  static std::shared_ptr<const ConvPlan> Get(const ConvProblem& problem);
+  // Throws dnnl::error and std::bad_alloc. To be called with oneDNN single-threaded.
+  static std::shared_ptr<const ConvPlan> Make(const ConvProblem& problem);
 
   ConvPlan(const ConvPlan&) = delete;
   ConvPlan& operator=(const ConvPlan&) = delete;
@@ -47,6 +50,13 @@ class ConvPlan {
   // Runs it. `x`, `w` and `y` are the arrays of those shapes, one of them the result, which is
   // overwritten. Throws dnnl::error and std::bad_alloc.
   void Run(::xla::ffi::ThreadPool& pool, void* x, void* w, void* y) const;
+
+  // Scratch memory that Run takes. At most kMostScratchBytes, unless the weights alone need more.
+  size_t ScratchBytes() const;
+
+  // Threads that can run it at once, and whether scratch memory is what keeps them from being more.
+  int64_t workers() const;
+  bool is_cramped() const;
 
  private:
   struct Impl;

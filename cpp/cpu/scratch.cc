@@ -14,7 +14,7 @@ constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 constexpr size_t kMostKeptBuffers = 32;
 // Together with the 64 MB that a backward pass may take beside its arrays: see kMostScratchBytes in
-// conv_plan.cc for the share of one call.
+// conv_plan.h for the share of one call.
 constexpr size_t kMostBytes = size_t{56} << 20;
 
 struct Buffer {

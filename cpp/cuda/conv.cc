@@ -23,7 +23,6 @@ namespace jax_convgrad {
 struct CudaConvConfig {
   ConvConfig conv;
   bool allow_tf32;
-  bool channels_last;
 };
 
 }  // namespace jax_convgrad
@@ -39,7 +38,7 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("x_spec"),
     ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("w_spec"),
     ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("y_spec"),
-    ::xla::ffi::StructMember<bool>("allow_tf32"), ::xla::ffi::StructMember<bool>("channels_last"));
+    ::xla::ffi::StructMember<bool>("allow_tf32"));
 
 namespace jax_convgrad {
 namespace {
@@ -104,7 +103,6 @@ ffi::ErrorOr<Call> Check(ConvKind kind, int32_t device, const CudaConvConfig& co
     problem.workspace_limit = std::min(problem.workspace_limit, GetWorkspaceLimit());
   }
   problem.alignment = CommonAlignment(call.buffers);
-  problem.channels_last = config.channels_last;
   problem.device = device;
   return call;
 }
@@ -165,9 +163,11 @@ ffi::Error Execute(ConvKind kind, cudaStream_t stream, int32_t device, const Cud
     }
     const auto chosen = PlanOf(*call, stream);
     if (chosen.has_error()) return ffi::Error(chosen.error());
-    const ffi::ErrorOr<DnnHandle> handle = DnnHandle::Borrow(ConvName(kind), device, stream);
+    ffi::ErrorOr<DnnHandle> handle = DnnHandle::Borrow(ConvName(kind), device, stream);
     if (handle.has_error()) return ffi::Error(handle.error());
-    return (*chosen)->plan->Run(*handle, call->buffers);
+    ffi::Error run = (*chosen)->plan->Run(*handle, call->buffers);
+    ffi::Error finish = handle->Finish(ConvName(kind));
+    return run.failure() ? run : finish;
   });
 }
 

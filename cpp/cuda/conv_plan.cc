@@ -46,7 +46,7 @@ cudnnDataType_t DnnType(ffi::DataType type) {
 }
 
 ffi::ErrorCode CodeOf(cudnnStatus_t status) {
-  if (status == CUDNN_STATUS_ALLOC_FAILED) return ffi::ErrorCode::kResourceExhausted;
+  if (IsOutOfMemory(status)) return ffi::ErrorCode::kResourceExhausted;
   // The categories of cuDNN 9: 2xxx bad parameter, 3xxx not supported.
   switch (static_cast<int>(status) / 1000) {
     case 2:
@@ -95,21 +95,9 @@ std::vector<int64_t> ChannelsLast(const std::vector<int64_t>& dims) {
   return strides;
 }
 
-// Strides of dims as they come: batch, channels, space, and output channel, input channel, kernel.
-std::vector<int64_t> ChannelsFirst(const std::vector<int64_t>& dims) {
-  std::vector<int64_t> strides(dims.size());
-  int64_t stride = 1;
-  for (size_t axis = dims.size(); axis-- > 0;) {
-    strides[axis] = stride;
-    stride *= dims[axis];
-  }
-  return strides;
-}
-
 fe::Tensor MakeTensor(int64_t id, const std::vector<int64_t>& dims, ffi::DataType type,
                       const ConvProblem& problem) {
-  const std::vector<int64_t> strides =
-      problem.channels_last ? ChannelsLast(dims) : ChannelsFirst(dims);
+  const std::vector<int64_t> strides = ChannelsLast(dims);
   const int64_t rank = static_cast<int64_t>(dims.size());
   return fe::TensorBuilder()
       .setDim(rank, dims.data())
@@ -197,7 +185,7 @@ bool Transforms(cudnnBackendDescriptor_t config) {
 
 auto Fields(const ConvProblem& p) {
   return std::tie(p.kind, p.operand_type, p.result_type, p.allow_tf32, p.deterministic,
-                  p.workspace_limit, p.alignment, p.channels_last, p.device);
+                  p.workspace_limit, p.alignment, p.device);
 }
 
 void Mix(size_t* hash, int64_t value) {
@@ -269,17 +257,17 @@ std::string ConvProblem::ToString() const {
   return Text(ConvName(kind), ": ", geometry.ToString(), ", ", operand_type, " to ", result_type,
               allow_tf32 || operand_type != ffi::DataType::F32 ? "" : ", no TF32",
               deterministic ? ", deterministic" : "", ", workspace limit ", workspace_limit,
-              ", alignment ", alignment, channels_last ? "" : ", channels first");
+              ", alignment ", alignment);
 }
 
 size_t ConvProblemHash::operator()(const ConvProblem& p) const {
   size_t hash = 0;
   const ConvGeometry& g = p.geometry;
-  for (int64_t value : {static_cast<int64_t>(p.kind), static_cast<int64_t>(p.operand_type),
-                        static_cast<int64_t>(p.result_type), static_cast<int64_t>(p.allow_tf32),
-                        static_cast<int64_t>(p.deterministic), p.workspace_limit, p.alignment,
-                        static_cast<int64_t>(p.channels_last), static_cast<int64_t>(p.device),
-                        g.batch, g.in_channels, g.out_channels, g.groups}) {
+  for (int64_t value :
+       {static_cast<int64_t>(p.kind), static_cast<int64_t>(p.operand_type),
+        static_cast<int64_t>(p.result_type), static_cast<int64_t>(p.allow_tf32),
+        static_cast<int64_t>(p.deterministic), p.workspace_limit, p.alignment,
+        static_cast<int64_t>(p.device), g.batch, g.in_channels, g.out_channels, g.groups}) {
     Mix(&hash, value);
   }
   for (const ConvGeometry::PerAxis& values :

@@ -1,5 +1,6 @@
-// A convolution problem as cuDNN sees it, the engines that cuDNN offers for it, and an engine made
-// ready to run. conv_plan.cc is the one file that includes cudnn_frontend.h.
+// A convolution problem as cuDNN sees it, the engines that cuDNN offers for it, and an engine (of
+// cuDNN's or of this project's own) made ready to run. conv_plan.cc is the one file that includes
+// cudnn_frontend.h.
 
 #ifndef JAX_CONVGRAD_CUDA_CONV_PLAN_H_
 #define JAX_CONVGRAD_CUDA_CONV_PLAN_H_
@@ -25,7 +26,6 @@ struct ConvProblem {
   bool deterministic = false;
   int64_t workspace_limit = 0;  // bytes
   int64_t alignment = 16;       // bytes, of every array
-  bool channels_last = true;    // the order of the arrays' bytes, see MakeTensor
   int device = 0;
 
   bool operator==(const ConvProblem& other) const;

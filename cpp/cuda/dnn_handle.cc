@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -14,6 +16,11 @@ namespace jax_convgrad {
 namespace {
 
 constexpr char kLibraryName[] = "libcudnn.so.9";
+// CUDA numbers captures from 1.
+constexpr unsigned long long kNoCapture = 0, kUnknownCapture = ~0ull;
+// How long a capture waits for a handle before one is made, and how often it looks.
+constexpr std::chrono::seconds kPatience{5};
+constexpr std::chrono::milliseconds kGlance{1};
 
 struct LibraryState {
   std::mutex mutex;
@@ -34,9 +41,8 @@ bool Find(void* dlhandle, const char* name, Function* function) {
 
 ffi::Error DnnError(const char* op, const char* what, const DnnLibrary& library,
                     cudnnStatus_t status) {
-  const ffi::ErrorCode code = status == CUDNN_STATUS_ALLOC_FAILED
-                                  ? ffi::ErrorCode::kResourceExhausted
-                                  : ffi::ErrorCode::kInternal;
+  const ffi::ErrorCode code =
+      IsOutOfMemory(status) ? ffi::ErrorCode::kResourceExhausted : ffi::ErrorCode::kInternal;
   return ffi::Error(code, Text(op, ": ", what, ": ", library.error_string(status)));
 }
 
@@ -83,6 +89,7 @@ ffi::ErrorOr<const DnnLibrary*> DnnLibrary::Open(void* dlhandle) {
   library.dlhandle_ = dlhandle;
   if (!Find(dlhandle, "cudnnGetVersion", &get_version) ||
       !Find(dlhandle, "cudnnCreate", &library.create) ||
+      !Find(dlhandle, "cudnnDestroy", &library.destroy) ||
       !Find(dlhandle, "cudnnSetStream", &library.set_stream) ||
       !Find(dlhandle, "cudnnGetErrorString", &library.error_string)) {
     return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition,
@@ -115,49 +122,90 @@ DnnHandle::Pool& DnnHandle::ThePool() {
 }
 
 ffi::ErrorOr<DnnHandle> DnnHandle::Borrow(const char* op, int device, cudaStream_t stream) {
-  const ffi::ErrorOr<Pooled> pooled = Take(op, device, &stream);
+  const CaptureId capture = CaptureOf(stream);
+  const ffi::ErrorOr<Pooled> pooled = Take(op, device, capture);
   if (pooled.has_error()) return ffi::Unexpected(pooled.error());
-  return OnStream(op, device, *pooled, stream);
-}
-
-ffi::ErrorOr<DnnHandle> DnnHandle::BorrowWithStream(const char* op, int device) {
-  const ffi::ErrorOr<Pooled> pooled = Take(op, device, nullptr);
-  if (pooled.has_error()) return ffi::Unexpected(pooled.error());
-  return OnStream(op, device, *pooled, pooled->own_stream);
-}
-
-ffi::ErrorOr<DnnHandle> DnnHandle::OnStream(const char* op, int device, Pooled pooled,
-                                            cudaStream_t stream) {
-  DnnHandle borrowed(device, pooled, stream);
-  const ffi::ErrorOr<const DnnLibrary*> library = DnnLibrary::Get();
-  if (library.has_error()) return ffi::Unexpected(library.error());
-  const cudnnStatus_t status = (*library)->set_stream(pooled.handle, stream);
-  if (status != CUDNN_STATUS_SUCCESS) {
-    return ffi::Unexpected(DnnError(op, "cudnnSetStream", **library, status));
+  DnnHandle borrowed(device, *pooled);
+  ffi::Error error = ffi::Error::Success();
+  if (capture == kNoCapture) {
+    error = borrowed.SetStream(op, stream);
+  } else {
+    borrowed.stream_ = pooled->own_stream;
+    borrowed.forked_ = stream;
+    error = borrowed.Follow(op, stream, pooled->own_stream);
   }
+  if (error.failure()) return ffi::Unexpected(error);
   return borrowed;
 }
 
-// Out of the pool, or new if there is none. `stream` is the one to work on, null for the own one.
-ffi::ErrorOr<DnnHandle::Pooled> DnnHandle::Take(const char* op, int device,
-                                                const cudaStream_t* stream) {
+ffi::ErrorOr<DnnHandle> DnnHandle::BorrowWithStream(const char* op, int device) {
+  const ffi::ErrorOr<Pooled> pooled = Take(op, device, kNoCapture);
+  if (pooled.has_error()) return ffi::Unexpected(pooled.error());
+  DnnHandle borrowed(device, *pooled);
+  borrowed.stream_ = pooled->own_stream;
+  return borrowed;
+}
+
+ffi::Error DnnHandle::SetStream(const char* op, cudaStream_t stream) {
+  const ffi::ErrorOr<const DnnLibrary*> library = DnnLibrary::Get();
+  if (library.has_error()) return library.error();
+  const cudnnStatus_t status = (*library)->set_stream(pooled_.handle, stream);
+  if (status != CUDNN_STATUS_SUCCESS) return DnnError(op, "cudnnSetStream", **library, status);
+  stream_ = stream;
+  return ffi::Error::Success();
+}
+
+// Makes what is put on `second` afterwards wait for what is on `first` now.
+ffi::Error DnnHandle::Follow(const char* op, cudaStream_t first, cudaStream_t second) const {
+  cudaError_t status = cudaEventRecord(pooled_.event, first);
+  if (status == cudaSuccess) status = cudaStreamWaitEvent(second, pooled_.event, /*flags=*/0);
+  return CudaError(op, "one stream after another", status);
+}
+
+ffi::Error DnnHandle::Finish(const char* op) {
+  if (forked_ != nullptr) return Follow(op, pooled_.own_stream, std::exchange(forked_, nullptr));
+  return stream_ == pooled_.own_stream ? ffi::Error::Success() : SetStream(op, pooled_.own_stream);
+}
+
+// The capture that a stream is part of. A capture that has failed and has not been ended yet has a
+// number too.
+DnnHandle::CaptureId DnnHandle::CaptureOf(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CaptureId id = kNoCapture;
+  if (cudaStreamGetCaptureInfo(stream, &status, &id) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return kUnknownCapture;
+  }
+  if (status == cudaStreamCaptureStatusNone) return kNoCapture;
+  return status == cudaStreamCaptureStatusActive ? id : kUnknownCapture;
+}
+
+// Out of the pool, or new if there is none that is in no other capture.
+ffi::ErrorOr<DnnHandle::Pooled> DnnHandle::Take(const char* op, int device, CaptureId capture) {
   Pool& pool = ThePool();
   {
     std::unique_lock<std::mutex> lock(pool.mutex);
     std::vector<Pooled>& free = pool.free[device];
-    if (free.empty() && pool.made[device] > 0 && stream != nullptr) {
-      cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-      const cudaError_t status = cudaStreamIsCapturing(*stream, &capture);
-      if (status != cudaSuccess) {
-        return ffi::Unexpected(CudaError(op, "cudaStreamIsCapturing", status));
-      }
-      if (capture != cudaStreamCaptureStatusNone) {
-        pool.given_back.wait(lock, [&] { return !free.empty() || pool.made[device] == 0; });
+    const auto suitable = [&] {
+      return std::find_if(free.begin(), free.end(), [&](const Pooled& pooled) {
+        const CaptureId own = CaptureOf(pooled.own_stream);
+        return own == kNoCapture || own == capture;
+      });
+    };
+    auto found = suitable();
+    if (capture != kNoCapture) {
+      // A handle allocates memory when it is made, which a capture is no place for. Nobody says
+      // when another capture ends, so it is looked for again and again.
+      const auto patience = std::chrono::steady_clock::now() + kPatience;
+      while (found == free.end() && pool.made[device] > 0 &&
+             std::chrono::steady_clock::now() < patience) {
+        pool.given_back.wait_for(lock, kGlance);
+        found = suitable();
       }
     }
-    if (!free.empty()) {
-      const Pooled pooled = free.back();
-      free.pop_back();
+    if (found != free.end()) {
+      const Pooled pooled = *found;
+      free.erase(found);
       return pooled;
     }
     ++pool.made[device];
@@ -185,12 +233,24 @@ ffi::ErrorOr<DnnHandle::Pooled> DnnHandle::Make(const char* op, int device) {
     return ffi::Unexpected(CudaError(op, "cudaSetDevice", current.status()));
   }
   Pooled pooled;
-  const cudaError_t made = cudaStreamCreateWithFlags(&pooled.own_stream, cudaStreamNonBlocking);
+  cudaError_t made = cudaStreamCreateWithFlags(&pooled.own_stream, cudaStreamNonBlocking);
   if (made != cudaSuccess) return ffi::Unexpected(CudaError(op, "cudaStreamCreate", made));
-  const cudnnStatus_t status = (*library)->create(&pooled.handle);
-  if (status != CUDNN_STATUS_SUCCESS) {
+  made = cudaEventCreateWithFlags(&pooled.event, cudaEventDisableTiming);
+  if (made != cudaSuccess) {
     (void)cudaStreamDestroy(pooled.own_stream);
-    return ffi::Unexpected(DnnError(op, "cudnnCreate", **library, status));
+    return ffi::Unexpected(CudaError(op, "cudaEventCreate", made));
+  }
+  cudnnStatus_t status = (*library)->create(&pooled.handle);
+  const char* what = "cudnnCreate";
+  if (status == CUDNN_STATUS_SUCCESS) {
+    status = (*library)->set_stream(pooled.handle, pooled.own_stream);
+    what = "cudnnSetStream";
+  }
+  if (status != CUDNN_STATUS_SUCCESS) {
+    if (pooled.handle != nullptr) (void)(*library)->destroy(pooled.handle);
+    (void)cudaEventDestroy(pooled.event);
+    (void)cudaStreamDestroy(pooled.own_stream);
+    return ffi::Unexpected(DnnError(op, what, **library, status));
   }
   return pooled;
 }
@@ -198,14 +258,21 @@ ffi::ErrorOr<DnnHandle::Pooled> DnnHandle::Make(const char* op, int device) {
 DnnHandle::DnnHandle(DnnHandle&& other) noexcept
     : device_(other.device_),
       pooled_(std::exchange(other.pooled_, Pooled{})),
-      stream_(other.stream_) {}
+      stream_(other.stream_),
+      forked_(std::exchange(other.forked_, nullptr)) {}
 
 DnnHandle::~DnnHandle() {
   if (pooled_.handle == nullptr) return;
+  // One that cannot return to its own stream is never used again.
+  const bool sound = Finish("").success();
   Pool& pool = ThePool();
   {
     const std::lock_guard<std::mutex> lock(pool.mutex);
-    pool.free[device_].push_back(pooled_);
+    if (sound) {
+      pool.free[device_].push_back(pooled_);
+    } else {
+      --pool.made[device_];
+    }
   }
   pool.given_back.notify_one();
 }

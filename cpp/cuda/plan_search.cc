@@ -8,6 +8,7 @@
 
 #include "cuda/device_scratch.h"
 #include "cuda/dnn_handle.h"
+#include "cuda/native_plan.h"
 #include "cuda/status.h"
 
 namespace jax_convgrad {
@@ -47,27 +48,64 @@ class Event {
 
 using Plan = std::shared_ptr<const ConvPlan>;
 
-// One search: the problem, what cuDNN offers for it, and what was found out about each offer.
+// What there is for a problem: the project's own kernels first, if they serve it, then what cuDNN's
+// heuristics offer, in their order.
+class Offers {
+ public:
+  static ffi::ErrorOr<Offers> Query(const ConvProblem& problem, const DnnHandle& handle) {
+    ffi::ErrorOr<Plan> native = MakeNativePlan(problem);
+    if (native.has_error()) return ffi::Unexpected(native.error());
+    ffi::ErrorOr<ConvCandidates> candidates = ConvCandidates::Query(problem, handle);
+    // Where cuDNN has nothing the project's own kernels may still do.
+    if (candidates.has_error() && *native == nullptr) return ffi::Unexpected(candidates.error());
+    Offers offers;
+    offers.native_ = *std::move(native);
+    if (candidates.has_value()) offers.candidates_.emplace(*std::move(candidates));
+    return offers;
+  }
+
+  size_t size() const { return First() + (candidates_ ? candidates_->size() : 0); }
+  const std::string& engine(size_t i) const {
+    return i < First() ? native_->engine() : candidates_->engine(i - First());
+  }
+  int64_t workspace_bytes(size_t i) const {
+    return i < First() ? native_->workspace_bytes() : candidates_->workspace_bytes(i - First());
+  }
+  bool transforms(size_t i) const { return i >= First() && candidates_->transforms(i - First()); }
+  ffi::ErrorOr<Plan> Build(size_t i, const DnnHandle& handle) const {
+    if (i < First()) return native_;
+    return candidates_->Build(i - First(), handle);
+  }
+
+ private:
+  // The number of cuDNN's first engine.
+  size_t First() const { return native_ != nullptr ? 1 : 0; }
+
+  Plan native_;
+  std::optional<ConvCandidates> candidates_;
+};
+
+// One search: the problem, what there is for it, and what was found out about each offer.
 class Search {
  public:
   Search(const ConvProblem& problem, const ConvBuffers& buffers, const DnnHandle& handle,
-         ConvCandidates candidates)
+         Offers offers)
       : problem_(problem),
         buffers_(buffers),
         handle_(handle),
-        candidates_(std::move(candidates)),
-        plans_(candidates_.size()),
-        tried_(candidates_.size()) {
-    for (size_t i = 0; i < candidates_.size(); ++i) {
-      tried_[i].engine = candidates_.engine(i);
-      tried_[i].workspace_bytes = candidates_.workspace_bytes(i);
+        offers_(std::move(offers)),
+        plans_(offers_.size()),
+        tried_(offers_.size()) {
+    for (size_t i = 0; i < offers_.size(); ++i) {
+      tried_[i].engine = offers_.engine(i);
+      tried_[i].workspace_bytes = offers_.workspace_bytes(i);
     }
   }
 
   // The plan of the engine of that name, null if it is not offered or does not work.
   Plan Named(const std::string& engine) {
-    for (size_t i = 0; i < candidates_.size(); ++i) {
-      if (candidates_.engine(i) == engine) return Ready(i);
+    for (size_t i = 0; i < offers_.size(); ++i) {
+      if (offers_.engine(i) == engine) return Ready(i);
     }
     return nullptr;
   }
@@ -75,8 +113,8 @@ class Search {
   // The first plan that works; one that transforms only after all others if `exact`.
   Plan First(bool exact) {
     for (const bool transforms : {false, true}) {
-      for (size_t i = 0; i < candidates_.size(); ++i) {
-        if (exact && candidates_.transforms(i) != transforms) continue;
+      for (size_t i = 0; i < offers_.size(); ++i) {
+        if (exact && offers_.transforms(i) != transforms) continue;
         if (Plan plan = Ready(i)) return plan;
       }
     }
@@ -92,8 +130,8 @@ class Search {
     const std::lock_guard<std::mutex> lock(*alone);
     int64_t workspace = 0;
     int ready = 0;
-    for (size_t i = 0; i < candidates_.size() && ready < most; ++i) {
-      if (exact && candidates_.transforms(i)) continue;
+    for (size_t i = 0; i < offers_.size() && ready < most; ++i) {
+      if (exact && offers_.transforms(i)) continue;
       const Plan plan = Ready(i);
       if (plan == nullptr) continue;
       ++ready;
@@ -110,13 +148,13 @@ class Search {
       return std::nullopt;
     }
     std::optional<std::pair<Plan, double>> best;
-    for (size_t i = 0; i < candidates_.size(); ++i) {
+    for (size_t i = 0; i < offers_.size(); ++i) {
       if (plans_[i] == nullptr) continue;
       const double limit =
           best ? kHopeless * best->second : std::numeric_limits<double>::infinity();
       const ffi::ErrorOr<double> time = Time(*plans_[i], scratch.buffers(), limit);
       if (time.has_error()) {
-        tried_[i].failure = time.error().message();
+        Fail(i, time.error());
         plans_[i] = nullptr;
         continue;
       }
@@ -139,13 +177,19 @@ class Search {
         least = std::min(least, tried.workspace_bytes);
       }
     }
-    const std::string advice = memory ? Text("; with a workspace of ", least,
-                                             " bytes more engines can be tried, see "
-                                             "jax_convgrad.set_workspace_limit")
-                                      : "";
-    return ffi::Error(memory ? ffi::ErrorCode::kResourceExhausted : ffi::ErrorCode::kUnimplemented,
-                      Text(problem_.ToString(), ": none of ", tried_.size(),
-                           " engines of cuDNN works: ", list, advice));
+    std::string advice;
+    if (memory) {
+      advice = Text("; with a workspace of ", least,
+                    " bytes more engines can be tried, see jax_convgrad.set_workspace_limit");
+    }
+    size_t free = 0, total = 0;
+    if (out_of_memory_ && cudaMemGetInfo(&free, &total) == cudaSuccess) {
+      advice += Text("; ", free, " of the device's ", total, " bytes are free");
+    }
+    return ffi::Error(
+        memory || out_of_memory_ ? ffi::ErrorCode::kResourceExhausted
+                                 : ffi::ErrorCode::kUnimplemented,
+        Text(problem_.ToString(), ": none of ", tried_.size(), " engines works: ", list, advice));
   }
 
   std::vector<TriedEngine> TakeTried() {
@@ -163,20 +207,25 @@ class Search {
     if (plans_[i] != nullptr || !tried_[i].failure.empty()) return plans_[i];
     // Building a plan can take long and allocate, so the limit is checked before where it can be.
     if (OverLimit(i)) return nullptr;
-    ffi::ErrorOr<Plan> plan = candidates_.Build(i, handle_);
+    ffi::ErrorOr<Plan> plan = offers_.Build(i, handle_);
     if (plan.has_error()) {
-      tried_[i].failure = plan.error().message();
+      Fail(i, plan.error());
       return nullptr;
     }
     tried_[i].workspace_bytes = (*plan)->workspace_bytes();
     if (OverLimit(i)) return nullptr;
     const ffi::Error recorded = Record(**plan);
     if (recorded.failure()) {
-      tried_[i].failure = recorded.message();
+      Fail(i, recorded);
       return nullptr;
     }
     plans_[i] = *std::move(plan);
     return plans_[i];
+  }
+
+  void Fail(size_t i, const ffi::Error& error) {
+    tried_[i].failure = error.message();
+    if (error.errc() == ffi::ErrorCode::kResourceExhausted) out_of_memory_ = true;
   }
 
   bool OverLimit(size_t i) {
@@ -245,9 +294,10 @@ class Search {
   const ConvProblem& problem_;
   const ConvBuffers& buffers_;
   const DnnHandle& handle_;
-  const ConvCandidates candidates_;
+  const Offers offers_;
   std::vector<Plan> plans_;
   std::vector<TriedEngine> tried_;
+  bool out_of_memory_ = false;  // of the host or the device, while an engine was made ready
 };
 
 }  // namespace
@@ -275,10 +325,10 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
   }
   ffi::ErrorOr<DnnHandle> handle = DnnHandle::BorrowWithStream(op, problem.device);
   if (handle.has_error()) return ffi::Unexpected(handle.error());
-  ffi::ErrorOr<ConvCandidates> candidates = ConvCandidates::Query(problem, *handle);
-  if (candidates.has_error()) return ffi::Unexpected(candidates.error());
+  ffi::ErrorOr<Offers> offers = Offers::Query(problem, *handle);
+  if (offers.has_error()) return ffi::Unexpected(offers.error());
 
-  Search search(problem, buffers, *handle, *std::move(candidates));
+  Search search(problem, buffers, *handle, *std::move(offers));
   ChosenPlan chosen;
   chosen.problem = problem.ToString();
   if (!remembered.empty()) {

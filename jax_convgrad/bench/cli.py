@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -92,7 +93,10 @@ def main(arguments: argparse.Namespace) -> int:
             "program is running, no time here is to be trusted",
             file=sys.stderr,
         )
-    with _Progress(sum(name in case.passes for case in cases for name in passes)) as advance:
+    count = sum(name in case.passes for case in cases for name in passes)
+    # Whoever ends a long run gets the passes that are done, by a time limit too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with _Progress(count) as advance:
         results = timing.run(
             cases,
             [FORMS[name] for name in forms],
@@ -119,6 +123,9 @@ def main(arguments: argparse.Namespace) -> int:
         pathlib.Path(arguments.plot).parent.mkdir(parents=True, exist_ok=True)
         report.plot(results, forms, arguments.plot)
         print(f"wrote {arguments.plot}")
+    if len(results) < count * len(forms):
+        print("bench: interrupted, the passes after these are missing", file=sys.stderr)
+        return 130
     return 1 if any(result.failure for result in results) else 0
 
 

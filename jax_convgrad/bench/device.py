@@ -66,7 +66,7 @@ class _HoldTimes:
         """Whether ``seconds`` are more than usual. Remembers them either way."""
         latest = self._latest.setdefault(hold, collections.deque(maxlen=50))
         latest.append(seconds)
-        return seconds > 1.01 * min(latest) + 50e-6
+        return seconds > 1.02 * min(latest) + 50e-6
 
 
 _hold_times = _HoldTimes()

@@ -124,15 +124,19 @@ def run(
     advance: Say,
     weights: str | None = None,
 ) -> list[Result]:
-    """Times all cases. `advance` is called with a text after each pass of each case."""
-    results = []
-    for case in cases:
-        with _x64_for(case):
-            yardstick = _Yardstick(case, method.seed)
-            for pass_ in (name for name in passes if name in case.passes):
-                results += _run_pass(case, pass_, forms, (layout, weights), method, yardstick)
-                advance(f"{case.id} {pass_}")
-        gc.collect()
+    """Times all cases. `advance` is called with a text after each pass of each case.
+
+    A KeyboardInterrupt ends the run, not what it has found: the passes done so far are returned.
+    """
+    results: list[Result] = []
+    with contextlib.suppress(KeyboardInterrupt):
+        for case in cases:
+            with _x64_for(case):
+                yardstick = _Yardstick(case, method.seed)
+                for pass_ in (name for name in passes if name in case.passes):
+                    results += _run_pass(case, pass_, forms, (layout, weights), method, yardstick)
+                    advance(f"{case.id} {pass_}")
+            gc.collect()
     return results
 
 
