@@ -2,13 +2,15 @@
 
     python examples/train_superres.py --quick     # under a minute on two cores
     python examples/train_superres.py             # some minutes, sharper
+    python examples/train_superres.py --up resize # enlarges by resize and convolution
 
 The photographs are the two that ship with scikit-learn. A strip of each is held out: the network
 never sees it, and the figures and the picture at the end are of that strip alone. The network adds
 its output to the bicubic enlargement, so it has to find what bicubic interpolation loses.
 
-The same model is written once, over a module that has `conv_general_dilated` and `conv_transpose`:
-`jax_convgrad` for training, and `jax.lax` for the comparison of step times. Nothing else differs.
+The same model is written once, over three functions: `conv_general_dilated`, `conv_transpose` and
+`resize`. They are `jax_convgrad`'s for training, and those of `jax.lax` and `jax.image` for the
+comparison of step times. Nothing else differs.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -40,6 +41,26 @@ DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 
 Params = dict[str, jax.Array]
 Model = Callable[[Params, jax.Array], jax.Array]
+
+
+class Layers(NamedTuple):
+    """The functions that a model is made of, and whose they are."""
+
+    name: str
+    conv_general_dilated: Callable[..., jax.Array]
+    conv_transpose: Callable[..., jax.Array]
+    resize: Callable[..., jax.Array]
+
+
+LAYERS = {
+    "ours": Layers(
+        "jax_convgrad",
+        jax_convgrad.conv_general_dilated,
+        jax_convgrad.conv_transpose,
+        jax_convgrad.resize,
+    ),
+    "lax": Layers("lax", jax.lax.conv_general_dilated, jax.lax.conv_transpose, jax.image.resize),
+}
 
 
 # --- Data ----------------------------------------------------------------------------------------
@@ -112,7 +133,7 @@ def batches(
 # --- Model ---------------------------------------------------------------------------------------
 
 
-def init_params(rng: np.random.Generator, body: str, blocks: int, width: int) -> Params:
+def init_params(rng: np.random.Generator, body: str, up: str, blocks: int, width: int) -> Params:
     """He-normal weights and zero biases."""
     params: dict[str, np.ndarray] = {}
 
@@ -131,17 +152,22 @@ def init_params(rng: np.random.Generator, body: str, blocks: int, width: int) ->
         else:
             layer(f"block{index}_first", 3, width, width)
             layer(f"block{index}_second", 3, width, width, gain=0.1)
-    # Each output pixel of a 4x4 kernel with stride 2 is reached by 2x2 of its taps.
-    layer("up", 4, width, width, gain=2.0)
+    if up == "resize":
+        layer("up", 3, width, width)
+    else:
+        # Each output pixel of a 4x4 kernel with stride 2 is reached by 2x2 of its taps.
+        layer("up", 4, width, width, gain=2.0)
     layer("tail", 3, width, 3, gain=0.05)
     return {name: jnp.asarray(value) for name, value in params.items()}
 
 
-def make_model(layers: ModuleType, body: str, blocks: int) -> Model:
-    """The network over `layers`, which is `jax_convgrad` or `jax.lax`.
+def make_model(layers: Layers, body: str, up: str, blocks: int) -> Model:
+    """The network over `layers`.
 
     `plain` blocks are those of EDSR: two 3x3 convolutions and a shortcut. `depthwise` blocks are
-    those of ConvNeXt: a 7x7 convolution for each channel alone, then two 1x1 convolutions.
+    those of ConvNeXt: a 7x7 convolution for each channel alone, then two 1x1 convolutions. After the
+    blocks the features are enlarged: by a transposed convolution, or, with ``up`` "resize", linearly
+    before a 3x3 convolution.
     """
 
     def conv(params: Params, name: str, x: jax.Array, groups: int = 1) -> jax.Array:
@@ -155,7 +181,11 @@ def make_model(layers: ModuleType, body: str, blocks: int) -> Model:
         )
         return y + params[f"{name}_b"]
 
-    def up(params: Params, x: jax.Array) -> jax.Array:
+    def enlarge_features(params: Params, x: jax.Array) -> jax.Array:
+        if up == "resize":
+            n, height, width, channels = x.shape
+            shape = (n, height * SCALE, width * SCALE, channels)
+            return conv(params, "up", layers.resize(x, shape, "linear"))
         y = layers.conv_transpose(
             x, params["up_w"], (SCALE, SCALE), "SAME", dimension_numbers=DIMENSIONS
         )
@@ -173,7 +203,7 @@ def make_model(layers: ModuleType, body: str, blocks: int) -> Model:
         x = conv(params, "head", low - 0.5)
         for index in range(blocks):
             x = block(params, f"block{index}", x)
-        x = jax.nn.relu(up(params, x))
+        x = jax.nn.relu(enlarge_features(params, x))
         return enlarge(low) + conv(params, "tail", x)
 
     return model
@@ -348,6 +378,12 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--body", choices=("plain", "depthwise"), default="plain", help="kind of residual block"
     )
     parser.add_argument(
+        "--up",
+        choices=("conv_transpose", "resize"),
+        default="conv_transpose",
+        help="how the features are enlarged (conv_transpose)",
+    )
+    parser.add_argument(
         "--layers",
         choices=("ours", "lax", "both"),
         default="both",
@@ -410,21 +446,20 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     training, held_out = load_photographs()
     data = batches(training, arguments.batch, arguments.patch, rng)
 
-    modules = {"ours": ("jax_convgrad", jax_convgrad), "lax": ("lax", jax.lax)}
     names = ("ours", "lax") if arguments.layers == "both" else (arguments.layers,)
     models, steppers = {}, {}
-    for key in names:
-        name, layers = modules[key]
-        models[name] = make_model(layers, arguments.body, arguments.blocks)
-        steppers[name] = make_step(models[name], arguments.rate, arguments.steps)
-    trained_with = modules[names[0]][0]
+    for layers in (LAYERS[name] for name in names):
+        models[layers.name] = make_model(layers, arguments.body, arguments.up, arguments.blocks)
+        steppers[layers.name] = make_step(models[layers.name], arguments.rate, arguments.steps)
+    trained_with = LAYERS[names[0]].name
 
-    params = init_params(rng, arguments.body, arguments.blocks, arguments.width)
+    params = init_params(rng, arguments.body, arguments.up, arguments.blocks, arguments.width)
     count = sum(value.size for value in params.values())
     print(
         f"{count:,} parameters, {arguments.blocks} {arguments.body} blocks of {arguments.width} "
-        f"channels; batches of {arguments.batch} patches, {arguments.patch}x{arguments.patch} to "
-        f"{arguments.patch * SCALE}x{arguments.patch * SCALE}; layers of {trained_with}"
+        f"channels, enlarged by {arguments.up}; batches of {arguments.batch} patches, "
+        f"{arguments.patch}x{arguments.patch} to {arguments.patch * SCALE}x{arguments.patch * SCALE}; "
+        f"layers of {trained_with}"
     )
     state, losses, baseline = train(
         steppers[trained_with], init_state(params), data, arguments.steps
@@ -445,6 +480,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         "steps": arguments.steps,
         "layers": trained_with,
         "body": arguments.body,
+        "up": arguments.up,
         "loss_first": mean(losses[:window]),
         "loss_last": mean(losses[-window:]),
         "bicubic_loss_first": mean(baseline[:window]),

@@ -123,6 +123,7 @@ train() {
   train_run full || status=1
   train_run wide --steps 300 --batch 64 --patch 48 --width 128 --blocks 8 || status=1
   train_run depthwise --steps 300 --batch 64 --patch 48 --width 128 --blocks 8 --body depthwise || status=1
+  train_run resize --steps 300 --batch 64 --patch 48 --width 128 --blocks 8 --up resize || status=1
   return "$status"
 }
 

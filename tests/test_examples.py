@@ -29,15 +29,15 @@ def run(command: list[str], *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.parametrize("body", ["plain", "depthwise"])
+@pytest.mark.parametrize("variant", [(), ("--body", "depthwise"), ("--up", "resize")], ids=" ".join)
 def test_superres_trains_and_reports(
-    body: str, tmp_path: Path, subprocess_python: list[str]
+    variant: tuple[str, ...], tmp_path: Path, subprocess_python: list[str]
 ) -> None:
     for module in ("sklearn", "matplotlib", "tqdm"):
         pytest.importorskip(module)
     out = tmp_path / "run"
     small = ["--steps", "24", "--batch", "4", "--patch", "12", "--width", "8", "--blocks", "1"]
-    done = run(subprocess_python, "--quick", *small, "--body", body, "--out", str(out))
+    done = run(subprocess_python, "--quick", *small, *variant, "--out", str(out))
     assert done.returncode == 0, done.stderr
     assert "training:" in done.stderr and "loss " in done.stderr  # the progress bar
     assert "held-out PSNR: bicubic" in done.stdout
