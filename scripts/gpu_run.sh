@@ -35,6 +35,8 @@ shift
 work=${WORK:-/tmp/jax_convgrad_gpu}
 mkdir -p "$work"
 export PYTHONPATH="$work/site${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+# What is tested on a GPU is what its users run: with all of XLA's optimisations.
+export JAX_DISABLE_MOST_OPTIMIZATIONS=0
 export JAX_CONVGRAD_REQUIRE_CUDA=1 XLA_PYTHON_CLIENT_PREALLOCATE=false TF_CPP_MIN_LOG_LEVEL=2
 jobs=${JOBS:-8}
 

@@ -1,4 +1,4 @@
-"""Set-up shared by all tests: float64, eight virtual CPU devices, a random generator per test."""
+"""Set-up shared by all tests: float64, eight virtual CPU devices, quick compilation, a generator per test."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from collections.abc import Iterator
 _DEVICES = "--xla_force_host_platform_device_count=8"
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES}".strip()
+
+# Thousands of small programs are compiled once and run once: without XLA's expensive passes the tests
+# take half the time. What is tested lies in front of them and beside them; =0 runs them with the passes.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402

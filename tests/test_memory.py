@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -157,6 +158,7 @@ def test_peak_memory_of_a_backward_pass(name: str, cpu_handlers: bool):
         pytest.skip("the pure-JAX routes take the memory that XLA takes")
     result = subprocess.run(
         [sys.executable, __file__, name],
+        env=os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"},  # they save memory
         capture_output=True,
         text=True,
         timeout=300,
