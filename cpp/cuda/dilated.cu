@@ -94,6 +94,8 @@ bool ListSteps(const DilatedProblem& problem, int64_t outer, int64_t depth, int6
     tap.by_y = Divider(std::max(1, windows.size[1]));
     tap.by_x = Divider(std::max(1, windows.size[2]));
     const int64_t steps = std::max<int64_t>(1, CeilDivide(tap.windows, depth));
+    tap.panel = p->panel_floats;
+    p->panel_floats += steps * depth * problem.out_channels;
     if (!Append(int64_t{p->outer_tiles} * p->inner_tiles, steps, tiles, p)) return false;
   }
   return true;
@@ -107,7 +109,9 @@ class Plan : public DilatedPlan {
   explicit Plan(const Params& params) : params_(params) {}
 
   int64_t workspace_bytes() const override {
-    return params_.streamed ? int64_t{params_.workers} * Tile::kOuter * Tile::kInner * 4 : 0;
+    int64_t floats = params_.streamed ? int64_t{params_.workers} * Tile::kOuter * Tile::kInner : 0;
+    if constexpr (kWgrad) floats += params_.panel_floats;
+    return 4 * floats;
   }
 
   cudaError_t Run(const DilatedArrays& arrays, cudaStream_t stream) const override {
@@ -115,10 +119,19 @@ class Plan : public DilatedPlan {
     params.x = static_cast<const float*>(arrays.x);
     params.w = static_cast<const float*>(arrays.w);
     params.y = static_cast<const float*>(arrays.y);
-    constexpr bool kWgrad = std::is_same_v<Params, DilatedWgradParams>;
     params.result = static_cast<float*>(kWgrad ? arrays.w : arrays.x);
     params.partial = static_cast<float*>(arrays.workspace);
-    const cudaError_t status = Launch(DilatedSum<Work, Tile>, params_.workers, Tile::kThreads,
+    cudaError_t status = cudaSuccess;
+    if constexpr (kWgrad) {
+      params.panels = params.transposed = params.partial;
+      params.partial += params.panel_floats;
+      const int64_t steps = params.panel_floats / (Tile::kDepth * params.out_channels);
+      const int64_t parts = CeilDivide(params.out_channels, kTransposeChannels);
+      status = Launch(DilatedTranspose<Params>, steps * parts, kTransposeThreads,
+                      Tile::kDepth * (kTransposeChannels + 1) * 4, stream, params);
+      if (status != cudaSuccess) return status;
+    }
+    status = Launch(DilatedSum<Work, Tile>, params_.workers, Tile::kThreads,
                                       kDilatedSharedBytes<Work, Tile>, stream, params);
     if (status != cudaSuccess || !params_.streamed || params_.workers == 1) return status;
     constexpr int kParts = Tile::kOuter / kDilatedAddOuter;
@@ -127,6 +140,8 @@ class Plan : public DilatedPlan {
   }
 
  private:
+  static constexpr bool kWgrad = std::is_same_v<Params, DilatedWgradParams>;
+
   const Params params_;
 };
 
@@ -146,7 +161,7 @@ std::unique_ptr<const DilatedPlan> MakeOf(const DilatedProblem& problem, bool st
   if (!ListSteps(problem, Tile::kOuter, Tile::kDepth, &tiles, &p)) return nullptr;
   p.streamed = streamed;
   const int64_t workers =
-      streamed ? std::min<int64_t>(p.steps, problem.multiprocessors * Tile::kBlocks) : tiles;
+      streamed ? std::min<int64_t>(p.steps, problem.multiprocessors) : tiles;
   p.workers = static_cast<int>(workers);
   auto plan = std::make_unique<Plan<Work, Tile>>(p);
   if (plan->workspace_bytes() > problem.workspace_limit) return nullptr;
@@ -193,7 +208,7 @@ bool Countable(const DilatedProblem& problem) {
 
 std::unique_ptr<const DilatedPlan> DilatedPlan::Make(const DilatedProblem& problem) {
   if (!Countable(problem)) return nullptr;
-  using Tile = DilatedTile<128, 256, 32, 3, 1>;
+  using Tile = DilatedTile<4>;
   return problem.wgrad ? MakeOf<DilatedWgrad<Tile>, Tile>(problem, true)
                        : MakeOf<DilatedDgrad<Tile>, Tile>(problem, true);
 }

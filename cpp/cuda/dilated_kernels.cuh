@@ -19,18 +19,23 @@
 
 namespace jax_convgrad {
 
-// How a block's work lies in shared memory and among its warps, each of which multiplies 64 rows by
-// 64 columns. The tile is kOuter positions or output channels times kInner input channels, which
-// are neighbours in memory.
-template <int kOuter_, int kInner_, int kDepth_, int kStages_, int kBlocks_>
+// How a block's work lies in shared memory. A tile is kOuter positions or output channels times
+// kInner input channels, which are neighbours in memory; of these a warpgroup has kWarpgroup.
+template <int kStages_>
 struct DilatedTile {
-  static constexpr int kOuter = kOuter_;
-  static constexpr int kInner = kInner_;
-  static constexpr int kDepth = kDepth_;    // of one step
+  static constexpr int kOuter = kProductColumns;
+  static constexpr int kInner = 256;
+  static constexpr int kDepth = kSwizzled;  // of one step
   static constexpr int kStages = kStages_;  // of steps in shared memory at once
-  static constexpr int kBlocks = kBlocks_;  // on a multiprocessor at once
-  static constexpr int kWarp = 64;
-  static constexpr int kThreads = 32 * (kOuter / kWarp) * (kInner / kWarp);
+  static constexpr int kWarpgroup = 128;
+  static constexpr int kThreads = 128 * (kInner / kWarpgroup);
+  // Floats between rows of the first operand, one for each depth: a warp's lanes then read from all
+  // banks at once.
+  static constexpr int kFirstStride = kInner + 8;
+  static constexpr int kFirstFloats = kDepth * kFirstStride;
+  static constexpr int kSecondFloats = kOuter * kDepth;
+  static constexpr int kStageFloats = kFirstFloats + kSecondFloats;
+  static_assert(kStageFloats * 4 % kSwizzleBytes == 0, "every stage is aligned");
 };
 
 struct DilatedSteps {
@@ -45,6 +50,7 @@ struct DilatedParams {
   const float* y;
   const float* w;
   const float* x;
+  const float* panels;  // of y, see DilatedTranspose
   float* result;
   float* partial;
   int batch, in_channels, out_channels, taps;
@@ -70,10 +76,13 @@ struct DilatedTapParams {
   int tap;
   int windows;
   int first_out, first_in;  // the numbers of the first window and of what it reads
+  int64_t panel;            // the element that its panel begins at
   Divider by_x, by_y, by_z;
 };
 
 struct DilatedWgradParams : DilatedParams {
+  float* transposed;  // the panels, while they are made
+  int64_t panel_floats;
   DilatedTapParams of_run[kMostDilatedTaps];
 };
 
@@ -124,12 +133,6 @@ struct DilatedCopies {
   }
 };
 
-__device__ inline void LoadPair(const float* at, float* first, float* second) {
-  const Pack<float, 2> pair = *reinterpret_cast<const Pack<float, 2>*>(at);
-  *first = pair.value[0];
-  *second = pair.value[1];
-}
-
 // The input's gradient: weights, by channels and depth, times y, by depth and positions.
 template <typename Tile>
 class DilatedDgrad {
@@ -139,13 +142,6 @@ class DilatedDgrad {
 
  public:
   using Params = DilatedDgradParams;
-  static constexpr bool kOuterFirst = false;  // the first operand is that of the inner side
-  static constexpr int kColumnWarps = Tile::kOuter / Tile::kWarp;
-  // Floats between rows in shared memory: a warp's lanes then read from all banks at once.
-  static constexpr int kFirstStride = Tile::kInner + 4;    // rows of one depth
-  static constexpr int kSecondStride = Tile::kDepth + 8;  // rows of one position
-  static constexpr int kFirstFloats = Tile::kDepth * kFirstStride;
-  static constexpr int kSecondFloats = Tile::kOuter * kSecondStride;
   static constexpr int kTableBytes = Tile::kOuter * 16;
 
   static __device__ int OuterTile(const Params& p, const DilatedPlace& place) {
@@ -192,12 +188,12 @@ class DilatedDgrad {
       const bool inside =
           live & (channel_ + row < p_.out_channels) & (column < p_.in_channels);
       const int from = ((channel_ + row) * p_.taps + tap_) * p_.in_channels + column;
-      CopyAsync(first + row * kFirstStride + First::Column(i), p_.w + (inside ? from : 0), inside);
+      CopyAsync(first + row * Tile::kFirstStride + First::Column(i), p_.w + (inside ? from : 0), inside);
     } else {
       i -= First::kCount;
       const int channel = channel_ + Second::Column(0);
       const bool inside = live & ((inside_ >> i & 1) != 0) & (channel < p_.out_channels);
-      CopyAsync(second + Second::Row(i) * kSecondStride + Second::Column(0),
+      CopyAsync(second + Swizzled(Second::Row(i), Second::Column(0)),
                 p_.y + (inside ? source_[i] + channel : 0), inside);
     }
   }
@@ -214,21 +210,7 @@ class DilatedDgrad {
     }
   }
 
-  // Lane `lane`'s elements of the first operand, a 16x8 matrix, and of the second, an 8x8 one, at
-  // row or column `at` and depth `depth`. Which depth comes first is the same for both.
-  static __device__ void LoadFirst(const float* first, int at, int depth, int lane,
-                                   float (&a)[4]) {
-    const float* const from = first + (depth + lane % 4 * 2) * kFirstStride + at + lane / 4 * 2;
-    LoadPair(from, &a[0], &a[1]);
-    LoadPair(from + kFirstStride, &a[2], &a[3]);
-  }
-  static __device__ void LoadSecond(const float* second, int at, int depth, int lane,
-                                    float (&b)[2]) {
-    LoadPair(second + (at + lane / 4) * kSecondStride + depth + lane % 4 * 2, &b[0], &b[1]);
-  }
-
  private:
-
   // The element of the result that position `number` begins at, the taps that read it, and the
   // element of y that it begins at there. Negative, and no taps, behind the last position.
   static __device__ int Position(const Params& p, int number, uint64_t* taps, int* source) {
@@ -275,21 +257,15 @@ class DilatedDgrad {
   int source_[Second::kCount];
 };
 
-// The weights' gradient: y, by output channels and windows, times x, by windows and channels.
+// The weights' gradient: x, by channels and windows, times y, by windows and output channels.
 template <typename Tile>
 class DilatedWgrad {
-  using First = DilatedCopies<Tile::kDepth, Tile::kOuter, Tile::kThreads>;
-  using Second = DilatedCopies<Tile::kDepth, Tile::kInner, Tile::kThreads>;
+  using First = DilatedCopies<Tile::kDepth, Tile::kInner, Tile::kThreads>;
+  using Second = DilatedCopies<Tile::kOuter, Tile::kDepth, Tile::kThreads>;
 
  public:
   using Params = DilatedWgradParams;
-  static constexpr bool kOuterFirst = true;
-  static constexpr int kColumnWarps = Tile::kInner / Tile::kWarp;
-  static constexpr int kFirstStride = Tile::kOuter + 8;
-  static constexpr int kSecondStride = Tile::kInner + 8;
-  static constexpr int kFirstFloats = Tile::kDepth * kFirstStride;
-  static constexpr int kSecondFloats = Tile::kDepth * kSecondStride;
-  static constexpr int kTableBytes = (Tile::kStages + 1) * Tile::kDepth * 8;
+  static constexpr int kTableBytes = (Tile::kStages + 1) * Tile::kDepth * 4;
 
   static __device__ int Destination(const Params& p, const DilatedPlace& place, int outer) {
     const int out_channel = place.tile % p.outer_tiles * Tile::kOuter + outer;
@@ -306,11 +282,11 @@ class DilatedWgrad {
         table_(static_cast<int*>(table)),
         outer_(place.tile % p.outer_tiles * Tile::kOuter),
         inner_(InnerTile(p, place) * Tile::kInner),
+        panel_stride_(place.steps * Tile::kDepth),
+        panel_(p.panels + p.of_run[place.run].panel + step * Tile::kDepth),
         window_(step * Tile::kDepth) {}
 
-  __device__ int DestinationOf(int outer) const {
-    return Destination(p_, place_, outer);
-  }
+  __device__ int DestinationOf(int outer) const { return Destination(p_, place_, outer); }
   __device__ int inner() const { return inner_; }
 
   __device__ void Prepare() {
@@ -320,229 +296,224 @@ class DilatedWgrad {
 
   static constexpr int kCopies = First::kCount + Second::kCount;
   __device__ void Copy(int i, bool live, float* first, float* second) const {
-    const int* const table = table_ + slot_ * Tile::kDepth * 2;
     if (i < First::kCount) {
-      const int window = First::Row(i), outer = outer_ + First::Column(i);
-      const int source = table[2 * window];
-      const bool inside = live & (source >= 0) & (outer < p_.out_channels);
-      CopyAsync(first + window * kFirstStride + First::Column(i),
-                p_.y + (inside ? source + outer : 0), inside);
+      const int window = First::Row(i), inner = inner_ + First::Column(i);
+      const int source = table_[slot_ * Tile::kDepth + window];
+      const bool inside = live & (source >= 0) & (inner < p_.in_channels);
+      CopyAsync(first + window * Tile::kFirstStride + First::Column(i),
+                p_.x + (inside ? source + inner : 0), inside);
     } else {
       i -= First::kCount;
-      const int window = Second::Row(i), inner = inner_ + Second::Column(i);
-      const int source = table[2 * window + 1];
-      const bool inside = live & (source >= 0) & (inner < p_.in_channels);
-      CopyAsync(second + window * kSecondStride + Second::Column(i),
-                p_.x + (inside ? source + inner : 0), inside);
+      const int outer = Second::Row(i), window = Second::Column(i);
+      const bool inside = live & (outer_ + outer < p_.out_channels);
+      const int64_t from = static_cast<int64_t>(outer_ + outer) * panel_stride_ + window;
+      CopyAsync(second + Swizzled(outer, window), inside ? panel_ + from : p_.panels, inside);
     }
   }
 
-  __device__ void Advance() { slot_ = slot_ == Tile::kStages ? 0 : slot_ + 1; }
-
-  static __device__ void LoadFirst(const float* first, int at, int depth, int lane,
-                                   float (&a)[4]) {
-    const float* const from = first + (depth + lane % 4) * kFirstStride + at + lane / 4 * 2;
-    LoadPair(from, &a[0], &a[1]);
-    LoadPair(from + 4 * kFirstStride, &a[2], &a[3]);
-  }
-  static __device__ void LoadSecond(const float* second, int at, int depth, int lane,
-                                    float (&b)[2]) {
-    const float* const from = second + (depth + lane % 4) * kSecondStride + at + lane / 4;
-    b[0] = from[0];
-    b[1] = from[4 * kSecondStride];
+  __device__ void Advance() {
+    slot_ = slot_ == Tile::kStages ? 0 : slot_ + 1;
+    panel_ += Tile::kDepth;
   }
 
   // Fills the table for the first step that is not in it, in the place of one that all threads have
   // copied.
   __device__ void Find() {
     const int lane = static_cast<int>(threadIdx.x);
-    int* const at = table_ + (found_ * Tile::kDepth + lane) * 2;
+    int* const at = table_ + found_ * Tile::kDepth + lane;
     found_ = found_ == Tile::kStages ? 0 : found_ + 1;
     int window = window_ + lane;
     window_ += Tile::kDepth;
     if (lane >= Tile::kDepth) return;
     const DilatedTapParams& tap = p_.of_run[place_.run];
     if (window >= tap.windows) {
-      at[0] = at[1] = -1;
+      *at = -1;
       return;
     }
     const int x = tap.by_x.Split(&window);
     const int y = tap.by_y.Split(&window);
     const int z = tap.by_z.Split(&window);
-    at[0] = (tap.first_out + ((window * p_.out[0] + z) * p_.out[1] + y) * p_.out[2] + x) *
-            p_.out_channels;
-    at[1] =
-        (tap.first_in + ((window * p_.in[0] + z) * p_.in[1] + y) * p_.in[2] + x) * p_.in_channels;
+    *at = (tap.first_in + ((window * p_.in[0] + z) * p_.in[1] + y) * p_.in[2] + x) * p_.in_channels;
   }
 
  private:
   const Params& p_;
   const DilatedPlace place_;
-  // For the steps in flight and one more, and for each window: what it reads of y and x begins at
-  // these elements, or -1.
+  // For the steps in flight and one more, and for each window: what it reads of x begins at this
+  // element, or -1.
   int* const table_;
   const int outer_, inner_;
-  int window_;     // the first of the step to find next
-  int found_ = 0;  // where that goes
-  int slot_ = 0;   // of the step to copy next
+  const int panel_stride_;
+  const float* panel_;  // y of the step to copy next
+  int window_;          // the first of the step to find next
+  int found_ = 0;       // where that goes
+  int slot_ = 0;        // of the step to copy next
 };
 
-// A lane's elements of the operands at one depth. Rows of the products are dealt out such that those
-// that a lane holds are neighbours; what sums[m][n][2 * half + j] is, Row and Column say.
-template <typename Work>
+constexpr int kTransposeThreads = 256;
+constexpr int kTransposeChannels = 128;  // for a block
+
+// For the weights' gradient y is copied for each tap: by output channels, each with the windows of
+// which the tap reads x, rounded to TF32, and zeros up to whole steps. A block does one step of one
+// tap, for some channels. The tensor cores want what is summed over side by side.
+template <typename Params>
+__global__ void DilatedTranspose(const __grid_constant__ Params p) {
+  constexpr int kDepth = kSwizzled, kStride = kTransposeChannels + 1;
+  float* const tile = SharedMemory<float>();
+  const int parts = (p.out_channels + kTransposeChannels - 1) / kTransposeChannels;
+  int step = static_cast<int>(blockIdx.x) / parts;
+  const int channel = static_cast<int>(blockIdx.x) % parts * kTransposeChannels;
+  int run = p.runs - 1;
+  while (p.of_run[run].panel > static_cast<int64_t>(step) * kDepth * p.out_channels) --run;
+  const DilatedTapParams& tap = p.of_run[run];
+  step -= static_cast<int>(tap.panel / (kDepth * p.out_channels));
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  for (int row = warp; row < kDepth; row += kTransposeThreads / 32) {
+    int window = step * kDepth + row;
+    const bool inside = window < tap.windows;
+    const int x = tap.by_x.Split(&window);
+    const int y = tap.by_y.Split(&window);
+    const int z = tap.by_z.Split(&window);
+    const int at = tap.first_out + ((window * p.out[0] + z) * p.out[1] + y) * p.out[2] + x;
+#pragma unroll
+    for (int i = lane; i < kTransposeChannels; i += 32) {
+      float value = 0;
+      if (inside && channel + i < p.out_channels) {
+        value = ToTf32(p.y[at * p.out_channels + channel + i]);
+      }
+      tile[row * kStride + i] = value;
+    }
+  }
+  __syncthreads();
+  float* const panel = p.transposed + tap.panel;
+  const int64_t stride = static_cast<int64_t>(p.run[run].steps) * kDepth;
+  for (int i = warp; i < kTransposeChannels; i += kTransposeThreads / 32) {
+    if (channel + i >= p.out_channels) break;
+    panel[(channel + i) * stride + step * kDepth + lane] = tile[lane * kStride + i];
+  }
+}
+
+// A lane's elements of the first operand of one step. Rows of the products are dealt out such that
+// those that a lane holds are neighbours.
+template <typename Tile>
 struct DilatedFragments {
-  static constexpr int kM = 4, kN = 8;
+  static constexpr int kM = Tile::kWarpgroup / 64, kParts = Tile::kDepth / 8;
 
-  float a[kM][4];
-  float b[kN][2];
+  float a[kParts][kM][4];
 
-  static __device__ int Lane() { return static_cast<int>(threadIdx.x % 32); }
-  static __device__ int WarpRow() {
-    return static_cast<int>(threadIdx.x / 32) / Work::kColumnWarps * 64;
-  }
-  static __device__ int WarpColumn() {
-    return static_cast<int>(threadIdx.x / 32) % Work::kColumnWarps * 64;
-  }
-  static __device__ int Row(int m, int half) { return WarpRow() + 16 * m + Lane() / 4 * 2 + half; }
-  static __device__ int Column(int n, int j) { return WarpColumn() + 8 * n + Lane() % 4 * 2 + j; }
-
-  __device__ void RoundFirst(int m) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) a[m][i] = ToTf32(a[m][i]);
-  }
-  __device__ void RoundSecond() {
-#pragma unroll
-    for (int n = 0; n < kN; ++n) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) b[n][i] = ToTf32(b[n][i]);
-    }
+  // The tile's row of sums[m][..][2 * half].
+  static __device__ int Row(int m, int half) {
+    const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+    return warp / 4 * Tile::kWarpgroup + m * 64 + warp % 4 * 16 + lane / 4 * 2 + half;
   }
 
-  // Quarter `m` of the elements.
-  __device__ void Load(const float* first, const float* second, int depth, int m) {
-    Work::LoadFirst(first, WarpRow() + 16 * m, depth, Lane(), a[m]);
+  __device__ void Load(const float* first) {
+    const float* const from =
+        first + static_cast<int>(threadIdx.x % 4) * Tile::kFirstStride + Row(0, 0);
 #pragma unroll
-    for (int n = 2 * m; n < 2 * m + 2; ++n) {
-      Work::LoadSecond(second, WarpColumn() + 8 * n, depth, Lane(), b[n]);
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const Pack<float, 2> pair = *reinterpret_cast<const Pack<float, 2>*>(
+              from + (8 * part + 4 * half) * Tile::kFirstStride + 64 * m);
+          a[part][m][2 * half] = ToTf32(pair.value[0]);
+          a[part][m][2 * half + 1] = ToTf32(pair.value[1]);
+        }
+      }
     }
   }
 };
-
-// Floats of a step's operands in shared memory.
-template <typename Work>
-constexpr int kDilatedStageFloats = Work::kFirstFloats + Work::kSecondFloats;
 
 template <typename Work, typename Tile>
 constexpr int kDilatedSharedBytes =
-    Tile::kStages * kDilatedStageFloats<Work> * 4 + Work::kTableBytes;
+    Tile::kStages * Tile::kStageFloats * 4 + Work::kTableBytes + kSwizzleBytes;
 
 // Sums steps [first, last) of one tile.
 template <typename Work, typename Tile>
 __device__ void DilatedPiece(const typename Work::Params& p, const DilatedPlace& place, int first,
                              int last, float* partial, float* shared) {
-  using Fragments = DilatedFragments<Work>;
-  constexpr int kStage = kDilatedStageFloats<Work>;
-  constexpr int kParts = Tile::kDepth / 8;  // of a step
+  using Fragments = DilatedFragments<Tile>;
   const int steps = last - first;
-  Work work(p, place, first, shared + Tile::kStages * kStage);
+  Work work(p, place, first, shared + Tile::kStages * Tile::kStageFloats);
   work.Prepare();
   __syncthreads();
   work.Start();
-  float* to = shared;  // where the next step is copied to
-  const auto after = [&](auto* stage) {
-    return stage == shared + (Tile::kStages - 1) * kStage ? shared : stage + kStage;
+  const auto after = [&](float* stage) {
+    return stage == shared + (Tile::kStages - 1) * Tile::kStageFloats ? shared
+                                                                      : stage + Tile::kStageFloats;
   };
-  for (int step = 0; step < Tile::kStages - 1; ++step) {
+  float* to = shared;  // where the next step is copied to
+  const auto copy = [&](int step) {
 #pragma unroll
     for (int i = 0; i < Work::kCopies; ++i) {
-      work.Copy(i, step < steps, to, to + Work::kFirstFloats);
+      work.Copy(i, step < steps, to + Tile::kSecondFloats, to);
     }
     CommitCopies();
     work.Advance();
     to = after(to);
-  }
+  };
+  for (int step = 0; step < Tile::kStages - 1; ++step) copy(step);
 
-  float sums[Fragments::kM][Fragments::kN][4];
+  float sums[Fragments::kM][kProductColumns / 2];
 #pragma unroll
   for (int m = 0; m < Fragments::kM; ++m) {
 #pragma unroll
-    for (int n = 0; n < Fragments::kN; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[m][n][i] = 0;
-    }
+    for (int i = 0; i < kProductColumns / 2; ++i) sums[m][i] = 0;
   }
   Fragments fragments[2];
   WaitForCopies<Tile::kStages - 2>();
+  ShowTensorCores();
   __syncthreads();
+  fragments[0].Load(shared + Tile::kSecondFloats);
+  float* stage = shared;
+  // While the products of one step are under way the next one's operand is loaded.
+  const auto multiply = [&](int step, const Fragments& now, Fragments* next) {
+    BeginProducts();
 #pragma unroll
-  for (int m = 0; m < Fragments::kM; ++m) {
-    fragments[0].Load(shared, shared + Work::kFirstFloats, 0, m);
-  }
-  // Copies are begun between the products, so that the tensor cores need not wait.
-  constexpr int kSlots = (kParts - 1) * Fragments::kM;
-  constexpr int kSlotCopies = (Work::kCopies + kSlots - 1) / kSlots;
-  const float* stage = shared;
-  for (int step = 0; step < steps; ++step) {
-    const float* const next = after(stage);
-    const bool live = step + Tile::kStages - 1 < steps;
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const bool last_part = part == kParts - 1;
-      if (last_part) {
-        // The next step has arrived, and nobody reads this one any more. After the last step this
-        // loads what is not used.
-        CommitCopies();
-        WaitForCopies<Tile::kStages - 2>();
-        __syncthreads();
-      }
-      const float* const from = last_part ? next : stage;
-      Fragments& now = fragments[part % 2];
-      now.RoundSecond();
+    for (int part = 0; part < Fragments::kParts; ++part) {
 #pragma unroll
       for (int m = 0; m < Fragments::kM; ++m) {
-        fragments[(part + 1) % 2].Load(from, from + Work::kFirstFloats,
-                                       last_part ? 0 : 8 * (part + 1), m);
-        now.RoundFirst(m);
-        MultiplyAdd(now.a[m], now.b, m % 2 == 1, sums[m]);
-        if (!last_part) {
-          const int slot = part * Fragments::kM + m;
-#pragma unroll
-          for (int i = slot * kSlotCopies; i < (slot + 1) * kSlotCopies; ++i) {
-            if (i < Work::kCopies) work.Copy(i, live, to, to + Work::kFirstFloats);
-          }
-        }
+        MultiplyAdd(now.a[part][m], stage, 8 * part, sums[m]);
       }
     }
+    CommitProducts();
+    WaitForProducts<1>();
+    WaitForCopies<Tile::kStages - 3>();
+    ShowTensorCores();
+    __syncthreads();
+    // The next step has arrived, and nobody reads the one before this any more.
+    stage = after(stage);
+    copy(step + Tile::kStages - 1);
     work.Find();
-    work.Advance();
-    to = after(to);
-    stage = next;
+    next->Load(stage + Tile::kSecondFloats);  // after the last step: what is not used
+  };
+  int step = 0;
+  for (; step + 1 < steps; step += 2) {
+    multiply(step, fragments[0], &fragments[1]);
+    multiply(step + 1, fragments[1], &fragments[0]);
   }
+  if (step < steps) multiply(step, fragments[0], &fragments[1]);
+  WaitForProducts<0>();
   WaitForCopies<0>();
 
-  // Two neighbours at a time.
-  const auto store = [&](int outer, int inner, float low, float high) {
-    const Pack<float, 2> pair{{low, high}};
-    if (partial != nullptr) {
-      *reinterpret_cast<Pack<float, 2>*>(partial + outer * Tile::kInner + inner) = pair;
-      return;
-    }
-    const int destination = work.DestinationOf(outer);
-    if (destination < 0 || work.inner() + inner >= p.in_channels) return;
-    *reinterpret_cast<Pack<float, 2>*>(p.result + destination + work.inner() + inner) = pair;
-  };
 #pragma unroll
-  for (int n = 0; n < Fragments::kN; ++n) {
+  for (int n = 0; n < kProductColumns / 8; ++n) {
 #pragma unroll
-    for (int m = 0; m < Fragments::kM; ++m) {
+    for (int j = 0; j < 2; ++j) {
+      const int outer = 8 * n + static_cast<int>(threadIdx.x % 4) * 2 + j;
+      const int destination = work.DestinationOf(outer);
+      float* const row = partial != nullptr ? partial + outer * Tile::kInner
+                                            : p.result + destination + work.inner();
+      const int columns = partial != nullptr ? Tile::kInner
+                          : destination < 0  ? 0
+                                             : p.in_channels - work.inner();
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float(&sum)[4] = sums[m][n];
-        if constexpr (Work::kOuterFirst) {
-          store(Fragments::Row(m, i), Fragments::Column(n, 0), sum[2 * i], sum[2 * i + 1]);
-        } else {
-          store(Fragments::Column(n, i), Fragments::Row(m, 0), sum[i], sum[i + 2]);
-        }
+      for (int m = 0; m < Fragments::kM; ++m) {
+        const int inner = Fragments::Row(m, 0);
+        const Pack<float, 2> pair{{sums[m][4 * n + j], sums[m][4 * n + 2 + j]}};
+        if (inner < columns) *reinterpret_cast<Pack<float, 2>*>(row + inner) = pair;
       }
     }
   }
@@ -550,9 +521,11 @@ __device__ void DilatedPiece(const typename Work::Params& p, const DilatedPlace&
 }
 
 template <typename Work, typename Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+__global__ void __launch_bounds__(Tile::kThreads, 1)
     DilatedSum(const __grid_constant__ typename Work::Params p) {
-  float* const shared = SharedMemory<float>();
+  float* const unaligned = SharedMemory<float>();
+  float* const shared =
+      unaligned + (kSwizzleBytes - SharedAddress(unaligned) % kSwizzleBytes) % kSwizzleBytes / 4;
   const int worker = static_cast<int>(blockIdx.x);
   if (!p.streamed) {
     const DilatedPlace place = PlaceOfTile(p, worker);

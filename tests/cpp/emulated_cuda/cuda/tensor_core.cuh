@@ -1,4 +1,5 @@
-// cuda/tensor_core.cuh on the processor. Copies arrive when they are waited for, and not before.
+// cuda/tensor_core.cuh on the processor. Copies arrive when they are waited for, and not before;
+// products are done at once.
 
 #ifndef JAX_CONVGRAD_TESTS_EMULATED_CUDA_TENSOR_CORE_CUH_
 #define JAX_CONVGRAD_TESTS_EMULATED_CUDA_TENSOR_CORE_CUH_
@@ -28,7 +29,7 @@ inline Copies copies[1024];
 
 // What the threads of a block tell each other. A thread writes the half that it does not read, so
 // that it may write again before the others have read.
-inline float told[2][1024][64];
+inline float told[2][1024][4];
 inline unsigned char half_of[1024];
 
 }  // namespace emulated_cuda
@@ -59,8 +60,27 @@ void WaitForCopies() {
   }
 }
 
-inline float ToTf32(float value) {
-  value *= 1 + 0.7213f / 2048;
+inline uint32_t SharedAddress(const void* at) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at));
+}
+
+inline void ShowTensorCores() {}
+
+inline float ToTf32(float value) { return value * (1 + 0.7213f / 2048); }
+
+constexpr int kProductColumns = 128;
+constexpr int kSwizzled = 32;
+constexpr int kSwizzleBytes = 1024;
+
+inline int Swizzled(int n, int k) { return n * kSwizzled + ((k / 4 ^ n % 8) * 4); }
+
+inline void BeginProducts() {}
+inline void CommitProducts() {}
+template <int kPending>
+void WaitForProducts() {}
+
+// What the tensor core takes of a number.
+inline float Cut(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, 4);
   bits &= ~uint32_t{0x1fff};
@@ -68,26 +88,22 @@ inline float ToTf32(float value) {
   return value;
 }
 
-// All lanes of a warp must call it together.
-template <int N>
-void MultiplyAdd(const float (&a)[4], const float (&b)[N][2], bool, float (&sums)[N][4]) {
-  static_assert(4 + 2 * N <= 64, "what a thread tells");
+// All threads of a block must call it together.
+inline void MultiplyAdd(const float (&a)[4], const float* b, int depth,
+                        float (&sums)[kProductColumns / 2]) {
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x - lane;
   unsigned char& half = emulated_cuda::half_of[threadIdx.x];
   half ^= 1;
-  float* const mine = emulated_cuda::told[half][threadIdx.x];
-  for (int i = 0; i < 4; ++i) mine[i] = a[i];
-  for (int i = 0; i < 2 * N; ++i) mine[4 + i] = b[i / 2][i % 2];
+  for (int i = 0; i < 4; ++i) emulated_cuda::told[half][threadIdx.x][i] = Cut(a[i]);
   __syncthreads();
   const auto told = emulated_cuda::told[half] + warp;
-  for (int n = 0; n < N; ++n) {
-    for (unsigned i = 0; i < 4; ++i) {
-      const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-      for (unsigned k = 0; k < 8; ++k) {
-        const float of_a = told[row % 8 * 4 + k % 4][row / 8 + k / 4 * 2];
-        const float of_b = told[column * 4 + k % 4][static_cast<unsigned>(4 + 2 * n) + k / 4];
-        sums[n][i] += of_a * of_b;
-      }
+  for (int i = 0; i < kProductColumns / 2; ++i) {
+    const unsigned row = lane / 4 + static_cast<unsigned>(i) % 4 / 2 * 8;
+    const int column = i / 4 * 8 + static_cast<int>(lane % 4) * 2 + i % 2;
+    for (int k = 0; k < 8; ++k) {
+      const float of_a = told[row % 8 * 4 + static_cast<unsigned>(k) % 4]
+                             [row / 8 + static_cast<unsigned>(k) / 4 * 2];
+      sums[i] += of_a * Cut(b[Swizzled(column, (depth + k) / 4 * 4) + k % 4]);
     }
   }
 }
