@@ -255,6 +255,103 @@ def test_native_kernels_leave_multipliers_to_cudnn(rng: np.random.Generator) -> 
     assert "native_depthwise" not in {plan["engine"] for plan in plans.list()}
 
 
+# Dilated gradients in TF32.
+
+DILATED_CASES = [
+    Case("aspp-like", (2, 264, 17, 18), (136, 264, 3, 3), (), ((6, 6), (6, 6)), (6, 6), layout=NHWC),
+    Case("uneven", (3, 20, 9, 11), (12, 20, 3, 2), (), ((5, 0), (1, 4)), (2, 3), layout=NHWC),
+    Case("few-positions", (1, 512, 5, 5), (256, 512, 3, 3), (), ((4, 4), (4, 4)), (4, 4), layout=NHWC),
+    Case("taps-outside", (2, 8, 4, 5), (8, 8, 3, 3), (), ((9, 9), (2, 2)), (9, 2), layout=NHWC),
+    Case("even-kernel", (2, 36, 12, 10), (40, 36, 4, 2), (), ((3, 2), (0, 3)), (2, 3), layout=NHWC),
+    Case("cropped", (2, 16, 14, 13), (8, 16, 3, 3), (), ((-1, 2), (3, -1)), (3, 2), layout=NHWC),
+    Case("1d", (2, 64, 300), (32, 64, 2), (), ((16, 16),), (32,)),
+    Case("1d-long-kernel", (1, 128, 150), (4, 128, 7), (), ((12, 3),), (5,)),
+    Case("3d", (1, 24, 6, 7, 8), (44, 24, 3, 2, 3), (), ((2, 2), (0, 2), (3, 3)), (2, 2, 3)),
+]  # fmt: skip
+
+
+def _dilated(case: Case, arrays: Any, precision: Any = None) -> Any:
+    """y, dx and dw, the last two from the project's own kernels, which must be offered."""
+    f = functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords, precision=precision)
+    jax_convgrad.set_algorithm_search("heuristic")  # takes them first
+    plans.clear()
+    results = value_and_gradients(f)(*arrays)
+    engines = {plan["problem"].split(":")[0]: plan["engine"] for plan in plans.list()}
+    return results, [engines["conv_dgrad"], engines["conv_wgrad"]]
+
+
+@pytest.fixture
+def hopper() -> None:
+    if "H100" not in (kind := jax.devices()[0].device_kind) and "H200" not in kind:
+        pytest.skip(f"native_dilated runs on Hopper devices, not on {kind}")
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("case", DILATED_CASES, ids=ids)
+def test_dilated_kernels_are_exact(case: Case, rng: np.random.Generator) -> None:
+    """Small integers are TF32 numbers, and their sums are exact."""
+    x, w, dy = (rng.integers(-3, 4, shape).astype(np.float64) for shape in (case.x, case.w, case.y))
+    results, engines = _dilated(case, _in_layout(case, x, w, dy, "float32"))
+    assert engines == ["native_dilated"] * 2, plans.list()
+    x_spec, w_spec, y_spec = case.numbers
+    for got, spec, expected in zip(
+        results, (y_spec, x_spec, w_spec), conv_oracle(case, x, w, dy), strict=True
+    ):
+        assert_exact(_canonical(got, spec), expected, "float32")
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("case", DILATED_CASES, ids=ids)
+def test_dilated_kernels_round_as_tf32_does(case: Case, rng: np.random.Generator) -> None:
+    data = random_data(case, "float32", rng)
+    arrays = cast("float32", *in_layout(case, *data))
+    x, w, dy = arrays
+    ours, engines = _dilated(case, (dy, x, w))
+    assert engines == ["native_dilated"] * 2, plans.list()
+    f = functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords)
+    with routes.force("xla"):
+        theirs = value_and_gradients(f)(dy, x, w)
+    x_spec, w_spec, y_spec = case.numbers
+    ours, theirs = (
+        tuple(map(from_layout, results, (y_spec, x_spec, w_spec))) for results in (ours, theirs)
+    )
+    check_errors(case, "float32", None, data, ours, theirs)
+
+
+@pytest.mark.usefixtures("hopper")
+def test_dilated_kernels_give_the_same_bits(rng: np.random.Generator) -> None:
+    case = DILATED_CASES[0]
+    arrays = _in_layout(
+        case, *(rng.standard_normal(shape) for shape in (case.x, case.w, case.y)), "float32"
+    )
+    first, engines = _dilated(case, arrays)
+    assert engines == ["native_dilated"] * 2, plans.list()
+    first = [np.asarray(r).tobytes() for r in first]
+    run = value_and_gradients(functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords))
+    for _ in range(20):
+        assert [np.asarray(r).tobytes() for r in run(*arrays)] == first
+
+
+@pytest.mark.usefixtures("hopper")
+def test_infinities_and_nans_pass_the_dilated_kernels(rng: np.random.Generator) -> None:
+    case = DILATED_CASES[1]
+    x, w, dy = (rng.standard_normal(shape) for shape in (case.x, case.w, case.y))
+    dy[0, 0], dy[1, 1] = np.nan, np.inf
+    results, engines = _dilated(case, _in_layout(case, x, w, dy, "float32"))
+    assert engines == ["native_dilated"] * 2, plans.list()
+    dx, dw = map(np.asarray, results[1:])
+    assert np.isnan(dx[0]).any() and not np.isfinite(dx[1]).all() and np.isfinite(dx[2]).all()
+    assert not np.isfinite(dw[..., :2]).any() and np.isfinite(dw[..., 2:]).all()
+
+
+def test_dilated_kernels_leave_strict_float32_to_cudnn(rng: np.random.Generator) -> None:
+    case = DILATED_CASES[0]
+    arrays = _in_layout(
+        case, *(rng.standard_normal(shape) for shape in (case.x, case.w, case.y)), "float32"
+    )
+    assert "native_dilated" not in _dilated(case, arrays, "highest")[1]
+
+
 # Rounding.
 
 

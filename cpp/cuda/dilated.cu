@@ -1,8 +1,7 @@
-#include "cuda/dilated.h"
-
 #include <algorithm>
 #include <type_traits>
 
+#include "cuda/dilated.h"
 #include "cuda/dilated_kernels.cuh"
 
 namespace jax_convgrad {
@@ -82,14 +81,14 @@ bool ListSteps(const DilatedProblem& problem, int64_t outer, int64_t depth, int6
   for (const DilatedWindows& windows : DilatedTapWindows(problem)) {
     DilatedTapParams& tap = p->of_run[p->runs];
     tap.tap = windows.tap;
-    tap.windows = static_cast<int>(problem.batch * windows.size[0] * windows.size[1] *
-                                   windows.size[2]);
+    tap.windows =
+        static_cast<int>(problem.batch * windows.size[0] * windows.size[1] * windows.size[2]);
     tap.first_out = static_cast<int>(
         (windows.start_out[0] * problem.out[1] + windows.start_out[1]) * problem.out[2] +
         windows.start_out[2]);
-    tap.first_in = static_cast<int>(
-        (windows.start_in[0] * problem.in[1] + windows.start_in[1]) * problem.in[2] +
-        windows.start_in[2]);
+    tap.first_in = static_cast<int>((windows.start_in[0] * problem.in[1] + windows.start_in[1]) *
+                                        problem.in[2] +
+                                    windows.start_in[2]);
     tap.by_z = Divider(std::max(1, windows.size[0]));
     tap.by_y = Divider(std::max(1, windows.size[1]));
     tap.by_x = Divider(std::max(1, windows.size[2]));
@@ -132,7 +131,7 @@ class Plan : public DilatedPlan {
       if (status != cudaSuccess) return status;
     }
     status = Launch(DilatedSum<Work, Tile>, params_.workers, Tile::kThreads,
-                                      kDilatedSharedBytes<Work, Tile>, stream, params);
+                    kDilatedSharedBytes<Work, Tile>, stream, params);
     if (status != cudaSuccess || !params_.streamed || params_.workers == 1) return status;
     constexpr int kParts = Tile::kOuter / kDilatedAddOuter;
     return Launch(DilatedAdd<Work, Tile>, (params_.workers - 1) * kParts, kDilatedAddThreads, 0,
@@ -160,8 +159,7 @@ std::unique_ptr<const DilatedPlan> MakeOf(const DilatedProblem& problem, bool st
   int64_t tiles = 0;
   if (!ListSteps(problem, Tile::kOuter, Tile::kDepth, &tiles, &p)) return nullptr;
   p.streamed = streamed;
-  const int64_t workers =
-      streamed ? std::min<int64_t>(p.steps, problem.multiprocessors) : tiles;
+  const int64_t workers = streamed ? std::min<int64_t>(p.steps, problem.multiprocessors) : tiles;
   p.workers = static_cast<int>(workers);
   auto plan = std::make_unique<Plan<Work, Tile>>(p);
   if (plan->workspace_bytes() > problem.workspace_limit) return nullptr;
@@ -189,8 +187,8 @@ bool Countable(const DilatedProblem& problem) {
   };
   DilatedProblem::PerAxis reach;  // how far positions and what their taps read are apart, at most
   for (size_t axis = 0; axis < 3; ++axis) {
-    if (std::max({problem.in[axis], problem.out[axis], problem.kernel[axis],
-                  problem.dilation[axis], problem.padding_low[axis]}) > kMostElements ||
+    if (std::max({problem.in[axis], problem.out[axis], problem.kernel[axis], problem.dilation[axis],
+                  problem.padding_low[axis]}) > kMostElements ||
         problem.padding_low[axis] < -kMostElements) {
       return false;
     }

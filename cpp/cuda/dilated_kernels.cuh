@@ -185,10 +185,10 @@ class DilatedDgrad {
   __device__ void Copy(int i, bool live, float* first, float* second) const {
     if (i < First::kCount) {
       const int row = First::Row(i), column = inner_ + First::Column(i);
-      const bool inside =
-          live & (channel_ + row < p_.out_channels) & (column < p_.in_channels);
+      const bool inside = live & (channel_ + row < p_.out_channels) & (column < p_.in_channels);
       const int from = ((channel_ + row) * p_.taps + tap_) * p_.in_channels + column;
-      CopyAsync(first + row * Tile::kFirstStride + First::Column(i), p_.w + (inside ? from : 0), inside);
+      CopyAsync(first + row * Tile::kFirstStride + First::Column(i), p_.w + (inside ? from : 0),
+                inside);
     } else {
       i -= First::kCount;
       const int channel = channel_ + Second::Column(0);
@@ -548,8 +548,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 constexpr int kDilatedAddThreads = 256;
 constexpr int kDilatedAddOuter = 16;  // of a tile, for a block
 
-// Adds to a tile what other workers than its first have summed of it, in their order. Block (worker,
-// part) does it if that worker was the second.
+// Adds to a tile what other workers than its first have summed of it, in their order. Block
+// (worker, part) does it if that worker was the second.
 template <typename Work, typename Tile>
 __global__ void DilatedAdd(const __grid_constant__ typename Work::Params p) {
   constexpr int kParts = Tile::kOuter / kDilatedAddOuter;

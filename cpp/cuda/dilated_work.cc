@@ -81,7 +81,7 @@ std::vector<DilatedRegion> DilatedRegions(const DilatedProblem& problem) {
     ordered.push_back(*next);
     found.erase(next);
     ordered.back().first = static_cast<int>(first);
-    const int(&size)[3] = ordered.back().size;
+    const int (&size)[3] = ordered.back().size;
     first += problem.batch * size[0] * size[1] * size[2];
   }
   return ordered;
@@ -116,8 +116,7 @@ std::vector<DilatedWindows> DilatedTapWindows(const DilatedProblem& problem) {
         const int64_t along[] = {z, y, x};
         for (size_t axis = 0; axis < 3; ++axis) {
           const auto [first, last] = ReadBy(problem, axis, along[axis]);
-          const int64_t shift =
-              along[axis] * problem.dilation[axis] - problem.padding_low[axis];
+          const int64_t shift = along[axis] * problem.dilation[axis] - problem.padding_low[axis];
           windows.start_in[axis] = static_cast<int>(first);
           windows.start_out[axis] = static_cast<int>(first - shift);
           windows.size[axis] = static_cast<int>(last - first);

@@ -145,8 +145,7 @@ bool CheckPlan(const DilatedProblem& p, const DilatedPlan* plan, Random* random)
     for (int64_t o = 0; o < p.out_channels; ++o) {
       const float of_y = y[static_cast<size_t>(window * p.out_channels + o)];
       float* const of_x = &x[static_cast<size_t>(position * p.in_channels)];
-      float* const of_w =
-          &w[static_cast<size_t>((o * Volume(p.kernel) + tap) * p.in_channels)];
+      float* const of_w = &w[static_cast<size_t>((o * Volume(p.kernel) + tap) * p.in_channels)];
       for (int64_t c = 0; c < p.in_channels; ++c) {
         if (p.wgrad) {
           of_w[c] += of_x[c] * of_y;
