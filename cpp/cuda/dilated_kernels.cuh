@@ -444,7 +444,8 @@ __device__ void DilatedPiece(const typename Work::Params& p, const DilatedPlace&
     return stage == shared + (Tile::kStages - 1) * Tile::kStageFloats ? shared
                                                                       : stage + Tile::kStageFloats;
   };
-  float* to = shared;  // where the next step is copied to
+  constexpr int kAhead = Tile::kStages - 2;  // steps that are copied before they are needed
+  float* to = shared;                        // where the next step is copied to
   const auto copy = [&](int step) {
 #pragma unroll
     for (int i = 0; i < Work::kCopies; ++i) {
@@ -454,7 +455,7 @@ __device__ void DilatedPiece(const typename Work::Params& p, const DilatedPlace&
     work.Advance();
     to = after(to);
   };
-  for (int step = 0; step < Tile::kStages - 1; ++step) copy(step);
+  for (int step = 0; step < kAhead; ++step) copy(step);
 
   float sums[Fragments::kM][kProductColumns / 2];
 #pragma unroll
@@ -463,7 +464,7 @@ __device__ void DilatedPiece(const typename Work::Params& p, const DilatedPlace&
     for (int i = 0; i < kProductColumns / 2; ++i) sums[m][i] = 0;
   }
   Fragments fragments[2];
-  WaitForCopies<Tile::kStages - 2>();
+  WaitForCopies<kAhead - 1>();
   ShowTensorCores();
   __syncthreads();
   fragments[0].Load(shared + Tile::kSecondFloats);
@@ -479,14 +480,14 @@ __device__ void DilatedPiece(const typename Work::Params& p, const DilatedPlace&
       }
     }
     CommitProducts();
+    // To where the step before the last was: its products were done before the last barrier.
+    copy(step + kAhead);
     WaitForProducts<1>();
-    WaitForCopies<Tile::kStages - 3>();
+    WaitForCopies<kAhead - 1>();
     ShowTensorCores();
     __syncthreads();
-    // The next step has arrived, and nobody reads the one before this any more.
-    stage = after(stage);
-    copy(step + Tile::kStages - 1);
     work.Find();
+    stage = after(stage);
     next->Load(stage + Tile::kSecondFloats);  // after the last step: what is not used
   };
   int step = 0;
