@@ -270,14 +270,20 @@ DILATED_CASES = [
 ]  # fmt: skip
 
 
-def _dilated(case: Case, arrays: Any, precision: Any = None) -> Any:
-    """y, dx and dw, the last two from the project's own kernels, which must be offered."""
-    f = functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords, precision=precision)
-    jax_convgrad.set_algorithm_search("heuristic")  # takes them first
+def _dilated(case: Case, arrays: Any) -> Any:
+    """y, dx and dw, the last two from the project's own kernels, which searches need not prefer."""
+    run = value_and_gradients(functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords))
+    jax_convgrad.set_algorithm_search("heuristic")
     plans.clear()
-    results = value_and_gradients(f)(*arrays)
-    engines = {plan["problem"].split(":")[0]: plan["engine"] for plan in plans.list()}
-    return results, [engines["conv_dgrad"], engines["conv_wgrad"]]
+    jax.block_until_ready(run(*arrays))
+    gradients = {p["problem"] for p in plans.list() if not p["problem"].startswith("conv_fprop")}
+    assert len(gradients) == 2
+    plans.clear()
+    registry.cuda_module().remember_choices([(p, "native_dilated") for p in gradients])
+    results = run(*arrays)
+    engines = {p["problem"]: (p["engine"], p["note"]) for p in plans.list()}
+    assert {engines[p] for p in gradients} == {("native_dilated", "")}, plans.list()
+    return results
 
 
 @pytest.fixture
@@ -291,8 +297,7 @@ def hopper() -> None:
 def test_dilated_kernels_are_exact(case: Case, rng: np.random.Generator) -> None:
     """Small integers are TF32 numbers, and their sums are exact."""
     x, w, dy = (rng.integers(-3, 4, shape).astype(np.float64) for shape in (case.x, case.w, case.y))
-    results, engines = _dilated(case, _in_layout(case, x, w, dy, "float32"))
-    assert engines == ["native_dilated"] * 2, plans.list()
+    results = _dilated(case, _in_layout(case, x, w, dy, "float32"))
     x_spec, w_spec, y_spec = case.numbers
     for got, spec, expected in zip(
         results, (y_spec, x_spec, w_spec), conv_oracle(case, x, w, dy), strict=True
@@ -304,10 +309,8 @@ def test_dilated_kernels_are_exact(case: Case, rng: np.random.Generator) -> None
 @pytest.mark.parametrize("case", DILATED_CASES, ids=ids)
 def test_dilated_kernels_round_as_tf32_does(case: Case, rng: np.random.Generator) -> None:
     data = random_data(case, "float32", rng)
-    arrays = cast("float32", *in_layout(case, *data))
-    x, w, dy = arrays
-    ours, engines = _dilated(case, (dy, x, w))
-    assert engines == ["native_dilated"] * 2, plans.list()
+    x, w, dy = cast("float32", *in_layout(case, *data))
+    ours = _dilated(case, (dy, x, w))
     f = functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords)
     with routes.force("xla"):
         theirs = value_and_gradients(f)(dy, x, w)
@@ -324,9 +327,7 @@ def test_dilated_kernels_give_the_same_bits(rng: np.random.Generator) -> None:
     arrays = _in_layout(
         case, *(rng.standard_normal(shape) for shape in (case.x, case.w, case.y)), "float32"
     )
-    first, engines = _dilated(case, arrays)
-    assert engines == ["native_dilated"] * 2, plans.list()
-    first = [np.asarray(r).tobytes() for r in first]
+    first = [np.asarray(r).tobytes() for r in _dilated(case, arrays)]
     run = value_and_gradients(functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords))
     for _ in range(20):
         assert [np.asarray(r).tobytes() for r in run(*arrays)] == first
@@ -337,19 +338,45 @@ def test_infinities_and_nans_pass_the_dilated_kernels(rng: np.random.Generator) 
     case = DILATED_CASES[1]
     x, w, dy = (rng.standard_normal(shape) for shape in (case.x, case.w, case.y))
     dy[0, 0], dy[1, 1] = np.nan, np.inf
-    results, engines = _dilated(case, _in_layout(case, x, w, dy, "float32"))
-    assert engines == ["native_dilated"] * 2, plans.list()
+    results = _dilated(case, _in_layout(case, x, w, dy, "float32"))
     dx, dw = map(np.asarray, results[1:])
     assert np.isnan(dx[0]).any() and not np.isfinite(dx[1]).all() and np.isfinite(dx[2]).all()
     assert not np.isfinite(dw[..., :2]).any() and np.isfinite(dw[..., 2:]).all()
 
 
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("search", ["default", "heuristic", "exhaustive"])
+def test_large_dilated_gradients_take_the_projects_kernels(
+    search: str, rng: np.random.Generator
+) -> None:
+    """First in order where they are likely to be the fastest, and timed where anything is."""
+    case = Case(
+        "aspp", (2, 1024, 33, 33), (256, 1024, 3, 3), (), ((12, 12),) * 2, (12, 12), layout=NHWC
+    )
+    x, w, dy = cast("float32", *in_layout(case, *random_data(case, "float32", rng)))
+    jax_convgrad.set_algorithm_search(search)
+    plans.clear()
+    f = functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords)
+    jax.block_until_ready(value_and_gradients(f)(dy, x, w))
+    for plan in plans.list():
+        if plan["problem"].startswith("conv_fprop"):
+            assert plan["engine"] != "native_dilated"
+        elif search == "heuristic":
+            assert plan["engine"] == "native_dilated", plan
+        else:
+            timed = {t["engine"]: t["microseconds"] for t in plan["tried"] if not t["failure"]}
+            assert timed["native_dilated"] > 0
+
+
 def test_dilated_kernels_leave_strict_float32_to_cudnn(rng: np.random.Generator) -> None:
     case = DILATED_CASES[0]
-    arrays = _in_layout(
-        case, *(rng.standard_normal(shape) for shape in (case.x, case.w, case.y)), "float32"
-    )
-    assert "native_dilated" not in _dilated(case, arrays, "highest")[1]
+    x, w, dy = cast("float32", *in_layout(case, *random_data(case, "float32", rng)))
+    f = functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords, precision="highest")
+    jax_convgrad.set_algorithm_search("exhaustive")
+    plans.clear()
+    jax.block_until_ready(value_and_gradients(f)(dy, x, w))
+    engines = {t["engine"] for plan in plans.list() for t in plan["tried"]}
+    assert engines and "native_dilated" not in engines
 
 
 # Rounding.

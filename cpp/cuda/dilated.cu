@@ -1,5 +1,10 @@
 #include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <initializer_list>
+#include <queue>
 #include <type_traits>
+#include <vector>
 
 #include "cuda/dilated.h"
 #include "cuda/dilated_kernels.cuh"
@@ -144,8 +149,37 @@ class Plan : public DilatedPlan {
   const Params params_;
 };
 
+// What a tile costs beside its steps, and what sharing steps does, in steps' time on an H100.
+constexpr int64_t kTileCost = 4;
+constexpr int64_t kSharingCost = 45;
+
+// Steps' time until the last of `workers` is done, each taking the next tile when it is free.
+int64_t TimeOfTiles(const DilatedParams& p, int64_t tiles, int64_t workers) {
+  int64_t longest = 0;
+  for (int run = 0; run < p.runs; ++run) longest = std::max<int64_t>(longest, p.run[run].steps);
+  constexpr int64_t kMostSimulated = 16384;
+  if (tiles > kMostSimulated) return (p.steps + tiles * kTileCost) / workers + longest;
+  std::priority_queue<int64_t, std::vector<int64_t>, std::greater<int64_t>> free_at;
+  for (int64_t i = 0; i < workers; ++i) free_at.push(0);
+  int64_t last = 0;
+  for (int run = 0; run < p.runs; ++run) {
+    const int64_t end = run + 1 < p.runs ? p.run[run + 1].first_tile : tiles;
+    for (int64_t tile = p.run[run].first_tile; tile < end; ++tile) {
+      const int64_t done = free_at.top() + p.run[run].steps + kTileCost;
+      free_at.pop();
+      free_at.push(done);
+      last = std::max(last, done);
+    }
+  }
+  return last;
+}
+
+enum class Sharing { kTiles, kSteps, kBest };
+
+// `sharing` says how the work is shared among workers; kBest: as is likely to be faster, if the
+// workspace allows.
 template <typename Work, typename Tile>
-std::unique_ptr<const DilatedPlan> MakeOf(const DilatedProblem& problem, bool streamed) {
+std::unique_ptr<const DilatedPlan> MakeOf(const DilatedProblem& problem, Sharing sharing) {
   typename Work::Params p{};
   p.batch = static_cast<int>(problem.batch);
   p.in_channels = static_cast<int>(problem.in_channels);
@@ -158,10 +192,24 @@ std::unique_ptr<const DilatedPlan> MakeOf(const DilatedProblem& problem, bool st
   p.inner_tiles = static_cast<int>(CeilDivide(problem.in_channels, Tile::kInner));
   int64_t tiles = 0;
   if (!ListSteps(problem, Tile::kOuter, Tile::kDepth, &tiles, &p)) return nullptr;
-  p.streamed = streamed;
-  const int64_t workers = streamed ? std::min<int64_t>(p.steps, problem.multiprocessors) : tiles;
-  p.workers = static_cast<int>(workers);
-  auto plan = std::make_unique<Plan<Work, Tile>>(p);
+  const int64_t workers = problem.multiprocessors;
+  if (sharing == Sharing::kBest) {
+    const int64_t shared = CeilDivide(p.steps, workers) + kSharingCost;
+    sharing = shared < TimeOfTiles(p, tiles, workers) ? Sharing::kSteps : Sharing::kTiles;
+  }
+  std::unique_ptr<const Plan<Work, Tile>> plan;
+  if (sharing == Sharing::kSteps) {
+    p.streamed = true;
+    p.workers = static_cast<int>(std::min<int64_t>(p.steps, workers));
+    p.share = p.steps / p.workers;
+    p.larger_shares = p.steps % p.workers;
+    plan = std::make_unique<Plan<Work, Tile>>(p);
+  }
+  if (plan == nullptr || plan->workspace_bytes() > problem.workspace_limit) {
+    p.streamed = false;
+    p.workers = static_cast<int>(tiles);
+    plan = std::make_unique<Plan<Work, Tile>>(p);
+  }
   if (plan->workspace_bytes() > problem.workspace_limit) return nullptr;
   constexpr int kShared = kDilatedSharedBytes<Work, Tile>;
   if (cudaFuncSetAttribute(DilatedSum<Work, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -207,8 +255,8 @@ bool Countable(const DilatedProblem& problem) {
 std::unique_ptr<const DilatedPlan> DilatedPlan::Make(const DilatedProblem& problem) {
   if (!Countable(problem)) return nullptr;
   using Tile = DilatedTile<4>;
-  return problem.wgrad ? MakeOf<DilatedWgrad<Tile>, Tile>(problem, true)
-                       : MakeOf<DilatedDgrad<Tile>, Tile>(problem, true);
+  return problem.wgrad ? MakeOf<DilatedWgrad<Tile>, Tile>(problem, Sharing::kBest)
+                       : MakeOf<DilatedDgrad<Tile>, Tile>(problem, Sharing::kBest);
 }
 
 }  // namespace jax_convgrad

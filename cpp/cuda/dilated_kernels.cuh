@@ -56,8 +56,9 @@ struct DilatedParams {
   int batch, in_channels, out_channels, taps;
   int in[3], out[3];
   int workers;
-  bool streamed;  // the steps in equal shares; else each worker does one tile
-  int steps;      // in all
+  bool streamed;             // the steps in equal shares; else each worker does one tile
+  int steps;                 // in all
+  int share, larger_shares;  // steps of a worker, and how many have one more
   int outer_tiles, inner_tiles;
   int runs;
   DilatedSteps run[kMostDilatedRuns];
@@ -110,7 +111,7 @@ __device__ inline DilatedPlace PlaceOfTile(const DilatedParams& p, int number) {
 
 // The first step of a worker that shares steps, or that of the one after the last.
 __device__ inline int FirstStep(const DilatedParams& p, int worker) {
-  return static_cast<int>(static_cast<int64_t>(p.steps) * worker / p.workers);
+  return worker * p.share + min(worker, p.larger_shares);
 }
 
 // How a block's threads copy `rows` rows of `floats` floats, four floats at a time.
@@ -482,11 +483,11 @@ __device__ void DilatedPiece(const typename Work::Params& p, const DilatedPlace&
     CommitProducts();
     // To where the step before the last was: its products were done before the last barrier.
     copy(step + kAhead);
+    work.Find();
     WaitForProducts<1>();
     WaitForCopies<kAhead - 1>();
     ShowTensorCores();
     __syncthreads();
-    work.Find();
     stage = after(stage);
     next->Load(stage + Tile::kSecondFloats);  // after the last step: what is not used
   };
@@ -559,18 +560,20 @@ __global__ void DilatedAdd(const __grid_constant__ typename Work::Params p) {
   const int step = FirstStep(p, worker);
   const DilatedPlace place = PlaceOfStep(p, step);
   if (step == place.first_step || FirstStep(p, worker - 1) > place.first_step) return;
+  int end = worker + 1;
+  while (end < p.workers && FirstStep(p, end) < place.first_step + place.steps) ++end;
   const int first_inner = Work::InnerTile(p, place) * Tile::kInner;
-  for (int i = static_cast<int>(threadIdx.x); i < kDilatedAddOuter * Tile::kInner / 4;
-       i += kDilatedAddThreads) {
-    const int outer = part * kDilatedAddOuter + i / (Tile::kInner / 4);
-    const int inner = i % (Tile::kInner / 4) * 4;
+  constexpr int kInRow = Tile::kInner / 4;
+#pragma unroll
+  for (int i = 0; i < kDilatedAddOuter * kInRow / kDilatedAddThreads; ++i) {
+    const int at = static_cast<int>(threadIdx.x) + i * kDilatedAddThreads;
+    const int outer = part * kDilatedAddOuter + at / kInRow, inner = at % kInRow * 4;
     const int destination = Work::Destination(p, place, outer);
     if (destination < 0 || first_inner + inner >= p.in_channels) continue;
     Pack<float, 4>* const result =
         reinterpret_cast<Pack<float, 4>*>(p.result + destination + first_inner + inner);
     Pack<float, 4> sum = *result;
-    for (int other = worker; other < p.workers; ++other) {
-      if (FirstStep(p, other) >= place.first_step + place.steps) break;
+    for (int other = worker; other < end; ++other) {
       const Pack<float, 4> more = *reinterpret_cast<const Pack<float, 4>*>(
           p.partial + (static_cast<int64_t>(other) * Tile::kOuter + outer) * Tile::kInner + inner);
 #pragma unroll

@@ -157,4 +157,13 @@ ffi::ErrorOr<std::shared_ptr<const ConvPlan>> MakeNativePlan(const ConvProblem& 
   return problem.geometry.groups == 1 ? MakeDilated(problem) : MakeDepthwise(problem);
 }
 
+bool NativeIsFast(const ConvProblem& problem) {
+  const ConvGeometry& g = problem.geometry;
+  if (g.groups != 1) return true;
+  // Tiles are of 128 positions or output channels and 256 input channels.
+  int64_t positions = g.batch;
+  for (const int64_t size : g.in) positions *= size;
+  return g.in_channels >= 192 && g.out_channels >= 96 && positions >= 1024;
+}
+
 }  // namespace jax_convgrad

@@ -22,6 +22,10 @@ namespace jax_convgrad {
 // Both are deterministic. The current device is the problem's.
 ffi::ErrorOr<std::shared_ptr<const ConvPlan>> MakeNativePlan(const ConvProblem& problem);
 
+// Whether that engine is likely to be faster than those of cuDNN: it goes before them then, and
+// behind them otherwise.
+bool NativeIsFast(const ConvProblem& problem);
+
 }  // namespace jax_convgrad
 
 #endif  // JAX_CONVGRAD_CUDA_NATIVE_PLAN_H_
