@@ -52,16 +52,14 @@ bool ListSteps(const DilatedProblem& problem, int64_t outer, int64_t depth, int6
   p->regions = static_cast<int>(regions.size());
   p->positions = static_cast<int>(positions);
   p->tap_steps = static_cast<int>(CeilDivide(problem.out_channels, depth));
-  p->outer_tiles = static_cast<int>(CeilDivide(positions, outer));
+
   const std::vector<DilatedRun> runs = DilatedRuns(regions, positions, outer);
-  for (size_t i = 0; i < runs.size(); ++i) {
-    const int last = i + 1 < runs.size() ? runs[i + 1].first_tile : p->outer_tiles;
-    p->run_taps[p->runs] = runs[i].taps;
+  for (const DilatedRun& run : runs) {
+    p->run_taps[p->runs] = run.taps;
+    p->run_outer[p->runs] = run.first_tile;
     // A tile that no tap reads is cleared in one step.
-    const int64_t steps = std::max<int64_t>(1, int64_t{CountTaps(runs[i].taps)} * p->tap_steps);
-    if (!Append(int64_t{last - runs[i].first_tile} * p->inner_tiles, steps, tiles, p)) {
-      return false;
-    }
+    const int64_t steps = std::max<int64_t>(1, int64_t{CountTaps(run.taps)} * p->tap_steps);
+    if (!Append(int64_t{run.tiles} * p->inner_tiles, steps, tiles, p)) return false;
   }
   int tap = 0;
   for (int64_t z = 0; z < problem.kernel[0]; ++z) {

@@ -70,6 +70,7 @@ struct DilatedDgradParams : DilatedParams {
   int regions;
   DilatedRegion region[kMostDilatedRegions];
   uint64_t run_taps[kMostDilatedRuns];
+  int run_outer[kMostDilatedRuns];   // the first tile of positions
   int tap_offset[kMostDilatedTaps];  // from a position's number in y to the window's
 };
 
@@ -146,7 +147,7 @@ class DilatedDgrad {
   static constexpr int kTableBytes = Tile::kOuter * 16;
 
   static __device__ int OuterTile(const Params& p, const DilatedPlace& place) {
-    return (p.run[place.run].first_tile + place.tile) / p.inner_tiles;
+    return p.run_outer[place.run] + place.tile / p.inner_tiles;
   }
   static __device__ int InnerTile(const Params& p, const DilatedPlace& place) {
     return place.tile % p.inner_tiles;

@@ -99,9 +99,13 @@ std::vector<DilatedRun> DilatedRuns(const std::vector<DilatedRegion>& regions, i
       taps |= regions[i].taps;
     }
     if (runs.empty() || runs.back().taps != taps) {
-      runs.push_back({taps, static_cast<int>(first / tile)});
+      runs.push_back({taps, static_cast<int>(first / tile), 0});
     }
+    ++runs.back().tiles;
   }
+  std::stable_sort(runs.begin(), runs.end(), [](const DilatedRun& a, const DilatedRun& b) {
+    return CountTaps(a.taps) > CountTaps(b.taps);
+  });
   return runs;
 }
 

@@ -48,13 +48,14 @@ int CountTaps(uint64_t taps);
 struct DilatedRun {
   uint64_t taps;
   int first_tile;
+  int tiles;
 };
 
 // The regions of x, those read by the most taps first, and after each the one that has the most
 // taps in common with it: tiles that lie in two regions lose little.
 std::vector<DilatedRegion> DilatedRegions(const DilatedProblem& problem);
 
-// The tiles of `tile` consecutive positions, of `positions` in all.
+// The tiles of `tile` consecutive positions, of `positions` in all, those with the most taps first.
 std::vector<DilatedRun> DilatedRuns(const std::vector<DilatedRegion>& regions, int64_t positions,
                                     int64_t tile);
 
