@@ -179,7 +179,6 @@ enum class Sharing { kTiles, kSteps, kBest };
 template <typename Work, typename Tile>
 std::unique_ptr<const DilatedPlan> MakeOf(const DilatedProblem& problem, Sharing sharing) {
   typename Work::Params p{};
-  p.batch = static_cast<int>(problem.batch);
   p.in_channels = static_cast<int>(problem.in_channels);
   p.out_channels = static_cast<int>(problem.out_channels);
   p.taps = static_cast<int>(Volume(problem.kernel));

@@ -20,7 +20,7 @@ struct DilatedArrays {
   void* workspace;  // 256 bytes aligned
 };
 
-// The kernels of one problem, with all numbers they need. Operands are rounded to TF32, sums are
+// The kernels of one problem, with all numbers they need. Operands are taken as TF32, sums are
 // float32, in an order that the problem and the device's size decide: the same bits every time.
 class DilatedPlan {
  public:

@@ -53,7 +53,7 @@ struct DilatedParams {
   const float* panels;  // of y, see DilatedTranspose
   float* result;
   float* partial;
-  int batch, in_channels, out_channels, taps;
+  int in_channels, out_channels, taps;
   int in[3], out[3];
   int workers;
   bool streamed;             // the steps in equal shares; else each worker does one tile
@@ -135,7 +135,9 @@ struct DilatedCopies {
   }
 };
 
-// The input's gradient: weights, by channels and depth, times y, by depth and positions.
+// The input's gradient: weights, by channels and depth, times y, by depth and positions. The
+// weights are rounded to TF32 on their way; y goes to the tensor cores as it is, which cut it to
+// TF32.
 template <typename Tile>
 class DilatedDgrad {
   using First = DilatedCopies<Tile::kDepth, Tile::kInner, Tile::kThreads>;
@@ -484,7 +486,7 @@ __device__ void DilatedPiece(const typename Work::Params& p, const DilatedPlace&
     CommitProducts();
     // To where the step before the last was: its products were done before the last barrier.
     copy(step + kAhead);
-    work.Find();
+    work.Find();  // for a step that is copied two steps from now at the earliest
     WaitForProducts<1>();
     WaitForCopies<kAhead - 1>();
     ShowTensorCores();
