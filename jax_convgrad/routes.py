@@ -189,28 +189,15 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
 
 
 def _cuda_dilated(operator: str, geometry: ConvGeometry, dtype: str, strided: bool) -> Route:
-    # The gathered dy is written once and read twice. At TF32's rate that costs 350 / in_channels of the
-    # products' own time, against half of the rate that cuDNN's dilated gradients reach.
-    gathered = math.prod(geometry.kernel) * geometry.out_channels
-    if (
-        dtype == "float32"
-        and not strided
-        and im2col.applies(operator, geometry)
-        and geometry.in_channels >= 1024
-        and 2 * gathered <= 3 * geometry.in_channels
-    ):
-        return Route(
-            IM2COL,
-            "aspp_d12 f32, both gradients and the bias': 376, cuDNN 538, XLA 847",
-        )
     if not strided and operator == "conv_fprop" and geometry.spatial_rank == 2:
         return Route("xla", "aspp_d12 bf16 158 against 149, f32 395 against 396")
     if not strided and operator == "conv_dgrad" and geometry.spatial_rank == 1:
         return Route("xla", "wavenet_d512 f32 67 against 63")
     return Route(
         "cudnn",
-        "weight gradients: wavenet_d512 165 against 2741, aspp_d12 bf16 89 against 1191, f32 287 against "
-        "600; forward: wavenet_d512 41 against 65; dX: aspp_d12 bf16 86 against 115, f32 235 against 244; "
+        "weight gradients: wavenet_d512 165 against 2741, aspp_d12 bf16 89 against 1191, f32 155 (by this "
+        "project's kernels, alone) against 600; forward: wavenet_d512 41 against 65; dX: aspp_d12 bf16 86 "
+        "against 115, f32 114 (likewise) against 244; "
         "strided, a common factor still in it: convt_dil2 85 against 165, 21 against 68, 33 against 3578",
     )
 
