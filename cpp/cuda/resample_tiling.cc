@@ -184,11 +184,16 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   const double columns_of_blocks =
       static_cast<double>(tiling.channel_tiles * tiling.column_tiles) *
       static_cast<double>(tiling.mid_tiles * tiling.batch_tiles);
+  // Windows read more than others do, also where lines are independent.
+  const bool strip = needs.load == ResampleLoad::kStrip, window = needs.load == ResampleLoad::kWindow;
+  const int64_t all_threads = strip                     ? limits.strip_threads
+                              : needs.grow && !window ? limits.grow_threads
+                                                        : limits.shrink_threads;
   const double walks =
-      std::ceil(limits.all_threads / (columns_of_blocks * static_cast<double>(tiling.threads)));
+      std::ceil(static_cast<double>(all_threads) / (columns_of_blocks * static_cast<double>(tiling.threads)));
   const double twice = walk.resampled ? static_cast<double>(walk.taps) / StepOf(walk) - 1.0 : 0.0;
   const double least =
-      std::max(needs.grow ? 4.0 : 1.0, (twice + (needs.grow ? 1.0 : 0.0)) / limits.overlap);
+      std::max(needs.grow ? 4.0 : 1.0, (twice + (needs.grow ? 1.0 : 0.0)) / (needs.grow ? limits.grow_overlap : limits.shrink_overlap));
   int64_t chunk = static_cast<int64_t>(
       std::max(std::floor(static_cast<double>(walk.out) / walks), std::ceil(least)));
   chunk = std::min({chunk, walk.out, kMostChunk});

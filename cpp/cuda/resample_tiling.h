@@ -30,9 +30,11 @@ struct ResampleNeeds {
 
 // Limits of the benchmark, whose defaults were measured on an H100.
 struct ResampleLimits {
-  int threads = 256;               // of a block
-  int64_t all_threads = 132 * 1536;  // as many or more, if walks do not become too short for it
-  double overlap = 0.25;           // the most that shorter walks may add to what is read
+  int threads = 128;  // of a block
+  // As many or more in all, if walks do not become too short for it.
+  int64_t grow_threads = 132 * 4096, shrink_threads = 132 * 512, strip_threads = 132 * 1024;
+  // The most that shorter walks may add to what is read.
+  double grow_overlap = 0.5, shrink_overlap = 0.25;
 };
 
 // How blocks divide y. A block walks over `chunk` rows of y along the first axis that is resampled;

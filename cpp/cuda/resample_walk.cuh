@@ -42,11 +42,16 @@ struct Walk {
   static constexpr bool kWindow = kLoad == ResampleLoad::kWindow;
   static constexpr int kStep = kStepCount, kCore = 8, kMargin = kWindow ? (kTaps - kStep) / 2 : 0;
   static constexpr int kCorePiece = 16 / sizeof(T), kCorePieces = kCore / kCorePiece;
+  // Wide margins are read as the cores that they belong to.
+  static constexpr bool kWide = kMargin > 2;
+  static constexpr int kSingles = kWide ? 0 : kMargin;
+  static constexpr int kWindowPieces = kWide ? 3 * kCorePieces : kCorePieces;
+  static constexpr int kBefore = kWide ? kCore : 0;
   // Elements of a thread: of 16 bytes where they are read or written at once, but fewer where many
   // rows would take too many registers.
   static constexpr int kVector =
       kWindow ? kCore / (kStep > 0 ? kStep : 1)
-      : kLoad == ResampleLoad::kVectors || (kStrip && kPacked && kRows <= 4) ? 16 / sizeof(T)
+      : kLoad == ResampleLoad::kVectors || (kStrip && kRows <= 4) ? 16 / sizeof(T)
                                                                            : 16 / sizeof(Sum);
   // Elements that one read takes; reads that begin somewhere else; and those that follow each, one
   // for each tap.
@@ -57,10 +62,10 @@ struct Walk {
   static constexpr int kMidReads = kAny ? 1 : kMid;
   // Whether a row is read ahead; no more than registers can hold. In strips it is several.
   static constexpr int kRowWords =
-      kMidReads * (kWindow ? kCore * static_cast<int>(sizeof(T)) / 4 + 2 * kMargin
+      kMidReads * (kWindow ? 4 * kWindowPieces + 2 * kSingles
                            : kReads * kReadTaps * Piece<T, kPiece>::kWords);
   static constexpr bool kFetches = !kAny && kRowWords <= 32;
-  static constexpr int kAhead = !kFetches || !(kStrip || kWindow) ? 1 : kRowWords <= 4 ? 4 : 2;
+  static constexpr int kAhead = !kFetches || !(kStrip || kWindow) || kRowWords > 16 ? 1 : kRowWords <= 4 ? 4 : 2;
   static constexpr int kSumPack = 16 / sizeof(Sum);
   static constexpr int kMostThreads = 256;  // of a block
   // Blocks at a time on a multiprocessor, which limits registers.
@@ -78,8 +83,8 @@ struct Walk {
     int64_t mid;
     Sum weights[kReads][kReadTaps];
     Sum mid_weights[kMidReads];
-    Piece<T, kCorePiece> core[kAhead][kMidReads][kCorePieces];  // kWindow
-    Piece<T, 1> margin[kAhead][kMidReads][2 * kMargin + 1];
+    Piece<T, kCorePiece> core[kAhead][kMidReads][kWindowPieces];  // kWindow
+    Piece<T, 1> margin[kAhead][kMidReads][2 * kSingles + 1];
     bool margins[2];  // whether there are columns in front, and behind
     Piece<T, kPiece> pieces[kAhead][kFetches ? kMidReads : 1][kReads][kFetches ? kReadTaps : 1];
     Sum rows[kRows][kVector];
@@ -167,9 +172,9 @@ struct Walk {
       MakeRing();
       Grow();
     } else {
-      int64_t low = 0;
-      const int there = tiling.table_rows == 0 ? -1 : MakeSchedule(low);
-      if (there >= 0) {
+      int low = 0;
+      const int there = tiling.table_rows == 0 ? -1 : FindRows(low);
+      if (there >= 0 && MakeSchedule(low, there)) {
         Shrink(low, there);
       } else if constexpr (kStrip || kWindow) {
         WriteDirectly();
@@ -309,18 +314,21 @@ struct Walk {
       at = Opaque(at);
       const bool there = kMidReads == 1 || mine.mid_weights[q] != Sum(0);
       CONVGRAD_UNROLL
-      for (int i = 0; i < kCorePieces; ++i) {
+      for (int i = 0; i < kWindowPieces; ++i) {
+        const int from = i * kCorePiece - kBefore;
         Piece<T, kCorePiece> piece{};
-        if (there) piece.Read(at + i * kCorePiece);
+        if (there && (from >= 0 || mine.margins[0]) && (from < kCore || mine.margins[1])) {
+          piece.Read(at + from);
+        }
         mine.core[slot][q][i] = piece;
       }
       CONVGRAD_UNROLL
       for (int side = 0; side < 2; ++side) {
         CONVGRAD_UNROLL
-        for (int i = 0; i < kMargin; ++i) {
+        for (int i = 0; i < kSingles; ++i) {
           Piece<T, 1> piece{};
           if (there && mine.margins[side]) piece.Read(at + (side == 0 ? i - kMargin : kCore + i));
-          mine.margin[slot][q][side * kMargin + i] = piece;
+          mine.margin[slot][q][side * kSingles + i] = piece;
         }
       }
       at += task.x_mid;
@@ -334,13 +342,13 @@ struct Walk {
     for (int q = 0; q < kMidReads; ++q) {
       Sum values[kCore + 2 * kMargin], some[kVector];
       CONVGRAD_UNROLL
-      for (int i = 0; i < kMargin; ++i) {
-        values[i] = mine.margin[slot][q][i].At(0);
-        values[kMargin + kCore + i] = mine.margin[slot][q][kMargin + i].At(0);
-      }
-      CONVGRAD_UNROLL
-      for (int i = 0; i < kCore; ++i) {
-        values[kMargin + i] = mine.core[slot][q][i / kCorePiece].At(i % kCorePiece);
+      for (int i = 0; i < kCore + 2 * kMargin; ++i) {
+        const int at = i - kMargin + kBefore;  // in the pieces
+        if (kWide || (i >= kMargin && i < kMargin + kCore)) {
+          values[i] = mine.core[slot][q][at / kCorePiece].At(at % kCorePiece);
+        } else {
+          values[i] = mine.margin[slot][q][i < kMargin ? i : i - kCore].At(0);
+        }
       }
       CONVGRAD_UNROLL
       for (int k = 0; k < kVector; ++k) {
@@ -603,9 +611,8 @@ struct Walk {
     }
   }
 
-  // Makes the schedule of the rows of x from `low` on. How many there are, or -1 if more rows of y
-  // than kRows are in the making at a time, or more rows of x are read than the table has room for.
-  CONVGRAD_DEVICE int MakeSchedule(int64_t& low) {
+  // The rows of x that are read, from `low` on: how many, or -1 if the schedule has no room for them.
+  CONVGRAD_DEVICE int FindRows(int& low) {
     int* const lows = ends + tiling.chunk;
     int* const flag = lows + tiling.chunk;
     const int taps = static_cast<int>(task.walk.taps);
@@ -629,12 +636,29 @@ struct Walk {
       first = lows[row] < first ? lows[row] : first;
       last = Most(last, ends[row]);
     }
+    low = first;
     const int there = last < first ? 0 : last - first + 1;
-    if (there > tiling.table_rows) return -1;  // the same for all threads
+    return there > tiling.table_rows ? -1 : there;
+  }
+
+  // Makes the schedule, while the first rows are fetched. False if more rows of y than kRows are in
+  // the making at a time.
+  CONVGRAD_DEVICE bool MakeSchedule(int low, int there) {
+    const int* const lows = ends + tiling.chunk;
+    int* const flag = ends + 2 * tiling.chunk;
+    const int taps = static_cast<int>(task.walk.taps);
+    if (there > 0) {
+      CONVGRAD_UNROLL
+      for (int slot = 0; slot < kAhead; ++slot) {
+        ForEachThread<false>(tiling.threads, [&](int thread) {
+          Fetch(StateOf(thread), slot, low + (slot < there ? slot : there - 1));
+        });
+      }
+    }
     ForEachThread(tiling.threads, [&](int thread) {
       CONVGRAD_ROLLED
       for (int i = thread; i < there; i += tiling.threads) {
-        const int at = first + i;
+        const int at = low + i;
         // A row of y is done when those before it are.
         int done = 0, done_after = 0, end = -1;
         CONVGRAD_ROLLED
@@ -660,16 +684,10 @@ struct Walk {
         }
       }
     });
-    low = first;
-    return *flag != 0 ? -1 : there;
+    return *flag == 0;
   }
 
-  CONVGRAD_DEVICE void Shrink(int64_t low, int there) {
-    const auto fetch = [&](int slot, int row) {
-      ForEachThread<false>(tiling.threads, [&](int thread) {
-        Fetch(StateOf(thread), slot, low + (row < there ? row : there - 1));
-      });
-    };
+  CONVGRAD_DEVICE void Shrink(int low, int there) {
     ForEachThread<false>(tiling.threads, [&](int thread) {
       State& mine = StateOf(thread);
       CONVGRAD_UNROLL
@@ -695,8 +713,6 @@ struct Walk {
     if (there > 0) {
       CONVGRAD_ROLLED
       while (ends[done] < 0) finish();  // rows in front that read nothing
-      CONVGRAD_UNROLL
-      for (int slot = 0; slot < kAhead; ++slot) fetch(slot, slot);
     }
     CONVGRAD_ROLLED
     for (int first = 0; first < there; first += kAhead) {
