@@ -53,12 +53,13 @@ cudaError_t LaunchLongBands(ResampleTask task, cudaStream_t stream) {
 }
 
 template <typename T>
-cudaError_t LaunchTyped(ResampleTask task, const ResampleLimits& limits, cudaStream_t stream) {
+cudaError_t LaunchTyped(ResampleTask task, cudaStream_t stream) {
   cudaError_t status = cudaErrorInvalidValue;
   resample_kernels::VisitInstance<T>(
       GetResampleNeeds(task, sizeof(T)), [&](auto instance, const ResampleNeeds& needs) {
         using Kernel = typename decltype(instance)::Kernel;
-        task.tiling = ChooseResampleTiling(task, needs, instance.kValues, sizeof(T), limits);
+        task.tiling = ChooseResampleTiling(task, needs, instance.kValues, sizeof(T),
+                                           GetResampleLimits(needs));
         if (task.tiling.blocks == 0) {
           status = LaunchLongBands<T>(task, stream);
           return;
@@ -75,16 +76,15 @@ cudaError_t LaunchTyped(ResampleTask task, const ResampleLimits& limits, cudaStr
 cudaError_t LaunchResample(const ResampleForm& form, ResampleType type, const void* x, void* y,
                            cudaStream_t stream) {
   const ResampleTask task = MakeResampleTask(form, x, y);
-  const ResampleLimits limits;
   switch (type) {
     case ResampleType::kF16:
-      return LaunchTyped<resample_kernels::Half>(task, limits, stream);
+      return LaunchTyped<resample_kernels::Half>(task, stream);
     case ResampleType::kBF16:
-      return LaunchTyped<resample_kernels::BFloat16>(task, limits, stream);
+      return LaunchTyped<resample_kernels::BFloat16>(task, stream);
     case ResampleType::kF32:
-      return LaunchTyped<float>(task, limits, stream);
+      return LaunchTyped<float>(task, stream);
     case ResampleType::kF64:
-      return LaunchTyped<double>(task, limits, stream);
+      return LaunchTyped<double>(task, stream);
   }
   return cudaErrorInvalidValue;
 }

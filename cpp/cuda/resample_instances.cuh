@@ -22,7 +22,9 @@ struct List {};
 template <typename Kernel>
 bool Serves(const ResampleNeeds& needs) {
   if (Kernel::kLoad != needs.load) return false;
-  if (Kernel::kPacked && needs.aligned < Kernel::kVector) return false;
+  if (Kernel::kPacked && needs.aligned < (Kernel::kStrip ? Kernel::kPiece : Kernel::kVector)) {
+    return false;
+  }
   if (Kernel::kGrow != needs.grow || Kernel::kRows < needs.rows) return false;
   if (Kernel::kWindow && Kernel::kStep != needs.step) return false;
   if (Kernel::kAny) return true;
@@ -52,34 +54,44 @@ using Strip = Walk<T, ResampleLoad::kStrip, kPacked, kGrow, kRows, kTaps, kMid>;
 template <typename T, bool kGrow, int kRows, int kStep, int kTaps, int kMid = 1>
 using Window = Walk<T, ResampleLoad::kWindow, true, kGrow, kRows, kTaps, kMid, kStep>;
 
-// From few rows and taps to many. Those with 0 taps take any number.
+// From few rows and taps to many: the first that serves is taken. Those with 0 taps take any number.
 template <typename T>
 struct Kernels {
   using All =
       List<Vectors<T, false, 1, 2>, Vectors<T, false, 2, 4>, Vectors<T, false, 2, 6>,
            Vectors<T, false, 2, 8>, Vectors<T, false, 2, 4, 4>, Vectors<T, false, 2, 0>,
-           Vectors<T, false, 4, 16>, Vectors<T, false, 4, 0>,
-           Vectors<T, false, 8, 0>, Vectors<T, false, 12, 0>,  //
-           Vectors<T, true, 1, 1>, Vectors<T, true, 2, 1>, Vectors<T, true, 2, 2>,
-           Vectors<T, true, 2, 2, 2>, Vectors<T, true, 4, 4>, Vectors<T, true, 4, 0>,
-           Vectors<T, true, 10, 0>,  //
+           Vectors<T, false, 4, 16>, Vectors<T, false, 4, 0>, Vectors<T, false, 12, 0>,
+           Vectors<T, true, 1, 1>, Vectors<T, true, 2, 2>, Vectors<T, true, 2, 2, 2>,
+           Vectors<T, true, 4, 4>, Vectors<T, true, 10, 0>,  //
            Elements<T, true, true, 1, 1>, Elements<T, true, true, 1, 2>,
            Elements<T, true, true, 2, 2>, Elements<T, true, true, 2, 2, 2>,
            Elements<T, true, true, 4, 4>, Elements<T, true, true, 6, 6>,
-           Elements<T, false, true, 1, 2>, Elements<T, false, true, 2, 2>,
-           Elements<T, false, true, 4, 4>, Elements<T, false, true, 4, 0>,
-           Elements<T, false, true, 10, 0>, Elements<T, false, false, 4, 0>,
-           Elements<T, false, false, 12, 0>,  //
+           Elements<T, false, true, 2, 2>, Elements<T, false, true, 4, 4>,
+           Elements<T, false, true, 10, 0>, Elements<T, false, false, 12, 0>,  //
            Window<T, false, 1, 2, 2>, Window<T, false, 2, 2, 4>, Window<T, false, 2, 2, 4, 4>,
            Window<T, true, 1, 2, 4>, Window<T, false, 2, 4, 8>, Window<T, false, 4, 4, 16>,  //
-           Strip<T, true, true, 1>, Strip<T, false, true, 1>, Strip<T, true, false, 1>,
-           Strip<T, true, false, 2>, Strip<T, false, false, 2>, Strip<T, true, false, 2, 1, 4>,
-           Strip<T, true, false, 4>, Strip<T, false, false, 4>, Strip<T, true, false, 8>,
-           Strip<T, false, false, 8>, Strip<T, true, false, 12>, Strip<T, false, false, 12>,
+           Strip<T, true, true, 1>, Strip<T, false, true, 1>, Strip<T, true, false, 2>,
+           Strip<T, false, false, 2>, Strip<T, true, false, 4>, Strip<T, false, false, 4>,
+           Strip<T, true, false, 8>, Strip<T, false, false, 8>, Strip<T, false, false, 12>,
            Strip<T, false, false, 2, 0>, Strip<T, false, false, 12, 0>>;
 };
 
-// Doubles are rare, and have those alone that take anything.
+// Half has fewer, and double those alone that take anything, so that less is compiled.
+template <>
+struct Kernels<Half> {
+  using All =
+      List<Vectors<Half, false, 1, 2>, Vectors<Half, false, 2, 4>, Vectors<Half, false, 2, 8>,
+           Vectors<Half, false, 2, 0>, Vectors<Half, false, 4, 0>, Vectors<Half, false, 12, 0>,
+           Vectors<Half, true, 1, 1>, Vectors<Half, true, 2, 2>, Vectors<Half, true, 4, 4>,
+           Vectors<Half, true, 10, 0>,  //
+           Elements<Half, true, true, 1, 1>, Elements<Half, true, true, 2, 2>,
+           Elements<Half, true, true, 4, 4>, Elements<Half, false, true, 2, 2>,
+           Elements<Half, false, true, 10, 0>, Elements<Half, false, false, 12, 0>,  //
+           Window<Half, false, 1, 2, 2>, Window<Half, false, 2, 2, 4>,
+           Window<Half, false, 2, 4, 8>,  //
+           Strip<Half, false, true, 1>, Strip<Half, false, false, 2>, Strip<Half, false, false, 12>,
+           Strip<Half, false, false, 12, 0>>;
+};
 template <>
 struct Kernels<double> {
   using All = List<Vectors<double, false, 2, 0>, Vectors<double, false, 12, 0>,

@@ -133,6 +133,22 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
   return needs;
 }
 
+ResampleLimits GetResampleLimits(const ResampleNeeds& needs) {
+  constexpr int64_t kMultiprocessors = 132;
+  switch (needs.load) {
+    case ResampleLoad::kVectors:
+      if (needs.grow) return {128, kMultiprocessors * 8192, 0.5};
+      return {128, kMultiprocessors * 512, 0.1};
+    case ResampleLoad::kElements:
+      return {128, kMultiprocessors * 4096, 0.5};
+    case ResampleLoad::kWindow:
+      return {256, kMultiprocessors * 384, 0.1};
+    case ResampleLoad::kStrip:
+      break;
+  }
+  return {128, kMultiprocessors * 512, 0.1};
+}
+
 ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeeds& needs, const ResampleInstance& instance,
                                     int element_bytes, const ResampleLimits& limits) {
   const ResampleForm& form = task.form;
@@ -184,16 +200,11 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   const double columns_of_blocks =
       static_cast<double>(tiling.channel_tiles * tiling.column_tiles) *
       static_cast<double>(tiling.mid_tiles * tiling.batch_tiles);
-  // Windows read more than others do, also where lines are independent.
-  const bool strip = needs.load == ResampleLoad::kStrip, window = needs.load == ResampleLoad::kWindow;
-  const int64_t all_threads = strip                     ? limits.strip_threads
-                              : needs.grow && !window ? limits.grow_threads
-                                                        : limits.shrink_threads;
   const double walks =
-      std::ceil(static_cast<double>(all_threads) / (columns_of_blocks * static_cast<double>(tiling.threads)));
+      std::ceil(static_cast<double>(limits.all_threads) / (columns_of_blocks * static_cast<double>(tiling.threads)));
   const double twice = walk.resampled ? static_cast<double>(walk.taps) / StepOf(walk) - 1.0 : 0.0;
   const double least =
-      std::max(needs.grow ? 4.0 : 1.0, (twice + (needs.grow ? 1.0 : 0.0)) / (needs.grow ? limits.grow_overlap : limits.shrink_overlap));
+      std::max(needs.grow ? 4.0 : 1.0, (twice + (needs.grow ? 1.0 : 0.0)) / limits.overlap);
   int64_t chunk = static_cast<int64_t>(
       std::max(std::floor(static_cast<double>(walk.out) / walks), std::ceil(least)));
   chunk = std::min({chunk, walk.out, kMostChunk});

@@ -28,14 +28,15 @@ struct ResampleNeeds {
   int64_t mid_taps;  // along the axis between them, 2 or more; 1 where there is none
 };
 
-// Limits of the benchmark, whose defaults were measured on an H100.
+// What decides the size of blocks and the length of walks.
 struct ResampleLimits {
-  int threads = 128;  // of a block
-  // As many or more in all, if walks do not become too short for it.
-  int64_t grow_threads = 132 * 4096, shrink_threads = 132 * 512, strip_threads = 132 * 1024;
-  // The most that shorter walks may add to what is read.
-  double grow_overlap = 0.5, shrink_overlap = 0.25;
+  int threads;          // of a block
+  int64_t all_threads;  // as many or more, if walks do not become too short for it
+  double overlap;       // the most that shorter walks may add to what is read
 };
+
+// As measured on an H100; a benchmark may try others.
+ResampleLimits GetResampleLimits(const ResampleNeeds& needs);
 
 // How blocks divide y. A block walks over `chunk` rows of y along the first axis that is resampled;
 // for each it makes `lines` lines of `columns` columns and `vectors` threads' parts of the inner

@@ -51,12 +51,15 @@ struct Walk {
   // rows would take too many registers.
   static constexpr int kVector =
       kWindow ? kCore / (kStep > 0 ? kStep : 1)
-      : kLoad == ResampleLoad::kVectors || (kStrip && kRows <= 4) ? 16 / sizeof(T)
-                                                                           : 16 / sizeof(Sum);
+      : kLoad == ResampleLoad::kVectors                     ? 16 / sizeof(T)
+      : kStrip && kRows * sizeof(Sum) <= 16 && sizeof(T) < 8 ? 8
+                                                             : 16 / sizeof(Sum);
   // Elements that one read takes; reads that begin somewhere else; and those that follow each, one
   // for each tap.
   static constexpr int kPiece =
-      kLoad == ResampleLoad::kVectors || (kStrip && kPacked) ? kVector : 1;
+      kLoad == ResampleLoad::kVectors || (kStrip && kPacked)
+          ? (kVector * sizeof(T) > 16 ? 16 / sizeof(T) : kVector)
+          : 1;
   static constexpr int kReads = kVector / kPiece;
   static constexpr int kReadTaps = kStrip || kAny ? 1 : kTaps;
   static constexpr int kMidReads = kAny ? 1 : kMid;
@@ -364,6 +367,11 @@ struct Walk {
     }
   }
 
+  // Where in its strip a thread's element is.
+  CONVGRAD_DEVICE int StripPlace(int lane, int i) const {
+    return (i / kPiece * tiling.line_threads + lane) * kPiece + i % kPiece;
+  }
+
   CONVGRAD_DEVICE void EnterStrip(State& mine) const {
     const int inner = static_cast<int>(form.inner), columns = ColumnsHere();
     const int a = ClampedStart(form.width, first_column);
@@ -372,7 +380,7 @@ struct Walk {
     const int run = static_cast<int>(form.width.in) * inner;
     CONVGRAD_UNROLL
     for (int u = 0; u < kReads; ++u) {
-      const int at = begin + (kPacked ? mine.lane * kPiece : u * tiling.line_threads + mine.lane);
+      const int at = begin + StripPlace(mine.lane, u * kPiece);
       mine.offsets[u] = at < run ? at : run - kPiece;  // read for nothing, not used
     }
     mine.results = mine.owned == 0 ? 0 : columns * inner;
@@ -384,7 +392,7 @@ struct Walk {
     for (int result = mine.lane; result < columns * inner; result += tiling.line_threads) {
       const int from = ClampedStart(form.width, first_column + result / inner) * inner - begin +
                        result % inner;
-      strip_results[result] = from;
+      strip_results[result] = (from & 0xffff) | (result / inner) << 16;
       if (from < 0 || from + (static_cast<int>(form.width.taps) - 1) * inner >= room) {
         mine.misfit = true;
       }
@@ -779,8 +787,7 @@ struct Walk {
         if (mine.line >= tiling.lines) return;
         CONVGRAD_UNROLL
         for (int i = 0; i < kVector; ++i) {
-          const int at = kPacked ? mine.lane * kVector + i : i * tiling.line_threads + mine.lane;
-          sums[mine.line * tiling.strip_pitch + at] = mine.sum[i];
+          sums[mine.line * tiling.strip_pitch + StripPlace(mine.lane, i)] = mine.sum[i];
         }
       });
       ForEachThread<false>(tiling.threads, [&](int thread) {
@@ -808,8 +815,9 @@ struct Walk {
     const Sum* const line = sums + mine.line * tiling.strip_pitch;
     CONVGRAD_ROLLED
     for (int result = mine.lane; result < mine.results; result += tiling.line_threads) {
-      const Sum* from = line + strip_results[result];
-      const Sum* const weights = width_weights + result / inner * tiling.width_pitch;
+      const int packed = strip_results[result];
+      const Sum* from = line + (packed & 0xffff);
+      const Sum* const weights = width_weights + (packed >> 16) * tiling.width_pitch;
       Sum sum = 0;
       CONVGRAD_ROLLED
       for (int tap = 0; tap < taps; tap += kSumPack) {

@@ -142,11 +142,9 @@ bool Check(Random& random, Counts& counts) {
   }
 
   ResampleTask task = MakeResampleTask(*form, x, y);
-  ResampleLimits limits;
   const int threads[] = {32, 96, 128, 256};
-  limits.threads = threads[random() % 4];
-  limits.grow_threads = limits.shrink_threads = limits.strip_threads = random() % 2 ? 1 : 200000;
-  limits.grow_overlap = limits.shrink_overlap = random() % 2 == 0 ? 0.1 : 10;
+  const ResampleLimits limits{threads[random() % 4], random() % 2 == 0 ? 1 : 200000,
+                              random() % 2 == 0 ? 0.1 : 10.0};
   // What would be launched, or as if arrays were not aligned, or no instance had enough rows.
   ResampleNeeds needs = GetResampleNeeds(task, sizeof(T));
   if (needs.load == ResampleLoad::kWindow && random() % 4 == 0) needs.load = ResampleLoad::kStrip;
