@@ -15,7 +15,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = {
-    "resample_tile_test": ("cpp/cuda/resample_tiling.cc",),
+    "resample_walk_test": ("cpp/cuda/resample_tiling.cc",),
     "resample_sets_test": (
         "cpp/cpu/resample_plan.cc",
         "cpp/cpu/resample_avx2.cc",

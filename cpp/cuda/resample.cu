@@ -45,7 +45,8 @@ template <typename T>
 cudaError_t LaunchLongBands(ResampleTask task, cudaStream_t stream) {
   const ResampleForm& form = task.form;
   task.tiling.threads = kLongBandThreads;
-  int64_t elements = form.batches() * form.depth.out * form.height.out * form.width.out * form.inner;
+  int64_t elements =
+      form.batches() * form.depth.out * form.height.out * form.width.out * form.inner;
   void* args[] = {&task, &elements};
   const int64_t blocks = elements < (int64_t{1} << 30) ? elements : int64_t{1} << 30;
   return Launch(reinterpret_cast<const void*>(&LongBands<T>), blocks, kLongBandThreads,
@@ -59,7 +60,7 @@ cudaError_t LaunchTyped(ResampleTask task, cudaStream_t stream) {
       GetResampleNeeds(task, sizeof(T)), [&](auto instance, const ResampleNeeds& needs) {
         using Kernel = typename decltype(instance)::Kernel;
         task.tiling = ChooseResampleTiling(task, needs, instance.kValues, sizeof(T),
-                                           GetResampleLimits(needs));
+                                           GetResampleLimits(needs, instance.kValues, sizeof(T)));
         if (task.tiling.blocks == 0) {
           status = LaunchLongBands<T>(task, stream);
           return;

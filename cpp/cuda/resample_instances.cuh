@@ -12,7 +12,8 @@ namespace resample_kernels {
 template <typename KernelType>
 struct Instance {
   using Kernel = KernelType;
-  static constexpr ResampleInstance kValues{Kernel::kPacked, Kernel::kRows, Kernel::kVector};
+  static constexpr ResampleInstance kValues{Kernel::kPacked, Kernel::kRows, Kernel::kVector,
+                                            Kernel::kBlocks * Kernel::kMostThreads};
 };
 
 template <typename... Kernels>
@@ -54,7 +55,8 @@ using Strip = Walk<T, ResampleLoad::kStrip, kPacked, kGrow, kRows, kTaps, kMid>;
 template <typename T, bool kGrow, int kRows, int kStep, int kTaps, int kMid = 1>
 using Window = Walk<T, ResampleLoad::kWindow, true, kGrow, kRows, kTaps, kMid, kStep>;
 
-// From few rows and taps to many: the first that serves is taken. Those with 0 taps take any number.
+// From few rows and taps to many: the first that serves is taken. Those with 0 taps take any
+// number.
 template <typename T>
 struct Kernels {
   using All =
@@ -94,12 +96,12 @@ struct Kernels<Half> {
 };
 template <>
 struct Kernels<double> {
-  using All = List<Vectors<double, false, 2, 0>, Vectors<double, false, 12, 0>,
-                   Vectors<double, true, 2, 0>, Vectors<double, true, 10, 0>,
-                   Elements<double, false, true, 2, 0>, Elements<double, false, true, 10, 0>,
-                   Elements<double, false, false, 12, 0>, Strip<double, false, true, 1>,
-                   Strip<double, false, false, 2>, Strip<double, false, false, 12>,
-                   Strip<double, false, false, 12, 0>>;
+  using All =
+      List<Vectors<double, false, 2, 0>, Vectors<double, false, 12, 0>, Vectors<double, true, 2, 0>,
+           Vectors<double, true, 10, 0>, Elements<double, false, true, 2, 0>,
+           Elements<double, false, true, 10, 0>, Elements<double, false, false, 12, 0>,
+           Strip<double, false, true, 1>, Strip<double, false, false, 2>,
+           Strip<double, false, false, 12>, Strip<double, false, false, 12, 0>>;
 };
 
 // Calls visit(Instance<kernel>(), needs) for the kernel of a problem.

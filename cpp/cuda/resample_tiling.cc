@@ -35,13 +35,13 @@ bool IsAligned(const void* data, int64_t bytes) {
 
 // The most columns of a strip of so many elements of x.
 int64_t StripColumns(const ResampleTask& task, int64_t elements, bool packed, int64_t vector) {
-  const int64_t inner = task.form.inner, shift = packed && elements < task.form.width.in * inner
-                                                     ? vector - 1 : 0;
+  const int64_t inner = task.form.inner,
+                shift = packed && elements < task.form.width.in * inner ? vector - 1 : 0;
   int64_t low = 0, high = task.form.width.out;
   while (low < high) {
     const int64_t middle = (low + high + 1) / 2;
-    const bool fits = Window(task.form.width, middle) * inner + shift <= elements &&
-                      middle * inner <= elements;
+    const bool fits =
+        Window(task.form.width, middle) * inner + shift <= elements && middle * inner <= elements;
     fits ? low = middle : high = middle - 1;
   }
   return low;
@@ -56,12 +56,13 @@ Strip ChooseStrip(const ResampleTask& task, bool packed, int64_t vector) {
   const double all = static_cast<double>(task.form.width.in * task.form.inner);
   Strip best;
   double least = HUGE_VAL;
-  for (int64_t threads = 8; threads <= kMostLineThreads; threads += std::min<int64_t>(threads, 32)) {
+  for (int64_t threads = 16; threads <= kMostLineThreads;
+       threads += std::min<int64_t>(threads, 32)) {
     const int64_t most = StripColumns(task, threads * vector, packed, vector);
     if (most == 0) continue;
     const int64_t strips = DivideUp(task.form.width.out, most);
-    const double cost = static_cast<double>(strips * threads * vector) / all *
-                        (threads <= 32 ? 1.0 : 1.1);
+    const double cost =
+        static_cast<double>(strips * threads * vector) / all * (threads <= 32 ? 1.0 : 1.1);
     if (cost < least * 0.98) {
       least = cost;
       best = {threads, DivideUp(task.form.width.out, strips)};
@@ -102,14 +103,15 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
   // that are not zero, so that a band's width lies between taps - 1 and taps.
   needs.grow = !walk.resampled || walk.out >= walk.in;
   needs.rows = !walk.resampled ? 1
-               : needs.grow    ? walk.taps
-                               : std::max<int64_t>(
-                                     1, static_cast<int64_t>(std::ceil(
-                                            static_cast<double>(walk.taps - 1) / StepOf(walk))));
+               : needs.grow
+                   ? walk.taps
+                   : std::max<int64_t>(1, static_cast<int64_t>(std::ceil(
+                                              static_cast<double>(walk.taps - 1) / StepOf(walk))));
   const bool strip = width.resampled && width.out <= width.in && (!needs.grow || !walk.resampled);
   const auto aligned = [&](const void* data, int64_t run) {
     int64_t elements = 1;
-    while (elements < 8 && run % (2 * elements) == 0 && IsAligned(data, 2 * elements * element_bytes)) {
+    while (elements < 8 && run % (2 * elements) == 0 &&
+           IsAligned(data, 2 * elements * element_bytes)) {
       elements *= 2;
     }
     return elements;
@@ -133,24 +135,27 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
   return needs;
 }
 
-ResampleLimits GetResampleLimits(const ResampleNeeds& needs) {
+ResampleLimits GetResampleLimits(const ResampleNeeds& needs, const ResampleInstance& instance,
+                                 int element_bytes) {
   constexpr int64_t kMultiprocessors = 132;
-  switch (needs.load) {
-    case ResampleLoad::kVectors:
-      if (needs.grow) return {128, kMultiprocessors * 8192, 0.5};
-      return {128, kMultiprocessors * 512, 0.1};
-    case ResampleLoad::kElements:
-      return {128, kMultiprocessors * 4096, 0.5};
-    case ResampleLoad::kWindow:
-      return {256, kMultiprocessors * 384, 0.1};
-    case ResampleLoad::kStrip:
-      break;
+  // Where rows are read twice by walks that follow each other, or much is prepared for a walk, all
+  // threads are at work at once. Elsewhere short walks keep them evenly busy.
+  const int64_t wave = kMultiprocessors * instance.threads;
+  bool light = needs.rows == 1 && !needs.grow;
+  if (needs.load == ResampleLoad::kVectors) {
+    light = needs.grow || needs.rows == 1;
+  } else if (needs.load == ResampleLoad::kElements) {
+    light = needs.rows <= 4 && (element_bytes >= 4 || !instance.packed);
+  } else if (needs.load == ResampleLoad::kStrip) {
+    light = false;
   }
-  return {128, kMultiprocessors * 512, 0.1};
+  if (light) return {128, kMultiprocessors * 8192, 0.5};
+  return {needs.load == ResampleLoad::kWindow ? 256 : 128, wave, 0.25};
 }
 
-ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeeds& needs, const ResampleInstance& instance,
-                                    int element_bytes, const ResampleLimits& limits) {
+ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeeds& needs,
+                                    const ResampleInstance& instance, int element_bytes,
+                                    const ResampleLimits& limits) {
   const ResampleForm& form = task.form;
   const ResampleAxis &walk = task.walk, &mid = task.mid, &width = form.width;
   const int64_t vector = instance.vector, rows = instance.rows;
@@ -167,8 +172,8 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   if (needs.load == ResampleLoad::kVectors) {
     // Blocks as wide as high in columns and lines read the least twice.
     const int64_t vectors = inner / vector;
-    tiling.vectors = static_cast<int>(width.resampled ? Even(vectors, 16)
-                                                      : Even(vectors, limits.threads));
+    tiling.vectors =
+        static_cast<int>(width.resampled ? Even(vectors, 16) : Even(vectors, limits.threads));
     const int64_t most = std::max<int64_t>(1, limits.threads / tiling.vectors / mid_lines);
     tiling.columns = static_cast<int>(Even(width.out, most));
     tiling.channel_tiles = DivideUp(vectors, tiling.vectors);
@@ -188,8 +193,7 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     if (line_threads > 32) lines_most = line_threads;
   }
   tiling.line_threads = static_cast<int>(line_threads);
-  tiling.lines = static_cast<int>(
-      Even(lines_all, std::max<int64_t>(1, lines_most / line_threads)));
+  tiling.lines = static_cast<int>(Even(lines_all, std::max<int64_t>(1, lines_most / line_threads)));
   tiling.threads = static_cast<int>(RoundUp(tiling.lines * line_threads, 32));
   const int64_t line_tiles = DivideUp(lines_all, tiling.lines);
   tiling.mid_tiles = mid.out > 1 ? line_tiles : 1;
@@ -197,16 +201,16 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
 
   // Walks are as short as is needed for enough threads, but not so short that too much is read
   // twice where one begins.
-  const double columns_of_blocks =
-      static_cast<double>(tiling.channel_tiles * tiling.column_tiles) *
-      static_cast<double>(tiling.mid_tiles * tiling.batch_tiles);
+  const double columns_of_blocks = static_cast<double>(tiling.channel_tiles * tiling.column_tiles) *
+                                   static_cast<double>(tiling.mid_tiles * tiling.batch_tiles);
   const double walks =
-      std::ceil(static_cast<double>(limits.all_threads) / (columns_of_blocks * static_cast<double>(tiling.threads)));
+      std::max(1.0, std::floor(static_cast<double>(limits.all_threads) /
+                               (columns_of_blocks * static_cast<double>(tiling.threads))));
   const double twice = walk.resampled ? static_cast<double>(walk.taps) / StepOf(walk) - 1.0 : 0.0;
   const double least =
       std::max(needs.grow ? 4.0 : 1.0, (twice + (needs.grow ? 1.0 : 0.0)) / limits.overlap);
   int64_t chunk = static_cast<int64_t>(
-      std::max(std::floor(static_cast<double>(walk.out) / walks), std::ceil(least)));
+      std::max(std::ceil(static_cast<double>(walk.out) / walks), std::ceil(least)));
   chunk = std::min({chunk, walk.out, kMostChunk});
   const int64_t row_bytes = rows * sum_bytes + 4;
   if (needs.grow) {
@@ -239,8 +243,8 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     tiling.width_weights_at = static_cast<int>(RoundUp(bytes, 16));
     tiling.strip_at = static_cast<int>(
         RoundUp(tiling.width_weights_at + tiling.columns * tiling.width_pitch * sum_bytes, 16));
-    tiling.results_at = static_cast<int>(
-        tiling.strip_at + 2 * tiling.lines * tiling.strip_pitch * sum_bytes);
+    tiling.results_at =
+        static_cast<int>(tiling.strip_at + 2 * tiling.lines * tiling.strip_pitch * sum_bytes);
     bytes = tiling.results_at + tiling.columns * inner * 4;
   }
   tiling.flag_at = static_cast<int>(RoundUp(bytes, 4));

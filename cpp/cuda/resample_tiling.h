@@ -12,31 +12,39 @@ namespace jax_convgrad {
 enum class ResampleLoad {
   kVectors,   // a vector of the inner run of one column: whole vectors of x
   kElements,  // elements, each with reads of its own: few x that become many y
-  kWindow,    // the same where each column of y reads kStep more of x: the window that they read
+  kWindow,    // columns that each start as much further on in x: all that they read between them
   kStrip,     // elements of x, whose columns are combined when their rows are: many x, few y
 };
 
 // What an instance of the kernel must be able to do.
 struct ResampleNeeds {
   ResampleLoad load;
-  int64_t aligned;  // elements by which all lines of y are aligned, of x for strips; 1 to 8
-  bool grow;        // rows of y are made from a ring of rows of x, else rows of x are added up
-  int64_t rows;     // rows of that ring, or of y that add up at a time
-  int64_t taps;     // along the width
+  int64_t aligned;   // elements by which all lines of y are aligned, of x for strips; 1 to 8
+  bool grow;         // rows of y are made from a ring of rows of x, else rows of x are added up
+  int64_t rows;      // rows of that ring, or of y that add up at a time
+  int64_t taps;      // along the width
   int64_t step;      // kWindow: columns of x from one column of y to the next
   bool gather;       // rows of y one by one, as there is no kernel for so many rows
   int64_t mid_taps;  // along the axis between them, 2 or more; 1 where there is none
 };
 
+// What an instance was compiled for.
+struct ResampleInstance {
+  bool packed;  // elements of a thread lie side by side and are read, or written, as vectors
+  int rows, vector;
+  int threads;  // of a multiprocessor at a time, at least
+};
+
 // What decides the size of blocks and the length of walks.
 struct ResampleLimits {
   int threads;          // of a block
-  int64_t all_threads;  // as many or more, if walks do not become too short for it
-  double overlap;       // the most that shorter walks may add to what is read
+  int64_t all_threads;  // as many at most, if walks need not be shorter than 128 rows for that
+  double overlap;       // the most that short walks may add to what is read
 };
 
 // As measured on an H100; a benchmark may try others.
-ResampleLimits GetResampleLimits(const ResampleNeeds& needs);
+ResampleLimits GetResampleLimits(const ResampleNeeds& needs, const ResampleInstance& instance,
+                                 int element_bytes);
 
 // How blocks divide y. A block walks over `chunk` rows of y along the first axis that is resampled;
 // for each it makes `lines` lines of `columns` columns and `vectors` threads' parts of the inner
@@ -71,12 +79,6 @@ struct ResampleTask {
 ResampleTask MakeResampleTask(const ResampleForm& form, const void* x, void* y);
 
 ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes);
-
-// What an instance was compiled for.
-struct ResampleInstance {
-  bool packed;  // elements of a thread lie side by side and are read, or written, as one vector
-  int rows, vector;
-};
 
 // It has no blocks where nothing fits.
 ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeeds& needs,

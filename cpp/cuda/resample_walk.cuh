@@ -9,8 +9,9 @@
 //
 // A row is combined from x as it is read, by one thread alone, with no shared memory: memory is
 // read once, and what is read again comes from the caches. But where many neighbouring elements
-// become few along the width and the inner run is short (kStrip), threads own elements of x, and
-// combine the columns in shared memory only when a row of y is done.
+// become few along the width and the inner run is short, threads would read far apart. There they
+// read whole vectors and a few elements beside them, if all bands are alike (kWindow), or own
+// elements of x, and combine the columns in shared memory when a row of y is done (kStrip).
 //
 // Each element of y is written once, by one thread and in one order.
 
@@ -49,31 +50,32 @@ struct Walk {
   static constexpr int kBefore = kWide ? kCore : 0;
   // Elements of a thread: of 16 bytes where they are read or written at once, but fewer where many
   // rows would take too many registers.
-  static constexpr int kVector =
-      kWindow ? kCore / (kStep > 0 ? kStep : 1)
-      : kLoad == ResampleLoad::kVectors                     ? 16 / sizeof(T)
-      : kStrip && kRows * sizeof(Sum) <= 16 && sizeof(T) < 8 ? 8
-                                                             : 16 / sizeof(Sum);
+  static constexpr int kVector = kWindow                           ? kCore / (kStep > 0 ? kStep : 1)
+                                 : kLoad == ResampleLoad::kVectors ? 16 / sizeof(T)
+                                 : kStrip && kRows * sizeof(Sum) <= 16 && sizeof(T) < 8
+                                     ? 8
+                                     : 16 / sizeof(Sum);
   // Elements that one read takes; reads that begin somewhere else; and those that follow each, one
   // for each tap.
-  static constexpr int kPiece =
-      kLoad == ResampleLoad::kVectors || (kStrip && kPacked)
-          ? (kVector * sizeof(T) > 16 ? 16 / sizeof(T) : kVector)
-          : 1;
+  static constexpr int kPiece = kLoad == ResampleLoad::kVectors || (kStrip && kPacked)
+                                    ? (kVector * sizeof(T) > 16 ? 16 / sizeof(T) : kVector)
+                                    : 1;
   static constexpr int kReads = kVector / kPiece;
   static constexpr int kReadTaps = kStrip || kAny ? 1 : kTaps;
   static constexpr int kMidReads = kAny ? 1 : kMid;
   // Whether a row is read ahead; no more than registers can hold. In strips it is several.
   static constexpr int kRowWords =
-      kMidReads * (kWindow ? 4 * kWindowPieces + 2 * kSingles
-                           : kReads * kReadTaps * Piece<T, kPiece>::kWords);
+      kMidReads *
+      (kWindow ? 4 * kWindowPieces + 2 * kSingles : kReads * kReadTaps * Piece<T, kPiece>::kWords);
   static constexpr bool kFetches = !kAny && kRowWords <= 32;
-  static constexpr int kAhead = !kFetches || !(kStrip || kWindow) || kRowWords > 16 ? 1 : kRowWords <= 4 ? 4 : 2;
+  static constexpr int kAhead = !kFetches || !(kStrip || kWindow) || kRowWords > 16 ? 1
+                                : kRowWords <= 4                                    ? 4
+                                                                                    : 2;
   static constexpr int kSumPack = 16 / sizeof(Sum);
   static constexpr int kMostThreads = 256;  // of a block
   // Blocks at a time on a multiprocessor, which limits registers.
-  static constexpr int kHeld = kAhead * kRowWords + kRows * kVector +
-                              (kFetches || kWindow ? kReads * kReadTaps : 0);
+  static constexpr int kHeld =
+      kAhead * kRowWords + kRows * kVector + (kFetches || kWindow ? kReads * kReadTaps : 0);
   static constexpr int kBlocks = sizeof(Sum) == 8 || kHeld > 48 ? 2 : kHeld <= 24 ? 4 : 3;
   static constexpr bool kWritesVectors = !kStrip && kPacked;
 
@@ -101,11 +103,11 @@ struct Walk {
   const ResampleForm& form;
   const ResampleTiling& tiling;
   char* const shared;
-  Sum* const row_weights;   // shrink: [table_rows, kRows], grow: [chunk, kRows]
-  int* const row_marks;     // shrink: rows of y done after each row of x; grow: starts
-  int* const ends;          // shrink: [2 * chunk], for making the schedule, and a flag
-  Sum* const width_weights; // kStrip: [columns, width_pitch]
-  Sum* const strip_sums;    // kStrip: [2, lines, strip_pitch]
+  Sum* const row_weights;    // shrink: [table_rows, kRows], grow: [chunk, kRows]
+  int* const row_marks;      // shrink: rows of y done after each row of x; grow: starts
+  int* const ends;           // shrink: [2 * chunk], for making the schedule, and a flag
+  Sum* const width_weights;  // kStrip: [columns, width_pitch]
+  Sum* const strip_sums;     // kStrip: [2, lines, strip_pitch]
   int* const strip_results;  // kStrip: where each element of y begins to read a line's sums
   int* const misfit;         // kStrip and kWindow
 #ifdef __CUDA_ARCH__
@@ -115,7 +117,7 @@ struct Walk {
   State states[1024];
   State& StateOf(int thread) { return states[thread]; }
 #endif
-  int64_t batch = 0, first_row = 0, first_line = 0, first_column = 0;
+  int64_t first_row = 0, first_column = 0;
   int rows = 0;  // of y
   int parity = 0;
 
@@ -125,8 +127,8 @@ struct Walk {
         tiling(the_task.tiling),
         shared(the_shared),
         row_weights(reinterpret_cast<Sum*>(shared + tiling.weights_at)),
-        row_marks(reinterpret_cast<int*>(
-            row_weights + (kGrow ? tiling.chunk : tiling.table_rows) * kRows)),
+        row_marks(reinterpret_cast<int*>(row_weights +
+                                         (kGrow ? tiling.chunk : tiling.table_rows) * kRows)),
         ends(row_marks + tiling.table_rows),
         width_weights(reinterpret_cast<Sum*>(shared + tiling.width_weights_at)),
         strip_sums(reinterpret_cast<Sum*>(shared + tiling.strip_at)),
@@ -227,7 +229,7 @@ struct Walk {
     if constexpr (!kAny) {
       CONVGRAD_UNROLL
       for (int q = 0; q < kMidReads; ++q) {
-        mine.mid_weights[q] = !task.mid.resampled       ? Sum(q == 0 ? 1 : 0)
+        mine.mid_weights[q] = !task.mid.resampled ? Sum(q == 0 ? 1 : 0)
                               : q < task.mid.taps ? WeightAt<Sum>(task.mid, mine.mid, q)
                                                   : Sum(0);
       }
@@ -390,8 +392,8 @@ struct Walk {
     const int room = tiling.line_threads * kVector;
     CONVGRAD_ROLLED
     for (int result = mine.lane; result < columns * inner; result += tiling.line_threads) {
-      const int from = ClampedStart(form.width, first_column + result / inner) * inner - begin +
-                       result % inner;
+      const int from =
+          ClampedStart(form.width, first_column + result / inner) * inner - begin + result % inner;
       strip_results[result] = (from & 0xffff) | (result / inner) << 16;
       if (from < 0 || from + (static_cast<int>(form.width.taps) - 1) * inner >= room) {
         mine.misfit = true;
@@ -571,9 +573,8 @@ struct Walk {
   CONVGRAD_DEVICE void Grow() {
     const int last = static_cast<int>(task.walk.in) - 1;
     const auto fetch = [&](int row) {
-      ForEachThread<false>(tiling.threads, [&](int thread) {
-        Fetch(StateOf(thread), 0, row < last ? row : last);
-      });
+      ForEachThread<false>(tiling.threads,
+                           [&](int thread) { Fetch(StateOf(thread), 0, row < last ? row : last); });
     };
     int base = 0, next = -1;  // the ring's first row, and that which was fetched
     CONVGRAD_ROLLED
@@ -619,7 +620,8 @@ struct Walk {
     }
   }
 
-  // The rows of x that are read, from `low` on: how many, or -1 if the schedule has no room for them.
+  // The rows of x that are read, from `low` on: how many, or -1 if the schedule has no room for
+  // them.
   CONVGRAD_DEVICE int FindRows(int& low) {
     int* const lows = ends + tiling.chunk;
     int* const flag = lows + tiling.chunk;
@@ -790,9 +792,8 @@ struct Walk {
           sums[mine.line * tiling.strip_pitch + StripPlace(mine.lane, i)] = mine.sum[i];
         }
       });
-      ForEachThread<false>(tiling.threads, [&](int thread) {
-        WriteStrip(StateOf(thread), row, sums);
-      });
+      ForEachThread<false>(tiling.threads,
+                           [&](int thread) { WriteStrip(StateOf(thread), row, sums); });
     } else {
       ForEachThread<false>(tiling.threads, [&](int thread) {
         const State& mine = StateOf(thread);

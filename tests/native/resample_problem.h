@@ -82,8 +82,8 @@ inline std::vector<double> Reference(const Problem& problem, std::vector<double>
   return x;
 }
 
-// Evenly spaced starts as resizes have them, clamped ones at the ends, and now and then any order, or
-// what the gradient of an upsampling by a whole number is: no weight is zero but at the ends.
+// Evenly spaced starts as resizes have them, clamped ones at the ends, and now and then any order,
+// or what the gradient of an upsampling by a whole number is: no weight is zero but at the ends.
 template <typename Random>
 Band RandomBand(Random& random, int64_t in, int64_t out, int64_t taps, bool integers) {
   Band band;

@@ -2,7 +2,7 @@
 // memory is an allocation of just the bytes that a launch would have, and the answer is compared
 // with double. Meant to be built with AddressSanitizer.
 //
-//   resample_tile_test SEED PROBLEMS
+//   resample_walk_test SEED PROBLEMS
 
 #include <cstdio>
 #include <cstdlib>
@@ -182,13 +182,13 @@ bool Check(Random& random, Counts& counts) {
     bound *= 1.01;
     const bool overflows = std::isinf(got) && std::abs(expected[i]) > 65000;
     if (!(std::abs(got - expected[i]) <= bound) && !overflows) {
-      std::printf("%s: element %zu is %g, expected %g within %g (load %d, aligned %d, grow %d, rows "
-                  "%d, taps %d, columns %d, chunk %d, table_rows %d, line_threads %d, lines %d)\n",
-                  problem.ToString().c_str(), i, got, expected[i], bound,
-                  static_cast<int>(needs.load), static_cast<int>(needs.aligned), needs.grow,
-                  static_cast<int>(needs.rows), static_cast<int>(needs.taps), task.tiling.columns,
-                  task.tiling.chunk, task.tiling.table_rows, task.tiling.line_threads,
-                  task.tiling.lines);
+      std::printf(
+          "%s: element %zu is %g, expected %g within %g (load %d, aligned %d, grow %d, rows "
+          "%d, taps %d, columns %d, chunk %d, table_rows %d, line_threads %d, lines %d)\n",
+          problem.ToString().c_str(), i, got, expected[i], bound, static_cast<int>(needs.load),
+          static_cast<int>(needs.aligned), needs.grow, static_cast<int>(needs.rows),
+          static_cast<int>(needs.taps), task.tiling.columns, task.tiling.chunk,
+          task.tiling.table_rows, task.tiling.line_threads, task.tiling.lines);
       return false;
     }
   }
@@ -219,12 +219,12 @@ int main(int argc, char** argv) {
         break;
     }
     if (!right) {
-      std::printf("resample_tile_test %u 1\n", seed + static_cast<unsigned>(i));
+      std::printf("resample_walk_test %u 1\n", seed + static_cast<unsigned>(i));
       return 1;
     }
   }
   std::printf("%d of vectors, %d of elements, %d of windows, %d of strips; %d gathered, %d long\n",
-              counts.loads[0], counts.loads[1], counts.loads[2], counts.loads[3],
-              counts.gathered, counts.long_bands);
+              counts.loads[0], counts.loads[1], counts.loads[2], counts.loads[3], counts.gathered,
+              counts.long_bands);
   return 0;
 }
