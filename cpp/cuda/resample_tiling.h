@@ -23,9 +23,9 @@ struct ResampleNeeds {
   bool grow;         // rows of y are made from a ring of rows of x, else rows of x are added up
   int64_t rows;      // rows of that ring, or of y that add up at a time
   int64_t taps;      // along the width
+  int64_t mid_taps;  // along the axis between walk and width, 2 or more; 1 where there is none
   int64_t step;      // kWindow: columns of x from one column of y to the next
   bool gather;       // rows of y one by one, as there is no kernel for so many rows
-  int64_t mid_taps;  // along the axis between them, 2 or more; 1 where there is none
 };
 
 // What an instance was compiled for.
