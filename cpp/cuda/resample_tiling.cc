@@ -149,7 +149,10 @@ ResampleLimits GetResampleLimits(const ResampleNeeds& needs, const ResampleInsta
   } else if (needs.load == ResampleLoad::kStrip) {
     light = false;
   }
-  if (light) return {128, kMultiprocessors * 8192, 0.5};
+  if (light) {
+    const bool elements = needs.load == ResampleLoad::kElements;
+    return {128, kMultiprocessors * (elements ? 4096 : 8192), 0.5};
+  }
   return {needs.load == ResampleLoad::kWindow ? 256 : 128, wave, 0.25};
 }
 
