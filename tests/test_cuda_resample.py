@@ -47,7 +47,7 @@ def test_random_problems(seed: int) -> None:
 
 
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_bands_too_long_for_a_tile(channels_last: bool, rng: np.random.Generator) -> None:
+def test_bands_too_long_for_a_strip(channels_last: bool, rng: np.random.Generator) -> None:
     shape, axes = ((1, 3, 6000, 20), (1, 2)) if channels_last else ((1, 2, 3, 9000), (2, 3))
     cases.check(rng, Problem(shape, axes, (2, 2), (3, shape[axes[1]])), "float32", integers=False)
 
