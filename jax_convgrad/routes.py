@@ -1,10 +1,9 @@
 """Who does which problem: a pure function, with the measurement behind every row.
 
 Routes: "onednn" and "cudnn" (the handlers on CPU and CUDA), "xla" (the plain lax op, where XLA is at its
-best and can fuse), "swap" (pure JAX in its role-swapped form, which is also where a problem goes that no
-handler of its platform serves) and "im2col" (pure JAX, gradients as matrix products of a gathered dy,
-where that exists). A resample goes to "native", the platform's own kernel, or to "xla", the forms in
-`resample_reference`.
+best and can fuse) and "swap" (pure JAX in its role-swapped form, which is also where a problem goes that
+no handler of its platform serves). A resample goes to "native", the platform's own kernel, or to "xla",
+the forms in `resample_reference`.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from jax_convgrad import im2col
 from jax_convgrad.shapes import ConvGeometry
 
-IM2COL = "im2col"
 _PLATFORMS = {"onednn": "cpu", "cudnn": "cuda"}
 HANDLER_ROUTES = frozenset(_PLATFORMS)
 NATIVE = "native"
@@ -45,9 +42,6 @@ def choose(
         return Route("xla", "nothing to compute: zeros")
     if _forced in _PLATFORMS:
         if _PLATFORMS[_forced] == platform and result_dtype == dtype:
-            return Route(_forced, "forced")
-    elif _forced == IM2COL:
-        if im2col.applies(operator, geometry):
             return Route(_forced, "forced")
     elif _forced not in (None, NATIVE):
         return Route(_forced, "forced")
@@ -77,9 +71,8 @@ def choose_resample(platform: str | None, dtype: Any) -> Route:
 def force(name: str | None) -> Iterator[None]:
     """One route for every problem lowered inside, for tests and for measuring the rows below.
 
-    A handlers' route leaves out other platforms, and problems whose result is wider than the operands;
-    im2col leaves out what has no such form. None is no route in particular, whatever was forced
-    outside.
+    A handlers' route leaves out other platforms, and problems whose result is wider than the operands.
+    None is no route in particular, whatever was forced outside.
     """
     global _forced
     previous, _forced = _forced, name

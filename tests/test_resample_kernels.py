@@ -34,7 +34,7 @@ def test_native(name: str, tmp_path: pathlib.Path) -> None:
     spec = importlib.util.find_spec("jaxlib")
     assert spec is not None and spec.origin is not None
     headers = pathlib.Path(spec.origin).parent / "include"
-    sources = [f"tests/native/{name}.cc", "cpp/common/resample.cc", *SOURCES[name]]
+    sources = [f"tests/cpp/{name}.cc", "cpp/common/resample.cc", *SOURCES[name]]
     # The walk has many instances, which take longer to optimise than to run as they are.
     level = "-O0" if name == "resample_walk_test" else "-O1"
     options = ["-std=c++17", level, "-g", "-Wall", "-Wextra", "-Werror"]
