@@ -25,6 +25,7 @@
 # nvidia-cudnn-cu13 and nvidia-cudnn-frontend must be installed. The CPU module is built where
 # onednn-devel-cpu-gomp is. COMMIT names the commit where there is no git folder. Everything printed
 # goes to OUT; a step that fails does not stop the others, and the exit status says whether one did.
+# Tests that fail are in OUT/failures.txt as soon as they do.
 # STEP_SECONDS limits each step (default 600). JOBS is the number of processes of the tests and of
 # engines (default 8).
 set -uo pipefail
@@ -66,6 +67,7 @@ PYTHON
 
 # From another folder, so that the installed package is the one tested.
 run_pytest() {
+  export JAX_CONVGRAD_FAILURES="$out/failures.txt"
   local parallel=()
   [ "$jobs" -gt 1 ] && python3 -c 'import xdist' 2> /dev/null && parallel=(-n "$jobs")
   (cd "$work" && python3 -m pytest -q --rootdir "$root" -c "$root/pyproject.toml" "${parallel[@]}" "$@")
