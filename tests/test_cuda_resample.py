@@ -108,6 +108,7 @@ def test_a_hundred_runs_give_the_same_bits(
 
 
 @pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("direction, channels", [("grow", 1), ("shrink", 8), ("grow", 3)])
 def test_more_than_two_to_the_31_elements(direction: str, channels: int) -> None:
     """Each in a process of its own, one at a time: the device has not the memory for several."""
