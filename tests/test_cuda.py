@@ -95,7 +95,7 @@ def check_exact(case: Case, dtype: str, rng: np.random.Generator, anywhere: bool
     ]
     if not anywhere and 0 not in (*case.x, *case.w, *case.y):
         assert_on_cudnn(run, *arrays)
-    results = run(*arrays)
+    results = jax.block_until_ready(run(*arrays))  # handlers run after the call has returned
     for what, got, spec, expected in zip(
         ("y", "dx", "dw"), results, (y_spec, x_spec, w_spec), (y, dx, dw), strict=True
     ):
@@ -169,7 +169,7 @@ def _native(case: Case, arrays: Any) -> Any:
     jax_convgrad.set_algorithm_search("heuristic")  # takes them first
     plans.clear()
     run = value_and_gradients(functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords))
-    results = run(*arrays)
+    results = jax.block_until_ready(run(*arrays))  # handlers run after the call has returned
     assert [plan["engine"] for plan in plans.list()] == ["native_depthwise"] * 3, plans.list()
     return results
 
@@ -280,7 +280,7 @@ def _dilated(case: Case, arrays: Any) -> Any:
     assert len(gradients) == 2
     plans.clear()
     registry.cuda_module().remember_choices([(p, "native_dilated") for p in gradients])
-    results = run(*arrays)
+    results = jax.block_until_ready(run(*arrays))  # handlers run after the call has returned
     engines = {p["problem"]: (p["engine"], p["note"]) for p in plans.list()}
     assert {engines[p] for p in gradients} == {("native_dilated", "")}, plans.list()
     return results
@@ -488,11 +488,11 @@ def test_saved_choices_spare_the_next_run_its_search(tmp_path: pathlib.Path) -> 
 def test_a_loaded_choice_that_does_not_work_is_replaced(rng: np.random.Generator) -> None:
     x, w, _ = _operands(rng, jnp.bfloat16)
     plans.clear()
-    expected = jax.jit(_layer())(x, w)
+    expected = jax.block_until_ready(jax.jit(_layer())(x, w))
     (plan,) = plans.list()
     plans.clear()
     registry.cuda_module().remember_choices([(plan["problem"], "eng9999_k1=1")])
-    got = jax.jit(_layer())(x, w)
+    got = jax.block_until_ready(jax.jit(_layer())(x, w))
     (again,) = plans.list()
     assert again["chosen_by"] == "default"
     assert "eng9999_k1=1" in again["note"]
