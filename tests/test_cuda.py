@@ -103,32 +103,40 @@ def check_exact(case: Case, dtype: str, rng: np.random.Generator, anywhere: bool
         assert_exact(_canonical(got, spec), expected, dtype, what)
 
 
+WRONG_ENGINES = {"conv_wgrad": {"eng1", "eng18", "eng20", "eng70"}, "conv_dgrad": {"eng50"}}
+
+
+@pytest.mark.parametrize(
+    "operator, stride", [("conv_wgrad", 2), ("conv_wgrad", 1), ("conv_dgrad", 1)]
+)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_every_engine_is_right_where_padding_is_uneven(
-    dtype: str, rng: np.random.Generator
+    operator: str, stride: int, dtype: str, rng: np.random.Generator
 ) -> None:
     """NOTE [Wrong engines] in wrong_engines.cc: every engine that a search may choose."""
-    case = Case("uneven", (2, 16, 6, 5), (16, 16, 3, 3), (2, 2), ((0, 1), (2, 1)))
+    padding = ((0, 1), (2, 1))
+    case = Case("uneven", (2, 16, 6, 5), (16, 16, 3, 3), (stride, stride), padding)
     x, w, dy = case.data(rng, dtype)
-    expected = conv_oracle(case, x, w, dy)[2]
+    _, dx, dw = conv_oracle(case, x, w, dy)
+    if operator == "conv_wgrad":
+        arrays, shape, expected = (x, dy), {"w_shape": w.shape}, dw
+    else:
+        arrays, shape, expected = (dy, w), {"x_shape": x.shape}, dx
+    f = getattr(jax_convgrad, operator)
+    run = jax.jit(functools.partial(f, **shape, strides=stride, padding=padding))
+    operands = [jnp.asarray(array, dtype) for array in arrays]
     jax_convgrad.set_algorithm_search("exhaustive")
-    run = jax.jit(
-        functools.partial(
-            jax_convgrad.conv_wgrad, w_shape=w.shape, strides=2, padding=((0, 1), (2, 1))
-        )
-    )
-    arrays = jnp.asarray(x, dtype), jnp.asarray(dy, dtype)
     plans.clear()
-    jax.block_until_ready(run(*arrays))
+    jax.block_until_ready(run(*operands))
     (plan,) = plans.list()
     engines = [t["engine"] for t in plan["tried"] if not t["failure"]]
-    assert len(engines) > 1
+    assert engines
     if dtype != "float64":  # there x is padded beforehand, and all engines may run
-        assert not {e.split("_")[0] for e in engines} & {"eng1", "eng20", "eng70"}
+        assert not {e.split("_")[0] for e in engines} & WRONG_ENGINES[operator]
     for engine in engines:
         plans.clear()
         registry.cuda_module().remember_choices([(plan["problem"], engine)])
-        got = np.asarray(run(*arrays)).astype(np.float64)
+        got = np.asarray(run(*operands)).astype(np.float64)
         # Engines that transform, and those that round partial sums, are not exact.
         assert np.abs(got - expected).max() < 0.1 * np.abs(expected).max(), engine
     plans.clear()
