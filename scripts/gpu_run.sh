@@ -39,6 +39,7 @@ mkdir -p "$work"
 export PYTHONPATH="$work/site${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 # What is tested on a GPU is what its users run: with all of XLA's optimisations.
 export JAX_DISABLE_MOST_OPTIMIZATIONS=0
+commit=${COMMIT:-} && export JAX_CONVGRAD_COMMIT=${commit%% *}
 export JAX_CONVGRAD_REQUIRE_CUDA=1 XLA_PYTHON_CLIENT_PREALLOCATE=false TF_CPP_MIN_LOG_LEVEL=2
 jobs=${JOBS:-8}
 
