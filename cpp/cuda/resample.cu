@@ -72,11 +72,15 @@ cudaError_t LaunchTyped(ResampleTask task, cudaStream_t stream) {
   return status;
 }
 
+int ElementBytes(ResampleType type) {
+  return type == ResampleType::kF64 ? 8 : type == ResampleType::kF32 ? 4 : 2;
+}
+
 }  // namespace
 
 cudaError_t LaunchResample(const ResampleForm& form, ResampleType type, const void* x, void* y,
                            cudaStream_t stream) {
-  const ResampleTask task = MakeResampleTask(form, x, y);
+  const ResampleTask task = MakeResampleTask(form, ElementBytes(type), x, y);
   switch (type) {
     case ResampleType::kF16:
       return LaunchTyped<resample_kernels::Half>(task, stream);

@@ -25,11 +25,14 @@
 #define CONVGRAD_DEVICE_CALL __device__ __noinline__
 #define CONVGRAD_UNROLL _Pragma("unroll")
 #define CONVGRAD_ROLLED _Pragma("unroll 1")
+#define CONVGRAD_PRAGMA(text) _Pragma(#text)
+#define CONVGRAD_UNROLL_BY(count) CONVGRAD_PRAGMA(unroll count)
 #else
 #define CONVGRAD_DEVICE inline
 #define CONVGRAD_DEVICE_CALL inline
 #define CONVGRAD_UNROLL
 #define CONVGRAD_ROLLED
+#define CONVGRAD_UNROLL_BY(count)
 #endif
 
 namespace jax_convgrad {
@@ -170,8 +173,16 @@ CONVGRAD_DEVICE T* Opaque(T* pointer) {
   return pointer;
 }
 
+// As it is, but not made anew each time that it is used.
+CONVGRAD_DEVICE int Opaque(int value) {
+#ifdef __CUDA_ARCH__
+  asm("" : "+r"(value));
+#endif
+  return value;
+}
+
 // One access of as many elements as there are sums. `to` is aligned to them.
-template <typename T, typename Sum, int kCount>
+template <bool kPast, typename T, typename Sum, int kCount>
 CONVGRAD_DEVICE void StoreSums(const Sum (&sums)[kCount], T* to) {
   Vector<T, kCount> values;
 #ifdef __CUDA_ARCH__
@@ -192,6 +203,13 @@ CONVGRAD_DEVICE void StoreSums(const Sum (&sums)[kCount], T* to) {
   }
 #else
   for (int i = 0; i < kCount; ++i) FromSum(sums[i], values.at[i]);
+#endif
+#ifdef __CUDA_ARCH__
+  // Through the cache as if it were not there: nobody reads y soon.
+  if constexpr (kPast && sizeof(values) == 16) {
+    __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&values));
+    return;
+  }
 #endif
   *reinterpret_cast<Vector<T, kCount>*>(to) = values;
 }

@@ -12,8 +12,12 @@ namespace resample_kernels {
 template <typename KernelType>
 struct Instance {
   using Kernel = KernelType;
-  static constexpr ResampleInstance kValues{Kernel::kPacked, Kernel::kRows, Kernel::kVector,
-                                            Kernel::kBlocks * Kernel::kMostThreads};
+  static constexpr ResampleInstance kValues{Kernel::kPacked,
+                                            Kernel::kRows,
+                                            Kernel::kVector,
+                                            Kernel::kTaps,
+                                            Kernel::kBlocks * Kernel::kMostThreads,
+                                            Kernel::kStages};
 };
 
 template <typename... Kernels>
@@ -28,6 +32,7 @@ bool Serves(const ResampleNeeds& needs) {
   }
   if (Kernel::kGrow != needs.grow || Kernel::kRows < needs.rows) return false;
   if (Kernel::kWindow && Kernel::kStep != needs.step) return false;
+  if (Kernel::kStrip && Kernel::kStep > 0 && Kernel::kStep < needs.step) return false;
   if (Kernel::kAny) return true;
   return (Kernel::kStrip || needs.taps <= Kernel::kTaps) && needs.mid_taps <= Kernel::kMid;
 }
@@ -49,8 +54,10 @@ template <typename T, bool kGrow, int kRows, int kTaps, int kMid = 1>
 using Vectors = Walk<T, ResampleLoad::kVectors, true, kGrow, kRows, kTaps, kMid>;
 template <typename T, bool kPacked, bool kGrow, int kRows, int kTaps, int kMid = 1>
 using Elements = Walk<T, ResampleLoad::kElements, kPacked, kGrow, kRows, kTaps, kMid>;
-template <typename T, bool kPacked, bool kGrow, int kRows, int kTaps = 1, int kMid = 1>
-using Strip = Walk<T, ResampleLoad::kStrip, kPacked, kGrow, kRows, kTaps, kMid>;
+template <typename T, bool kPacked, int kRows, int kTaps>
+using Staged = Walk<T, ResampleLoad::kStaged, kPacked, true, kRows, kTaps, 1>;
+template <typename T, bool kPacked, bool kGrow, int kRows, int kTaps = 1, int kStep = 0>
+using Strip = Walk<T, ResampleLoad::kStrip, kPacked, kGrow, kRows, kTaps, 1, kStep>;
 
 template <typename T, bool kGrow, int kRows, int kStep, int kTaps, int kMid = 1>
 using Window = Walk<T, ResampleLoad::kWindow, true, kGrow, kRows, kTaps, kMid, kStep>;
@@ -70,12 +77,14 @@ struct Kernels {
            Elements<T, true, true, 4, 4>, Elements<T, true, true, 6, 6>,
            Elements<T, false, true, 2, 2>, Elements<T, false, true, 4, 4>,
            Elements<T, false, true, 10, 0>, Elements<T, false, false, 12, 0>,  //
+           Staged<T, true, 6, 6>, Staged<T, false, 6, 6>,                      //
            Window<T, false, 1, 2, 2>, Window<T, false, 2, 2, 4>, Window<T, false, 2, 2, 4, 4>,
            Window<T, true, 1, 2, 4>, Window<T, false, 2, 4, 8>, Window<T, false, 4, 4, 16>,  //
            Strip<T, true, true, 1>, Strip<T, false, true, 1>, Strip<T, true, false, 2>,
-           Strip<T, false, false, 2>, Strip<T, true, false, 4>, Strip<T, false, false, 4>,
-           Strip<T, true, false, 8>, Strip<T, false, false, 8>, Strip<T, false, false, 12>,
-           Strip<T, false, false, 2, 0>, Strip<T, false, false, 12, 0>>;
+           Strip<T, false, false, 2, 1, 4>, Strip<T, false, false, 2>, Strip<T, true, false, 4>,
+           Strip<T, false, false, 4>, Strip<T, true, false, 6>, Strip<T, true, false, 8>,
+           Strip<T, false, false, 8>, Strip<T, false, false, 12>, Strip<T, false, false, 2, 0>,
+           Strip<T, false, false, 12, 0>>;
 };
 
 // Half has fewer, and double those alone that take anything, so that less is compiled.
@@ -111,6 +120,10 @@ bool VisitInstance(ResampleNeeds needs, const Visit& visit) {
   if (VisitFirst(needs, visit, All())) return true;
   if (needs.load == ResampleLoad::kWindow) {
     needs.load = ResampleLoad::kStrip;
+    if (VisitFirst(needs, visit, All())) return true;
+  }
+  if (needs.load == ResampleLoad::kStaged) {
+    needs.load = ResampleLoad::kElements;
     if (VisitFirst(needs, visit, All())) return true;
   }
   needs.gather = true;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cuda/resample_elements.cuh"
+#include "cuda/resample_stage.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -23,9 +24,12 @@ struct Lines {
   static constexpr int kRows = kRowCount, kTaps = kTapCount;
   static constexpr bool kStrip = kLoad == ResampleLoad::kStrip, kAny = kTaps == 0;
   static constexpr int kMid = kAny ? 0 : kMidCount;
-  // kWindow: columns from one output to the next; those of all of a thread's outputs, which are
-  // aligned; and those in front of them, and behind, that its taps reach as well.
+  // Columns from one output to the next: kWindow: just as many; kStrip: at most, or 0 for any. And
+  // for kWindow the columns of all of a thread's outputs, which are aligned; and those in front of
+  // them, and behind, that its taps reach as well.
   static constexpr bool kWindow = kLoad == ResampleLoad::kWindow;
+  static constexpr bool kStagedElements = kLoad == ResampleLoad::kStaged;
+  static constexpr bool kStaged = kStagedElements || (kStrip && !kPacked && !kAny);
   static constexpr int kStep = kStepCount, kCore = 8, kMargin = kWindow ? (kTaps - kStep) / 2 : 0;
   static constexpr int kCorePiece = 16 / sizeof(T), kCorePieces = kCore / kCorePiece;
   // Wide margins are read as the cores that they belong to.
@@ -34,10 +38,12 @@ struct Lines {
   static constexpr int kWindowPieces = kWide ? 3 * kCorePieces : kCorePieces;
   static constexpr int kBefore = kWide ? kCore : 0;
   // Elements of a thread: of 16 bytes where they are read or written at once, but fewer where many
-  // rows would take too many registers.
+  // rows would take too many registers. Where few columns make one, large strips have fewer ends
+  // that overlap.
   static constexpr int kVector = kWindow                           ? kCore / (kStep > 0 ? kStep : 1)
                                  : kLoad == ResampleLoad::kVectors ? 16 / sizeof(T)
-                                 : kStrip && kRows * sizeof(Sum) <= 16 && sizeof(T) < 8
+                                 : kStaged && kStrip && kStep > 0  ? 12
+                                 : kStrip && kRows <= (kPacked ? 6 : 4) && sizeof(T) < 8
                                      ? 8
                                      : 16 / sizeof(Sum);
   // Elements that one read takes; reads that begin somewhere else; and those that follow each, one
@@ -50,18 +56,26 @@ struct Lines {
   static constexpr int kMidReads = kAny ? 1 : kMid;
   // Whether a row is read ahead; no more than registers can hold. In strips it is several.
   static constexpr int kRowWords =
-      kMidReads *
-      (kWindow ? 4 * kWindowPieces + 2 * kSingles : kReads * kReadTaps * Piece<T, kPiece>::kWords);
+      kMidReads * (kStaged   ? 0
+                   : kWindow ? 4 * kWindowPieces + 2 * kSingles
+                             : kReads * kReadTaps * Piece<T, kPiece>::kWords);
   static constexpr bool kFetches = !kAny && kRowWords <= 32;
-  static constexpr int kAhead = !kFetches || !(kStrip || kWindow) || kRowWords > 16 ? 1
-                                : kRowWords <= 4                                    ? 4
-                                                                                    : 2;
+  static constexpr int kAhead = kStaged ? sizeof(T) > 2 ? 2 : 3
+                                : !kFetches || !(kStrip || kWindow) || kRowWords > 16 ? 1
+                                : kRowWords <= 4                                      ? 4
+                                                                                      : 2;
+  static constexpr int kStages = kStaged ? kAhead + 1 : 0;
   static constexpr int kSumPack = 16 / sizeof(Sum);
   static constexpr int kMostThreads = 256;  // of a block
   // Blocks at a time on a multiprocessor, which limits registers.
-  static constexpr int kHeld =
-      kAhead * kRowWords + kRows * kVector + (kFetches || kWindow ? kReads * kReadTaps : 0);
-  static constexpr int kBlocks = sizeof(Sum) == 8 || kHeld > 48 ? 2 : kHeld <= 24 ? 4 : 3;
+  static constexpr int kHeld = kAhead * kRowWords + kRows * kVector +
+                               (kStaged               ? (kStrip ? 13 : 2 * kReads * kReadTaps)
+                                : kFetches || kWindow ? kReads * kReadTaps
+                                                      : 0);
+  static constexpr int kBlocks =
+      sizeof(Sum) == 8 || kHeld > 48                                           ? 2
+      : kHeld <= (sizeof(T) == 4 && kLoad == ResampleLoad::kVectors ? 28 : 24) ? 4
+                                                                               : 3;
   static constexpr bool kWritesVectors = !kStrip && kPacked;
 
   struct State {
@@ -71,6 +85,7 @@ struct Lines {
     int offsets[kReads];
     int64_t columns[kReads];
     int64_t mid;
+    int stage_begin, first;  // kStaged: in a line of x; its element of a line of y
     Sum weights[kReads][kReadTaps];
     Sum mid_weights[kMidReads];
     Piece<T, kCorePiece> core[kAhead][kMidReads][kWindowPieces];  // kWindow
@@ -81,13 +96,15 @@ struct Lines {
     Sum sum[kVector];
     // kStrip: the elements of y.
     int line, lane, results;
-    bool misfit;  // a column reads what is not in the strip
+    StagedLine<T> stage;  // kStaged
+    bool misfit;          // a column reads what is not in the strip, the window or the stage
   };
 
   const ResampleTask& task;
   const ResampleForm& form;
   const ResampleTiling& tiling;
   int* const strip_results;  // kStrip: where each element of y begins to read a line's sums
+  char* const stages;        // kStaged: [kStages, lines, stage_pitch]
   int64_t first_column = 0;
 #ifdef __CUDA_ARCH__
   State state;
@@ -101,7 +118,8 @@ struct Lines {
       : task(the_task),
         form(the_task.form),
         tiling(the_task.tiling),
-        strip_results(reinterpret_cast<int*>(shared + tiling.results_at)) {}
+        strip_results(reinterpret_cast<int*>(shared + tiling.results_at)),
+        stages(shared + tiling.stage_at) {}
 
   CONVGRAD_DEVICE int ColumnsHere() const {
     return static_cast<int>(Least(tiling.columns, form.width.out - first_column));
@@ -165,10 +183,18 @@ struct Lines {
       ReadFrom(mine, 0, column, channel);
       mine.y += column * inner + channel;
     } else {
+      if constexpr (kStaged) {
+        const int64_t begin = int64_t{column_tile} * tiling.line_threads * kVector;
+        const int64_t end =
+            Least(begin + int64_t{tiling.line_threads} * kVector, form.width.out * form.inner);
+        const int64_t a = WidthStart(begin / inner), b = WidthStart((end - 1) / inner);
+        EnterStage(mine, static_cast<int>((a < b ? a : b) * inner));
+      }
       const int run = static_cast<int>(form.width.out) * inner;
       const int first = (column_tile * tiling.line_threads + (kPacked ? mine.lane : 0)) * kVector +
                         (kPacked ? 0 : mine.lane);
       mine.y += first;
+      mine.first = first;
       int owned = 0;
       CONVGRAD_UNROLL
       for (int u = 0; u < kVector; ++u) {
@@ -184,9 +210,33 @@ struct Lines {
     }
   }
 
+  // What lies from an element of each row of x on is staged.
+  CONVGRAD_DEVICE void EnterStage(State& mine, int begin) const {
+    const int line = mine.line < tiling.lines ? mine.line : tiling.lines - 1;
+    mine.stage_begin = begin;
+    mine.stage.copy_at = Opaque(line * tiling.stage_pitch + mine.lane * kStagePieceBytes);
+    mine.stage.read_at =
+        Opaque(line * tiling.stage_pitch +
+               (kStrip ? StripPlace(mine.lane, 0) * static_cast<int>(sizeof(T)) : 0));
+    mine.stage.copies = mine.line < tiling.lines && mine.lane < tiling.stage_pieces;
+  }
+  // Elements of a row that are staged wherever it begins.
+  CONVGRAD_DEVICE int StageRoom() const {
+    constexpr int kPieceElements = kStagePieceBytes / static_cast<int>(sizeof(T));
+    return tiling.stage_pieces * kPieceElements - (kPieceElements - 1);
+  }
+
   CONVGRAD_DEVICE void ReadFrom(State& mine, int read, int64_t column, int64_t channel) const {
     mine.columns[read] = column;
     mine.offsets[read] = static_cast<int>(WidthStart(column) * form.inner + channel);
+    if constexpr (kStaged) {
+      const int inner = static_cast<int>(form.inner), reach = (WidthTaps() - 1) * inner;
+      mine.offsets[read] -= mine.stage_begin;
+      if (mine.offsets[read] < 0 || mine.offsets[read] + reach >= StageRoom()) {
+        mine.misfit = true;
+        mine.offsets[read] = 0;
+      }
+    }
     if constexpr (!kAny) {
       CONVGRAD_UNROLL
       for (int t = 0; t < kReadTaps; ++t) mine.weights[read][t] = WidthWeight(column, t);
@@ -282,8 +332,15 @@ struct Lines {
     }
   }
 
+  CONVGRAD_DEVICE static int OddHalf(int lane) { return lane >> 4 & 1; }
+
   // Where in its strip a thread's element is.
   CONVGRAD_DEVICE int StripPlace(int lane, int i) const {
+    if constexpr (kStaged) {
+      // By half warps, of which every other one has its even and odd elements in turn: so they do
+      // not meet in a bank.
+      return (lane >> 4) * 16 * kVector + (i ^ OddHalf(lane)) * 16 + (lane & 15);
+    }
     return (i / kPiece * tiling.line_threads + lane) * kPiece + i % kPiece;
   }
 
@@ -293,8 +350,9 @@ struct Lines {
     const int b = ClampedStart(form.width, first_column + columns - 1);
     const int begin = (a < b ? a : b) * inner / kPiece * kPiece;
     const int run = static_cast<int>(form.width.in) * inner;
+    if constexpr (kStaged) EnterStage(mine, begin);
     CONVGRAD_UNROLL
-    for (int u = 0; u < kReads; ++u) {
+    for (int u = 0; u < (kStaged ? 0 : kReads); ++u) {
       const int at = begin + StripPlace(mine.lane, u * kPiece);
       mine.offsets[u] = at < run ? at : run - kPiece;  // read for nothing, not used
     }
@@ -302,7 +360,7 @@ struct Lines {
     mine.y += first_column * inner;
     mine.misfit = false;
     if (mine.line != 0) return;
-    const int room = tiling.line_threads * kVector;
+    const int room = kStaged ? StageRoom() : tiling.line_threads * kVector;
     CONVGRAD_ROLLED
     for (int result = mine.lane; result < columns * inner; result += tiling.line_threads) {
       const int from =
@@ -311,6 +369,85 @@ struct Lines {
       if (from < 0 || from + (static_cast<int>(form.width.taps) - 1) * inner >= room) {
         mine.misfit = true;
       }
+    }
+  }
+
+  // Rows of x from `row` to before `end` are copied next, and read.
+  CONVGRAD_DEVICE void BeginRows(State& mine, int row, int end) const {
+    const auto at = [&](int64_t of) {
+      return reinterpret_cast<uintptr_t>(mine.x + (of * task.x_walk + mine.stage_begin));
+    };
+    const auto aligned = [](uintptr_t to) { return to & ~uintptr_t{kStagePieceBytes - 1}; };
+    const uintptr_t x = reinterpret_cast<uintptr_t>(task.x), first = at(row);
+    mine.stage.inside =
+        aligned(first) >= x &&
+        aligned(at(end - 1)) + static_cast<uintptr_t>(tiling.stage_pieces) * kStagePieceBytes <=
+            x + static_cast<uintptr_t>(task.x_bytes);
+    mine.stage.from = first + static_cast<uintptr_t>(mine.lane) * kStagePieceBytes;
+    mine.stage.low = static_cast<uint32_t>(first);
+  }
+
+  // Begins to copy the row that is next: a group of copies, also if it is not there.
+  CONVGRAD_DEVICE void CopyRow(State& mine, int slot, bool there) const {
+    if (there && mine.stage.copies) {
+      // In strips, threads copy as much as they own.
+      constexpr int kBytes = kVector * static_cast<int>(sizeof(T));
+      constexpr int kCopies = kStrip ? (kBytes + kStagePieceBytes - 1) / kStagePieceBytes : 0;
+      mine.stage.template Copy<kCopies, kBytes % kStagePieceBytes == 0>(
+          stages + slot, mine.lane, tiling.line_threads, tiling.stage_pieces, task.x, task.x_bytes);
+    }
+    mine.stage.from += static_cast<uintptr_t>(task.x_walk) * sizeof(T);
+    EndCopyGroup();
+  }
+
+  // The thread's elements of the row that is next in the stage, its columns combined.
+  CONVGRAD_DEVICE void CombineStaged(State& mine, int slot, Sum (&sums)[kVector]) const {
+    const T* const from = mine.stage.Next(
+        stages + slot, static_cast<uint32_t>(task.x_walk) * static_cast<uint32_t>(sizeof(T)));
+    if constexpr (kStrip) {
+      const T* const odd = from - 2 * OddHalf(mine.lane) * 16;
+      CONVGRAD_UNROLL
+      for (int i = 0; i < kVector; ++i) sums[i] = ToSum((i % 2 == 0 ? from : odd)[i * 16]);
+    } else {
+      switch (form.inner) {
+        case 1:
+          CombineTaps<1>(mine, from, sums);
+          break;
+        case 3:
+          CombineTaps<3>(mine, from, sums);
+          break;
+        default:
+          CombineTaps<0>(mine, from, sums);
+      }
+      bool number = true;
+      CONVGRAD_UNROLL
+      for (int i = 0; i < kVector; ++i) number = number && sums[i] == sums[i];
+      if (number) return;
+      // Perhaps of a weight of zero: once more without these.
+      const T* const again = Opaque(from);
+      const int inner = static_cast<int>(form.inner);
+      CONVGRAD_UNROLL
+      for (int i = 0; i < kVector; ++i) {
+        sums[i] = 0;
+        CONVGRAD_UNROLL
+        for (int t = 0; t < kTaps; ++t) {
+          if (mine.weights[i][t] == Sum(0)) continue;
+          sums[i] += mine.weights[i][t] * ToSum(again[mine.offsets[i] + t * inner]);
+        }
+      }
+    }
+  }
+
+  template <int kInner>
+  CONVGRAD_DEVICE void CombineTaps(const State& mine, const T* from, Sum (&sums)[kVector]) const {
+    const int inner = kInner > 0 ? kInner : static_cast<int>(form.inner);
+    CONVGRAD_UNROLL
+    for (int i = 0; i < kVector; ++i) sums[i] = 0;
+    CONVGRAD_UNROLL
+    for (int i = 0; i < kVector; ++i) {
+      const T* const first = from + mine.offsets[i];
+      CONVGRAD_UNROLL
+      for (int t = 0; t < kTaps; ++t) sums[i] += mine.weights[i][t] * ToSum(first[t * inner]);
     }
   }
 
@@ -354,6 +491,11 @@ struct Lines {
   // The thread's elements of a row of x, its columns and the middle axis combined: of what was
   // fetched, or is now.
   CONVGRAD_DEVICE void Combine(State& mine, int slot, int64_t row, Sum (&sums)[kVector]) const {
+    if constexpr (kStaged) {
+      (void)row;
+      CombineStaged(mine, slot, sums);
+      return;
+    }
     if constexpr (kWindow) {
       if constexpr (!kFetches) FetchWindow(mine, slot, mine.x + row * task.x_walk);
       CombineWindow(mine, slot, sums);
@@ -434,6 +576,14 @@ struct Lines {
             weights[i][t] = kStrip ? Sum(1) : WidthWeight(mine.columns[i], first + t);
           }
         }
+        // All weights are looked at before the first read, so that no read is waited for together
+        // with a weight.
+        int there = 0;
+        CONVGRAD_UNROLL
+        for (int i = 0; i < kReads * kBatch; ++i) {
+          there |= (weights[i / kBatch][i % kBatch] != Sum(0) ? 1 : 0) << i;
+        }
+        there = Opaque(there);
         CONVGRAD_UNROLL
         for (int i = 0; i < kReads; ++i) {
           const T* from =
@@ -441,7 +591,7 @@ struct Lines {
           CONVGRAD_UNROLL
           for (int t = 0; t < kBatch; ++t) {
             pieces[i][t] = {};
-            if (weights[i][t] != Sum(0)) pieces[i][t].Read(from);
+            if ((there >> (i * kBatch + t) & 1) != 0) pieces[i][t].Read(from);
             if (t + 1 < kBatch) from = Opaque(from + inner);
           }
         }

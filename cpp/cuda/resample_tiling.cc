@@ -12,6 +12,8 @@ constexpr int64_t kMostSharedBytes = 96 << 10;  // every GPU since compute capab
 constexpr int64_t kMostScheduleBytes = 16 << 10;
 constexpr int64_t kMostChunk = 128;
 constexpr int64_t kMostLineThreads = 256;
+constexpr int64_t kMostStageBytes = 48 << 10;
+constexpr int64_t kMostStagedInner = 16;
 constexpr int64_t kMostIndex = std::numeric_limits<int32_t>::max();
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -34,9 +36,8 @@ bool IsAligned(const void* data, int64_t bytes) {
 }
 
 // The most columns of a strip of so many elements of x.
-int64_t StripColumns(const ResampleTask& task, int64_t elements, bool packed, int64_t vector) {
-  const int64_t inner = task.form.inner,
-                shift = packed && elements < task.form.width.in * inner ? vector - 1 : 0;
+int64_t StripColumns(const ResampleTask& task, int64_t elements, int64_t shift) {
+  const int64_t inner = task.form.inner;
   int64_t low = 0, high = task.form.width.out;
   while (low < high) {
     const int64_t middle = (low + high + 1) / 2;
@@ -52,13 +53,18 @@ int64_t StripColumns(const ResampleTask& task, int64_t elements, bool packed, in
 struct Strip {
   int64_t threads = 0, columns = 0;
 };
-Strip ChooseStrip(const ResampleTask& task, bool packed, int64_t vector) {
-  const double all = static_cast<double>(task.form.width.in * task.form.inner);
+Strip ChooseStrip(const ResampleTask& task, const ResampleInstance& instance, int element_bytes) {
+  const int64_t vector = instance.vector, line = task.form.width.in * task.form.inner;
+  const double all = static_cast<double>(line);
   Strip best;
   double least = HUGE_VAL;
   for (int64_t threads = 16; threads <= kMostLineThreads;
        threads += std::min<int64_t>(threads, 32)) {
-    const int64_t most = StripColumns(task, threads * vector, packed, vector);
+    // A strip's first column may lie within a vector or a piece.
+    const int64_t shift = instance.stages > 0 ? kStagePieceBytes / element_bytes - 1
+                          : instance.packed && threads * vector < line ? vector - 1
+                                                                       : 0;
+    const int64_t most = StripColumns(task, threads * vector, shift);
     if (most == 0) continue;
     const int64_t strips = DivideUp(task.form.width.out, most);
     const double cost =
@@ -73,9 +79,11 @@ Strip ChooseStrip(const ResampleTask& task, bool packed, int64_t vector) {
 
 }  // namespace
 
-ResampleTask MakeResampleTask(const ResampleForm& form, const void* x, void* y) {
+ResampleTask MakeResampleTask(const ResampleForm& form, int element_bytes, const void* x, void* y) {
   ResampleTask task;
   task.form = form;
+  task.x_bytes =
+      form.batches() * form.depth.in * form.height.in * form.width.in * form.inner * element_bytes;
   task.x = x;
   task.y = y;
   if (form.depth.resampled) {
@@ -128,8 +136,12 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
   } else if (strip) {
     needs.load = ResampleLoad::kStrip;
     needs.aligned = aligned(task.x, width.in * form.inner);
+    needs.step = DivideUp(width.in, width.out);
   } else {
-    needs.load = ResampleLoad::kElements;
+    // Reads of few taps are served by caches as well.
+    const bool staged = needs.grow && width.resampled && width.out >= width.in &&
+                        std::max(needs.taps, needs.rows) > 4 && form.inner <= kMostStagedInner;
+    needs.load = staged ? ResampleLoad::kStaged : ResampleLoad::kElements;
     needs.aligned = aligned(task.y, width.out * form.inner);
   }
   return needs;
@@ -144,14 +156,22 @@ ResampleLimits GetResampleLimits(const ResampleNeeds& needs, const ResampleInsta
   bool light = needs.rows == 1 && !needs.grow;
   if (needs.load == ResampleLoad::kVectors) {
     light = needs.grow || needs.rows == 1;
-  } else if (needs.load == ResampleLoad::kElements) {
+  } else if (needs.load == ResampleLoad::kElements || needs.load == ResampleLoad::kStaged) {
     light = needs.rows <= 4 && (element_bytes >= 4 || !instance.packed);
   } else if (needs.load == ResampleLoad::kStrip) {
     light = false;
   }
-  if (light) {
-    const bool elements = needs.load == ResampleLoad::kElements;
-    return {128, kMultiprocessors * (elements ? 4096 : 8192), 0.5};
+  if (light && needs.load == ResampleLoad::kElements) {
+    // Those that write single elements are as fast as the most threads let them be.
+    if (instance.packed) return {128, kMultiprocessors * 4096, 0.5};
+    return element_bytes >= 4 ? ResampleLimits{128, kMultiprocessors * 8192, 1.0}
+                              : ResampleLimits{128, kMultiprocessors * 4096, 0.5};
+  }
+  if (light) return {128, kMultiprocessors * 8192, 0.5};
+  if (needs.load == ResampleLoad::kStrip) {
+    // Strips compute as much as they read: fewer threads are enough for both.
+    if (instance.stages > 0 && element_bytes == 4) return {128, wave * 2 / 3, 0.1};
+    if (instance.packed && instance.rows > 4) return {128, wave * 3 / 4, 0.25};
   }
   return {needs.load == ResampleLoad::kWindow ? 256 : 128, wave, 0.25};
 }
@@ -175,19 +195,25 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   if (needs.load == ResampleLoad::kVectors) {
     // Blocks as wide as high in columns and lines read the least twice.
     const int64_t vectors = inner / vector;
-    tiling.vectors =
-        static_cast<int>(width.resampled ? Even(vectors, 16) : Even(vectors, limits.threads));
+    tiling.vectors = static_cast<int>(width.resampled ? Even(vectors,
+#ifdef VEC64
+                                                             width.taps == 1 ? 64 : 16
+#else
+                                                             16
+#endif
+                                                             )
+                                                      : Even(vectors, limits.threads));
     const int64_t most = std::max<int64_t>(1, limits.threads / tiling.vectors / mid_lines);
     tiling.columns = static_cast<int>(Even(width.out, most));
     tiling.channel_tiles = DivideUp(vectors, tiling.vectors);
     tiling.column_tiles = DivideUp(width.out, tiling.columns);
     line_threads = tiling.vectors * tiling.columns;
-  } else if (needs.load == ResampleLoad::kElements || needs.load == ResampleLoad::kWindow) {
+  } else if (needs.load != ResampleLoad::kStrip) {
     const int64_t vectors = DivideUp(width.out * inner, vector);
     line_threads = Even(vectors, std::max<int64_t>(32, limits.threads / mid_lines));
     tiling.column_tiles = DivideUp(vectors, line_threads);
   } else {
-    const Strip strip = ChooseStrip(task, instance.packed, vector);
+    const Strip strip = ChooseStrip(task, instance, element_bytes);
     if (strip.columns == 0) return tiling;
     line_threads = strip.threads;
     tiling.columns = static_cast<int>(strip.columns);
@@ -196,6 +222,24 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     if (line_threads > 32) lines_most = line_threads;
   }
   tiling.line_threads = static_cast<int>(line_threads);
+  if (instance.stages > 0) {
+    // A thread may read as many elements more as lie in front of the first in its piece, and those
+    // of taps that its band does not have.
+    int64_t elements = line_threads * vector, more = 0;
+    if (needs.load == ResampleLoad::kStaged) {
+      const int64_t columns = std::min(width.out, DivideUp(elements, inner) + 1);
+      elements = Window(width, columns) * inner + kStagePieceBytes / element_bytes - 1;
+      more = (instance.taps - needs.taps) * inner;
+    }
+    const int64_t pieces = DivideUp(elements * element_bytes, kStagePieceBytes);
+    tiling.stage_pieces = static_cast<int>(pieces);
+    // Lines that a warp reads at a time are in different banks.
+    tiling.stage_pitch = static_cast<int>(
+        RoundUp(pieces * kStagePieceBytes + (more + 8) * element_bytes + 64, 128) - 64);
+    lines_most = std::min(
+        lines_most, std::max<int64_t>(1, kMostStageBytes / (instance.stages * tiling.stage_pitch)) *
+                        line_threads);
+  }
   tiling.lines = static_cast<int>(Even(lines_all, std::max<int64_t>(1, lines_most / line_threads)));
   tiling.threads = static_cast<int>(RoundUp(tiling.lines * line_threads, 32));
   const int64_t line_tiles = DivideUp(lines_all, tiling.lines);
@@ -250,6 +294,9 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
         static_cast<int>(tiling.strip_at + 2 * tiling.lines * tiling.strip_pitch * sum_bytes);
     bytes = tiling.results_at + tiling.columns * inner * 4;
   }
+  tiling.stage_at = static_cast<int>(RoundUp(bytes, 16));
+  tiling.stage_slot_bytes = tiling.lines * tiling.stage_pitch;
+  bytes = tiling.stage_at + instance.stages * tiling.stage_slot_bytes;
   tiling.flag_at = static_cast<int>(RoundUp(bytes, 4));
   bytes = tiling.flag_at + 4;
   if (bytes > kMostSharedBytes) return tiling;

@@ -12,9 +12,13 @@ namespace jax_convgrad {
 enum class ResampleLoad {
   kVectors,   // a vector of the inner run of one column: whole vectors of x
   kElements,  // elements, each with reads of its own: few x that become many y
+  kStaged,    // the same from rows of x in shared memory: see resample_stage.cuh
   kWindow,    // columns that each start as much further on in x: all that they read between them
   kStrip,     // elements of x, whose columns are combined when their rows are: many x, few y
 };
+
+// What is copied to a stage at once; see resample_stage.cuh.
+inline constexpr int kStagePieceBytes = 16;
 
 // What an instance of the kernel must be able to do.
 struct ResampleNeeds {
@@ -24,7 +28,7 @@ struct ResampleNeeds {
   int64_t rows;      // rows of that ring, or of y that add up at a time
   int64_t taps;      // along the width
   int64_t mid_taps;  // along the axis between walk and width, 2 or more; 1 where there is none
-  int64_t step;      // kWindow: columns of x from one column of y to the next
+  int64_t step;      // kWindow, kStrip: columns of x from one column of y to the next
   bool gather;       // rows of y one by one, as there is no kernel for so many rows
 };
 
@@ -32,7 +36,9 @@ struct ResampleNeeds {
 struct ResampleInstance {
   bool packed;  // elements of a thread lie side by side and are read, or written, as vectors
   int rows, vector;
+  int taps;     // along the width that are read, also where a band has fewer; 0: its own
   int threads;  // of a multiprocessor at a time, at least
+  int stages;   // rows of x in shared memory at a time; 0 where they are read directly
 };
 
 // What decides the size of blocks and the length of walks.
@@ -60,8 +66,9 @@ struct ResampleTiling {
   int64_t channel_tiles = 1, column_tiles = 1, mid_tiles = 1, chunks = 1, batch_tiles = 1;
   int64_t blocks = 0;
   // Offsets into a block's shared memory.
-  int weights_at = 0, width_weights_at = 0, strip_at = 0, results_at = 0, flag_at = 0;
+  int weights_at = 0, width_weights_at = 0, strip_at = 0, results_at = 0, flag_at = 0, stage_at = 0;
   int width_pitch = 0, strip_pitch = 0;  // strip: elements of a column's weights, of a line
+  int stage_pieces = 0, stage_pitch = 0, stage_slot_bytes = 0;  // of a line, of a line, of all
   int shared_bytes = 0;
 };
 
@@ -71,12 +78,13 @@ struct ResampleTask {
   ResampleForm form;
   ResampleAxis walk, mid;  // mid is not resampled and 1 if there are fewer than three axes
   int64_t x_walk = 0, y_walk = 0, x_mid = 0, y_mid = 0;  // strides
+  int64_t x_bytes = 0;
   ResampleTiling tiling;
   const void* x = nullptr;
   void* y = nullptr;
 };
 
-ResampleTask MakeResampleTask(const ResampleForm& form, const void* x, void* y);
+ResampleTask MakeResampleTask(const ResampleForm& form, int element_bytes, const void* x, void* y);
 
 ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes);
 

@@ -7,11 +7,18 @@
 //           a row of x has for them, and how many are done after it. Bands that no schedule fits,
 //           such as those of starts in disorder, are gathered: row by row of y.
 //
-// A row is combined from x as it is read, by one thread alone, with no shared memory: memory is
-// read once, and what is read again comes from the caches. But where many neighbouring elements
-// become few along the width and the inner run is short, threads would read far apart. There they
-// read whole vectors and a few elements beside them, if all bands are alike (kWindow), or own
-// elements of x, and combine the columns in shared memory when a row of y is done (kStrip).
+// A row is combined from x as it is read, by one thread alone: memory is read once, and what is
+// read again comes from the caches. But where many neighbouring elements become few along the width
+// and the inner run is short, threads would read far apart. There they read whole vectors and a few
+// elements beside them, if all bands are alike (kWindow), or own elements of x, and combine the
+// columns in shared memory when a row of y is done (kStrip).
+//
+// Rows of x go through shared memory (resample_stage.cuh) where threads would otherwise read single
+// elements: strips of lines that are not aligned, and many taps of few columns that become many
+// (kStaged).
+//
+// Sums of many weights are formed as if none were zero, and once more without those that are if the
+// result is not a number.
 //
 // Each element of y is written once, by one thread and in one order.
 
@@ -32,8 +39,10 @@ struct Walk
     : Lines<Element, kLoadKind, kIsPacked, kGrows, kRowCount, kTapCount, kMidCount, kStepCount> {
   using Base =
       Lines<Element, kLoadKind, kIsPacked, kGrows, kRowCount, kTapCount, kMidCount, kStepCount>;
+  using Base::BeginRows;
   using Base::ColumnsHere;
   using Base::Combine;
+  using Base::CopyRow;
   using Base::Enter;
   using Base::Fetch;
   using Base::first_column;
@@ -44,12 +53,16 @@ struct Walk
   using Base::kGrow;
   using Base::kPacked;
   using Base::kRows;
+  using Base::kStaged;
+  using Base::kStagedElements;
+  using Base::kStages;
   using Base::kStep;
   using Base::kStrip;
   using Base::kSumPack;
   using Base::kVector;
   using Base::kWindow;
   using Base::kWritesVectors;
+  using Base::OddHalf;
   using Base::StateOf;
   using Base::strip_results;
   using Base::StripPlace;
@@ -64,7 +77,8 @@ struct Walk
   int* const ends;           // shrink: [2 * chunk], for making the schedule, and a flag
   Sum* const width_weights;  // kStrip: [columns, width_pitch]
   Sum* const strip_sums;     // kStrip: [2, lines, strip_pitch]
-  int* const misfit;         // kStrip and kWindow
+  int* const misfit;         // kStrip, kWindow and kStaged
+  const bool line_in_warp;   // all threads of a line are of one warp
   int64_t first_row = 0;
   int rows = 0;  // of y
   int parity = 0;
@@ -77,7 +91,8 @@ struct Walk
         ends(row_marks + tiling.table_rows),
         width_weights(reinterpret_cast<Sum*>(shared + tiling.width_weights_at)),
         strip_sums(reinterpret_cast<Sum*>(shared + tiling.strip_at)),
-        misfit(reinterpret_cast<int*>(shared + tiling.flag_at)) {}
+        misfit(reinterpret_cast<int*>(shared + tiling.flag_at)),
+        line_in_warp(tiling.line_threads <= 32 && 32 % tiling.line_threads == 0) {}
 
   CONVGRAD_DEVICE void Run(uint32_t block) {
     Digits digits{block};
@@ -88,7 +103,9 @@ struct Walk
     rows = static_cast<int>(Least(tiling.chunk, task.walk.out - first_row));
     const int64_t batch_tile = digits.rest;
     ForEachThread<false>(tiling.threads, [&](int thread) {
-      Enter(thread, StateOf(thread), channel_tile, column_tile, mid_tile, batch_tile);
+      State& mine = StateOf(thread);
+      Enter(thread, mine, channel_tile, column_tile, mid_tile, batch_tile);
+      mine.y += first_row * task.y_walk;
     });
     if constexpr (kStrip) {
       const int taps = static_cast<int>(form.width.taps);
@@ -103,12 +120,12 @@ struct Walk
         }
       });
     }
-    if constexpr (kWindow) {
+    if constexpr (kWindow || kStagedElements) {
       ForEachThread(tiling.threads, [&](int thread) {
         if (thread == 0) *misfit = 0;
       });
     }
-    if constexpr (kStrip || kWindow) {
+    if constexpr (kStrip || kWindow || kStagedElements) {
       ForEachThread(tiling.threads, [&](int thread) {
         if (StateOf(thread).misfit) *misfit = 1;
       });
@@ -117,7 +134,10 @@ struct Walk
         return;
       }
     }
-    if constexpr (kGrow) {
+    if constexpr (kStaged && kGrow) {
+      MakeRing();
+      GrowStaged();
+    } else if constexpr (kGrow) {
       MakeRing();
       Grow();
     } else {
@@ -161,6 +181,84 @@ struct Walk
     });
   }
 
+  // Until all threads of a line see the rows that it began to copy, but for the last kPending.
+  template <int kPending>
+  CONVGRAD_DEVICE void AwaitRows() const {
+    AwaitCopies<kPending>();
+    MeetInLine([](int) {});
+  }
+
+  CONVGRAD_DEVICE int NextSlot(int slot) const {
+    const int next = slot + tiling.stage_slot_bytes;
+    return next == kStages * tiling.stage_slot_bytes ? 0 : next;
+  }
+
+  // Begins to copy kAhead rows of x, from `row` on, to a stage that nobody reads any more.
+  CONVGRAD_DEVICE void BeginCopies(int row, int slot, int end) {
+    const int first_slot = slot;
+    ForEachThread<false>(tiling.threads, [&](int thread) {
+      State& mine = StateOf(thread);
+      slot = first_slot;
+      BeginRows(mine, row, end);
+      CONVGRAD_ROLLED
+      for (int k = 0; k < kAhead; ++k) {
+        CopyRow(mine, slot, row + k < end);
+        slot = NextSlot(slot);
+      }
+    });
+  }
+
+  // As Grow, with rows of x from the stage.
+  CONVGRAD_DEVICE void GrowStaged() {
+    const int in = static_cast<int>(task.walk.in);
+    // Rows of x that are copied end with the last row's, unless starts are in disorder.
+    int end = row_marks[rows - 1] + kRows;
+    end = end < in ? end : in;
+    int base = 0, next = -1;  // the ring's first row; that which is next in the stage
+    int slot = 0, before = kAhead * tiling.stage_slot_bytes;  // its slot, and that before
+    CONVGRAD_ROLLED
+    for (int row = 0; row < rows; ++row) {
+      const int start = row_marks[row];
+      int steps = start - base, until = start + kRows;
+      until = until < in ? until : in;
+      const bool anew = row == 0 || steps < 0 || steps > kRows;
+      if (anew) {
+        steps = kRows;
+        next = start;
+      }
+      if (anew || until > end) {
+        if (until > end) end = in;
+        AwaitRows<0>();
+        BeginCopies(next, slot, end);
+      }
+      base = start;
+      CONVGRAD_ROLLED
+      for (int s = 0; s < steps; ++s) {
+        AwaitRows<kAhead - 1>();
+        ForEachThread<false>(tiling.threads, [&](int thread) {
+          State& mine = StateOf(thread);
+          // To the slot of the row before, which all have read.
+          CopyRow(mine, before, next + kAhead < end);
+          CONVGRAD_UNROLL
+          for (int k = 0; k + 1 < kRows; ++k) {
+            CONVGRAD_UNROLL
+            for (int i = 0; i < kVector; ++i) mine.rows[k][i] = mine.rows[k + 1][i];
+          }
+          if (next < in) {
+            Combine(mine, slot, next, mine.rows[kRows - 1]);
+          } else {
+            CONVGRAD_UNROLL
+            for (int i = 0; i < kVector; ++i) mine.rows[kRows - 1][i] = 0;
+          }
+        });
+        ++next;
+        before = slot;
+        slot = NextSlot(slot);
+      }
+      WriteFromRing(row);
+    }
+  }
+
   CONVGRAD_DEVICE void Grow() {
     const int last = static_cast<int>(task.walk.in) - 1;
     const auto fetch = [&](int row) {
@@ -194,21 +292,40 @@ struct Walk
         }
         fetch(next);
       }
-      ForEachThread<false>(tiling.threads, [&](int thread) {
-        State& mine = StateOf(thread);
-        Sum weights[kRows];
-        LoadRowWeights(row, weights);
-        CONVGRAD_UNROLL
-        for (int i = 0; i < kVector; ++i) mine.sum[i] = 0;
+      WriteFromRing(row);
+    }
+  }
+
+  CONVGRAD_DEVICE void WriteFromRing(int row) {
+    Sum weights[kRows];
+    LoadRowWeights(row, weights);
+    ForEachThread<false>(tiling.threads, [&](int thread) {
+      State& mine = StateOf(thread);
+      // Of many weights few are zero, and few sums of theirs are not finite. Then they are done
+      // once more.
+      bool number = kRows >= 4;
+      CONVGRAD_UNROLL
+      for (int i = 0; i < kVector; ++i) mine.sum[i] = 0;
+      if constexpr (kRows >= 4) {
         CONVGRAD_UNROLL
         for (int k = 0; k < kRows; ++k) {
-          if (weights[k] == Sum(0)) continue;
           CONVGRAD_UNROLL
           for (int i = 0; i < kVector; ++i) mine.sum[i] += weights[k] * mine.rows[k][i];
         }
-      });
-      Write(row);
-    }
+        CONVGRAD_UNROLL
+        for (int i = 0; i < kVector; ++i) number = number && mine.sum[i] == mine.sum[i];
+      }
+      if (number) return;
+      CONVGRAD_UNROLL
+      for (int i = 0; i < kVector; ++i) mine.sum[i] = 0;
+      CONVGRAD_UNROLL
+      for (int k = 0; k < kRows; ++k) {
+        if (weights[k] == Sum(0)) continue;
+        CONVGRAD_UNROLL
+        for (int i = 0; i < kVector; ++i) mine.sum[i] += weights[k] * mine.rows[k][i];
+      }
+    });
+    Write();
   }
 
   // The rows of x that are read, from `low` on: how many, or -1 if the schedule has no room for
@@ -217,22 +334,29 @@ struct Walk
     int* const lows = ends + tiling.chunk;
     int* const flag = lows + tiling.chunk;
     const int taps = static_cast<int>(task.walk.taps);
+    constexpr int kBatch = 8;
     ForEachThread(tiling.threads, [&](int thread) {
       if (thread == 0) *flag = 0;
       CONVGRAD_ROLLED
       for (int row = thread; row < rows; row += tiling.threads) {
         const int start = ClampedStart(task.walk, first_row + row);
-        int from = 0, to = taps - 1;
+        int from = taps, to = -1;  // the first weight that is not zero, and the last
         CONVGRAD_ROLLED
-        while (from < taps && WeightAt<Sum>(task.walk, first_row + row, from) == Sum(0)) ++from;
-        CONVGRAD_ROLLED
-        while (to >= from && WeightAt<Sum>(task.walk, first_row + row, to) == Sum(0)) --to;
+        for (int tap = 0; tap < taps; tap += kBatch) {
+          CONVGRAD_UNROLL
+          for (int i = 0; i < kBatch; ++i) {
+            if (tap + i >= taps) continue;
+            if (WeightAt<Sum>(task.walk, first_row + row, tap + i) == Sum(0)) continue;
+            from = from < tap + i ? from : tap + i;
+            to = tap + i;
+          }
+        }
         lows[row] = from < taps ? start + from : 0x7fffffff;
         ends[row] = from < taps ? start + to : -1;
       }
     });
     int first = 0x7fffffff, last = -1;
-    CONVGRAD_ROLLED
+    CONVGRAD_UNROLL_BY(8)
     for (int row = 0; row < rows; ++row) {
       first = lows[row] < first ? lows[row] : first;
       last = Most(last, ends[row]);
@@ -248,7 +372,9 @@ struct Walk
     const int* const lows = ends + tiling.chunk;
     int* const flag = ends + 2 * tiling.chunk;
     const int taps = static_cast<int>(task.walk.taps);
-    if (there > 0) {
+    if constexpr (kStaged) {
+      if (there > 0) BeginCopies(low, 0, low + there);
+    } else if (there > 0) {
       CONVGRAD_UNROLL
       for (int slot = 0; slot < kAhead; ++slot) {
         ForEachThread<false>(tiling.threads, [&](int thread) {
@@ -262,7 +388,7 @@ struct Walk
         const int at = low + i;
         // A row of y is done when those before it are.
         int done = 0, done_after = 0, end = -1;
-        CONVGRAD_ROLLED
+        CONVGRAD_UNROLL_BY(8)
         for (int row = 0; row < rows; ++row) {
           end = Most(end, ends[row]);
           done += end < at;
@@ -279,10 +405,12 @@ struct Walk
           }
           row_weights[i * kRows + k] = weight;
         }
-        CONVGRAD_ROLLED
+        bool too_many = false;
+        CONVGRAD_UNROLL_BY(4)
         for (int row = done + kRows; row < rows; ++row) {
-          if (lows[row] <= at && at <= ends[row]) *flag = 1;
+          too_many |= (lows[row] <= at) & (at <= ends[row]);
         }
+        if (too_many) *flag = 1;
       }
     });
     return *flag == 0;
@@ -309,37 +437,64 @@ struct Walk
           mine.rows[kRows - 1][i] = 0;
         }
       });
-      Write(done++);
+      ++done;
+      Write();
     };
     if (there > 0) {
       CONVGRAD_ROLLED
       while (ends[done] < 0) finish();  // rows in front that read nothing
     }
-    CONVGRAD_ROLLED
-    for (int first = 0; first < there; first += kAhead) {
+    const auto add = [](State& mine, const Sum(&weights)[kRows], const Sum(&sums)[kVector]) {
       CONVGRAD_UNROLL
-      for (int slot = 0; slot < kAhead; ++slot) {
-        const int row = first + slot;
-        if (row >= there) break;
+      for (int k = 0; k < kRows; ++k) {
+        if (weights[k] == Sum(0)) continue;
+        CONVGRAD_UNROLL
+        for (int i = 0; i < kVector; ++i) mine.rows[k][i] += weights[k] * sums[i];
+      }
+    };
+    if constexpr (kStaged) {
+      int slot = 0, before = kAhead * tiling.stage_slot_bytes;
+      CONVGRAD_ROLLED
+      for (int row = 0; row < there; ++row) {
+        AwaitRows<kAhead - 1>();
         const int marks = row_marks[row];
         Sum weights[kRows];
         LoadRowWeights(row, weights);
         ForEachThread<false>(tiling.threads, [&](int thread) {
           State& mine = StateOf(thread);
+          // To the slot of the row before, which all have read.
+          CopyRow(mine, before, row + kAhead < there);
           Sum sums[kVector];
           Combine(mine, slot, low + row, sums);
-          if (kFetches) {
-            Fetch(mine, slot, low + (row + kAhead < there ? row + kAhead : there - 1));
-          }
-          CONVGRAD_UNROLL
-          for (int k = 0; k < kRows; ++k) {
-            if (weights[k] == Sum(0)) continue;
-            CONVGRAD_UNROLL
-            for (int i = 0; i < kVector; ++i) mine.rows[k][i] += weights[k] * sums[i];
-          }
+          add(mine, weights, sums);
         });
+        before = slot;
+        slot = NextSlot(slot);
         CONVGRAD_ROLLED
         for (int mark = 0; mark < marks; ++mark) finish();
+      }
+    } else {
+      CONVGRAD_ROLLED
+      for (int first = 0; first < there; first += kAhead) {
+        CONVGRAD_UNROLL
+        for (int slot = 0; slot < kAhead; ++slot) {
+          const int row = first + slot;
+          if (row >= there) break;
+          const int marks = row_marks[row];
+          Sum weights[kRows];
+          LoadRowWeights(row, weights);
+          ForEachThread<false>(tiling.threads, [&](int thread) {
+            State& mine = StateOf(thread);
+            Sum sums[kVector];
+            Combine(mine, slot, low + row, sums);
+            if (kFetches) {
+              Fetch(mine, slot, low + (row + kAhead < there ? row + kAhead : there - 1));
+            }
+            add(mine, weights, sums);
+          });
+          CONVGRAD_ROLLED
+          for (int mark = 0; mark < marks; ++mark) finish();
+        }
       }
     }
     CONVGRAD_ROLLED
@@ -365,12 +520,12 @@ struct Walk
           for (int i = 0; i < kVector; ++i) mine.sum[i] += weight * sums[i];
         }
       });
-      Write(row);
+      Write();
     }
   }
 
-  // Writes what the threads have in `sum` for a row of y.
-  CONVGRAD_DEVICE void Write(int row) {
+  // Writes what the threads have in `sum` for the row of y that is next.
+  CONVGRAD_DEVICE void Write() {
     if constexpr (kStrip) {
       Sum* const sums = strip_sums + parity * tiling.lines * tiling.strip_pitch;
       // The other half is written next: those who read this one have met once more before its turn.
@@ -378,19 +533,24 @@ struct Walk
       MeetInLine([&](int thread) {
         State& mine = StateOf(thread);
         if (mine.line >= tiling.lines) return;
+        Sum* const line = sums + mine.line * tiling.strip_pitch;
+        Sum* const even = line + StripPlace(mine.lane, 0);
         CONVGRAD_UNROLL
         for (int i = 0; i < kVector; ++i) {
-          sums[mine.line * tiling.strip_pitch + StripPlace(mine.lane, i)] = mine.sum[i];
+          if constexpr (kStaged) {
+            (i % 2 == 0 ? even : even - OddHalf(mine.lane) * 32)[i * 16] = mine.sum[i];
+          } else {
+            line[StripPlace(mine.lane, i)] = mine.sum[i];
+          }
         }
       });
-      ForEachThread<false>(tiling.threads,
-                           [&](int thread) { WriteStrip(StateOf(thread), row, sums); });
+      ForEachThread<false>(tiling.threads, [&](int thread) { WriteStrip(StateOf(thread), sums); });
     } else {
       ForEachThread<false>(tiling.threads, [&](int thread) {
-        const State& mine = StateOf(thread);
-        T* const to = Opaque(mine.y + (first_row + row) * task.y_walk);
+        State& mine = StateOf(thread);
+        T* const to = NextRow(mine);
         if constexpr (kWritesVectors) {
-          if (mine.owned > 0) StoreSums(mine.sum, to);
+          if (mine.owned > 0) StoreSums<kGrow>(mine.sum, to);
         } else {
           CONVGRAD_UNROLL
           for (int i = 0; i < kVector; ++i) {
@@ -401,26 +561,67 @@ struct Walk
     }
   }
 
-  CONVGRAD_DEVICE void WriteStrip(const State& mine, int row, const Sum* sums) const {
-    const int inner = static_cast<int>(form.inner), taps = static_cast<int>(form.width.taps);
-    T* const to = Opaque(mine.y + (first_row + row) * task.y_walk);
+  CONVGRAD_DEVICE T* NextRow(State& mine) const {
+    T* const row = mine.y;
+    mine.y = Opaque(row + task.y_walk);
+    return row;
+  }
+
+  CONVGRAD_DEVICE void WriteStrip(State& mine, const Sum* sums) const {
+    T* const to = NextRow(mine);
     const Sum* const line = sums + mine.line * tiling.strip_pitch;
+    if (form.inner == 1) {
+      WriteResults<1>(mine, line, to);
+    } else {
+      WriteResults<0>(mine, line, to);
+    }
+  }
+
+  template <int kInner>
+  CONVGRAD_DEVICE void WriteResults(const State& mine, const Sum* line, T* to) const {
     CONVGRAD_ROLLED
     for (int result = mine.lane; result < mine.results; result += tiling.line_threads) {
       const int packed = strip_results[result];
-      const Sum* from = line + (packed & 0xffff);
-      const Sum* const weights = width_weights + (packed >> 16) * tiling.width_pitch;
-      Sum sum = 0;
-      CONVGRAD_ROLLED
-      for (int tap = 0; tap < taps; tap += kSumPack) {
-        const auto some = Load<Sum, kSumPack>(weights + tap);
-        CONVGRAD_UNROLL
-        for (int i = 0; i < kSumPack; ++i, from += inner) {
-          if (some.at[i] != Sum(0)) sum += some.at[i] * *from;
-        }
-      }
-      FromSum(sum, to[result]);
+      FromSum(StripResult<kInner>(line + (packed & 0xffff),
+                                  width_weights + (packed >> 16) * tiling.width_pitch),
+              to[result]);
     }
+  }
+
+  // One element of y from the sums of its strip. Whole packs of weights first as if none were zero:
+  // where that gave no number, once more without those that are.
+  template <int kInner>
+  CONVGRAD_DEVICE Sum StripResult(const Sum* from, const Sum* weights) const {
+    const int inner = kInner > 0 ? kInner : static_cast<int>(form.inner);
+    const int taps = static_cast<int>(form.width.taps);
+    const Sum* at = from;
+    Sum sum = 0;
+    int left = taps;
+    CONVGRAD_ROLLED
+    for (; left >= kSumPack; left -= kSumPack) {
+      const auto some = Load<Sum, kSumPack>(weights);
+      weights += kSumPack;
+      CONVGRAD_UNROLL
+      for (int i = 0; i < kSumPack; ++i) sum += some.at[i] * at[i * inner];
+      at += kSumPack * inner;
+    }
+    if (!(sum == sum)) {
+      weights -= taps - left;
+      left = taps;
+      sum = 0;
+      at = from;
+    }
+    CONVGRAD_ROLLED
+    for (; left > 0; left -= kSumPack) {
+      const auto some = Load<Sum, kSumPack>(weights);
+      weights += kSumPack;
+      CONVGRAD_UNROLL
+      for (int i = 0; i < kSumPack; ++i) {
+        if (some.at[i] != Sum(0)) sum += some.at[i] * at[i * inner];
+      }
+      at += kSumPack * inner;
+    }
+    return sum;
   }
 
   // For columns that start in disorder.
@@ -432,14 +633,22 @@ struct Walk
       const T* const x = mine.x - mid_start * task.x_mid;
       const int inner = static_cast<int>(form.inner);
       CONVGRAD_ROLLED
-      for (int64_t row = first_row; row < first_row + rows; ++row) {
-        const int first = kStrip ? mine.lane : 0, step = kStrip ? tiling.line_threads : 1;
-        const int64_t column = kStrip ? first_column : mine.offsets[0] / (kWindow ? kStep : 1);
+      for (int64_t at = 0; at < rows; ++at) {
+        const int64_t row = first_row + at;
+        const int64_t column = kStrip    ? first_column
+                               : kWindow ? mine.offsets[0] / (kWindow ? kStep : 1)
+                                         : 0;
+        const int element = kStagedElements ? mine.first : 0;
+        const int first = kStrip ? mine.lane : 0;
+        const int step = kStrip || !kWritesVectors ? tiling.line_threads : 1;
+        const int end = kStrip                               ? mine.results
+                        : kStagedElements && !kWritesVectors ? mine.owned * step
+                                                             : mine.owned;
         CONVGRAD_ROLLED
-        for (int result = first; result < (kStrip ? mine.results : mine.owned); result += step) {
+        for (int result = first; result < end; result += step) {
           FromSum(Directly<T>(form, x, deep ? row : 0, deep ? mine.mid : row,
-                              column + result / inner, result % inner),
-                  mine.y[row * task.y_walk + result]);
+                              column + (element + result) / inner, (element + result) % inner),
+                  mine.y[at * task.y_walk + result]);
         }
       }
     });
@@ -450,7 +659,7 @@ struct Walk
   CONVGRAD_DEVICE void MeetInLine(const Body& body) const {
     ForEachThread<false>(tiling.threads, body);
 #ifdef __CUDA_ARCH__
-    if (tiling.line_threads <= 32) {
+    if (line_in_warp) {
       __syncwarp();
     } else {
       __syncthreads();

@@ -66,6 +66,7 @@ inline std::vector<double> Reference(const Problem& problem, std::vector<double>
       for (int64_t i = 0; i < out; ++i) {
         for (int64_t t = 0; t < band.taps; ++t) {
           double weight = band.weights[static_cast<size_t>(i * band.taps + t)];
+          if (weight == 0) continue;  // not read, so that it may be infinite
           if (absolute) weight = std::abs(weight);
           const int64_t at = band.start[static_cast<size_t>(i)] + t;
           for (int64_t c = 0; c < inner; ++c) {

@@ -4,6 +4,7 @@
 //
 //   resample_walk_test SEED PROBLEMS
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -86,7 +87,7 @@ void RunWalks(const ResampleTask& task) {
 
 // Problems by the kernel that took them.
 struct Counts {
-  int loads[4] = {}, gathered = 0, long_bands = 0;
+  int loads[5] = {}, gathered = 0, long_bands = 0;
 };
 
 template <typename T, typename Random>
@@ -109,9 +110,12 @@ bool Check(Random& random, Counts& counts) {
   T* const y = reinterpret_cast<T*>(y_memory.get()) + shift;
   std::memset(static_cast<void*>(y), 0xff, y_count * sizeof(T));
   std::vector<double> exact(x_count);
+  const bool infinities = random() % 4 == 0;
   for (size_t i = 0; i < x_count; ++i) {
-    const double value = integers ? static_cast<double>(random() % 5) - 2.0
-                                  : static_cast<double>(random() % 20001) / 10000.0 - 1.0;
+    const bool infinite = infinities && random() % 16 == 0;
+    const double value = infinite   ? HUGE_VAL
+                         : integers ? static_cast<double>(random() % 5) - 2.0
+                                    : static_cast<double>(random() % 20001) / 10000.0 - 1.0;
     resample_kernels::FromSum(static_cast<Sum>(value), x[i]);
     exact[i] = resample_kernels::ToSum(x[i]);
   }
@@ -141,13 +145,22 @@ bool Check(Random& random, Counts& counts) {
     return false;
   }
 
-  ResampleTask task = MakeResampleTask(*form, x, y);
+  ResampleTask task = MakeResampleTask(*form, sizeof(T), x, y);
   const int threads[] = {32, 96, 128, 256};
   const ResampleLimits limits{threads[random() % 4], random() % 2 == 0 ? 1 : 200000,
                               random() % 2 == 0 ? 0.1 : 10.0};
   // What would be launched, or as if arrays were not aligned, or no instance had enough rows.
   ResampleNeeds needs = GetResampleNeeds(task, sizeof(T));
   if (needs.load == ResampleLoad::kWindow && random() % 4 == 0) needs.load = ResampleLoad::kStrip;
+  // Staged or not, whatever the number of taps.
+  const ResampleAxis& width = form->width;
+  const bool stageable =
+      needs.grow && width.resampled && width.out >= width.in && form->inner <= 16;
+  if (needs.load == ResampleLoad::kElements && stageable && random() % 2 == 0) {
+    needs.load = ResampleLoad::kStaged;
+  } else if (needs.load == ResampleLoad::kStaged && random() % 4 == 0) {
+    needs.load = ResampleLoad::kElements;
+  }
   if (needs.load != ResampleLoad::kVectors && random() % 4 == 0) needs.aligned = 1;
   if (random() % 8 == 0) needs.rows = 1000;
   resample_kernels::VisitInstance<T>(needs, [&](auto instance, const ResampleNeeds& served) {
@@ -175,6 +188,12 @@ bool Check(Random& random, Counts& counts) {
   const double unit = sizeof(T) == 8 ? 0x1p-53 : 0x1p-24;
   for (size_t i = 0; i < y_count; ++i) {
     const double got = resample_kernels::ToSum(y[i]);
+    if (!std::isfinite(expected[i])) {
+      if (got == expected[i] || (std::isnan(got) && std::isnan(expected[i]))) continue;
+      std::printf("%s: element %zu is %g, expected %g\n", problem.ToString().c_str(), i, got,
+                  expected[i]);
+      return false;
+    }
     // One rounding to T (f16 has subnormals), and those of the sums.
     double bound = std::max(std::abs(expected[i]) * TypeOf<T>::kRounding,
                             sizeof(T) == 2 && TypeOf<T>::kRounding < 0x1p-9 ? 0x1p-25 : 0.0) +
@@ -223,8 +242,10 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  std::printf("%d of vectors, %d of elements, %d of windows, %d of strips; %d gathered, %d long\n",
-              counts.loads[0], counts.loads[1], counts.loads[2], counts.loads[3], counts.gathered,
-              counts.long_bands);
+  std::printf(
+      "%d of vectors, %d of elements, %d staged, %d of windows, %d of strips; %d gathered, %d "
+      "long\n",
+      counts.loads[0], counts.loads[1], counts.loads[2], counts.loads[3], counts.loads[4],
+      counts.gathered, counts.long_bands);
   return 0;
 }
