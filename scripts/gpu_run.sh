@@ -27,6 +27,7 @@
 # onednn-devel-cpu-gomp is. COMMIT names the commit where there is no git folder. Everything printed
 # goes to OUT; a step that fails does not stop the others, and the exit status says whether one did.
 # Tests that fail are in OUT/failures.txt as soon as they do.
+# TESTS names the files of the steps tests and forced, as "test_[a-d]*.py", where one call cannot run all.
 # STEP_SECONDS limits each step (default 600). JOBS is the number of processes of the tests and of
 # engines (default 8).
 set -uo pipefail
@@ -76,8 +77,8 @@ run_pytest() {
 }
 
 smoke() { run_pytest "$root/tests/test_cuda_lowering.py" "$root/tests/test_cuda.py"; }
-tests() { run_pytest -m 'not large' "$root/tests"; }
-forced() { run_pytest -m 'not large' --route cudnn "$root/tests"; }
+tests() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" "$@"' -; }
+forced() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" --route cudnn "$@"' -; }
 large() { jobs=1 run_pytest -m large "$root/tests/test_cuda_resample.py"; }
 
 random() {

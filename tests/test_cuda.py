@@ -129,11 +129,11 @@ def test_every_engine_is_right_where_padding_is_uneven(
     plans.clear()
     jax.block_until_ready(run(*operands))
     (plan,) = plans.list()
-    engines = [t["engine"] for t in plan["tried"] if not t["failure"]]
-    assert engines
+    # One that is alone is not tried, but taken.
+    engines = {plan["engine"], *(t["engine"] for t in plan["tried"] if not t["failure"])}
     if dtype != "float64":  # there x is padded beforehand, and all engines may run
         assert not {e.split("_")[0] for e in engines} & WRONG_ENGINES[operator]
-    for engine in engines:
+    for engine in sorted(engines):
         plans.clear()
         registry.cuda_module().remember_choices([(plan["problem"], engine)])
         got = np.asarray(run(*operands)).astype(np.float64)
