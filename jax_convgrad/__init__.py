@@ -8,6 +8,7 @@ from jax_convgrad.conv import (
     conv_transpose,
     conv_wgrad,
 )
+from jax_convgrad.install import install, install_from_environment, installed, uninstall
 from jax_convgrad.plans import set_algorithm_search, set_deterministic, set_workspace_limit
 from jax_convgrad.registry import has_cuda, info
 from jax_convgrad.resize import resample, resample_transpose, resize, scale_and_translate
@@ -20,6 +21,8 @@ __all__ = [
     "conv_wgrad",
     "has_cuda",
     "info",
+    "install",
+    "installed",
     "onednn",
     "onnx",
     "plans",
@@ -30,4 +33,7 @@ __all__ = [
     "set_algorithm_search",
     "set_deterministic",
     "set_workspace_limit",
+    "uninstall",
 ]
+
+install_from_environment()

@@ -29,12 +29,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _info(as_json: bool) -> int:
     import jax_convgrad
 
-    found = jax_convgrad.info()
+    found = {**jax_convgrad.info(), "install()": _installed()}
     if as_json:
         print(json.dumps(found, indent=2, default=str))
     else:
         print("\n".join(_lines(found)))
     return 0
+
+
+def _installed() -> str:
+    import jax_convgrad
+
+    platforms = jax_convgrad.installed()
+    return (
+        f"on for {', '.join(platforms)}"
+        if platforms
+        else "off (JAX_CONVGRAD_INSTALL=1 turns it on)"
+    )
 
 
 def _lines(value: Mapping[str, Any], indent: int = 0) -> list[str]:

@@ -6,6 +6,7 @@ breaks one of them is repaired here and nowhere else.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import jax
@@ -63,6 +64,16 @@ def reshard_like(array: Array, aval: Any) -> Array:
     return jax.reshard(array, with_partitions(aval, wanted))
 
 
+class _Lowering(threading.local):
+    """What a thread is lowering at the moment."""
+
+    implementation = False
+    partitioned = False
+
+
+_lowering = _Lowering()
+
+
 def lower_fun(implementation: Any) -> Any:
     """A lowering rule that traces ``implementation``, a function of one array per operand.
 
@@ -74,6 +85,45 @@ def lower_fun(implementation: Any) -> Any:
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         if any(entry is not None for aval in ctx.avals_in for entry in partitions(aval) or ()):
             ctx = ctx.replace(avals_in=[aval.update(sharding=None) for aval in ctx.avals_in])
-        return rule(ctx, *operands, **params)
+        before = _lowering.implementation, _lowering.partitioned
+        _lowering.implementation, _lowering.partitioned = True, is_partitioned(ctx)
+        try:
+            return rule(ctx, *operands, **params)
+        finally:
+            _lowering.implementation, _lowering.partitioned = before
 
     return lower
+
+
+def in_implementation() -> bool:
+    """Whether what is being lowered was emitted by one of this package's own lowering rules."""
+    return _lowering.implementation
+
+
+def in_partitioned_program() -> bool:
+    """Inside one of this package's own lowering rules: whether `is_partitioned` holds for it."""
+    return _lowering.partitioned
+
+
+def is_partitioned(ctx: Any) -> bool:
+    """Whether XLA divides the program that a rule lowers into among several devices.
+
+    It does so for `jit` over more than one device, and not inside `shard_map`, where every axis of the
+    mesh is the user's own. Read from the lowering context's `axis_context`.
+    """
+    axes = ctx.module_context.axis_context
+    mesh = getattr(axes, "mesh", None)
+    if mesh is not None:
+        return mesh.size > 1 and set(axes.manual_axes) != set(mesh.axis_names)
+    return getattr(axes, "num_devices", 1) > 1
+
+
+def is_export(ctx: Any) -> bool:
+    """Whether a rule lowers for `jax.export`, which other machines may read."""
+    return bool(ctx.module_context.lowering_parameters.for_export)
+
+
+def lowering_rule(primitive: Any, platform: str) -> Any:
+    """The rule registered for ``primitive`` on ``platform``, or for all platforms."""
+    entry = mlir._platform_specific_lowerings[platform].get(primitive) or mlir._lowerings[primitive]
+    return entry.rule

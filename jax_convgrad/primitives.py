@@ -334,7 +334,7 @@ def _conv_fprop_implementation(
             precision=precision,
             preferred_element_type=preferred_element_type,
         )
-    route = _route(platform, "conv_fprop", geometry, x.dtype, preferred_element_type)
+    route = route_name(platform, "conv_fprop", geometry, x.dtype, preferred_element_type)
     if route in routes.HANDLER_ROUTES:
         return handlers.conv_fprop(
             x,
@@ -374,7 +374,7 @@ def _conv_dgrad_implementation(
             preferred_element_type=preferred_element_type,
         )
         return smaller.spread(dx)
-    route = _route(platform, "conv_dgrad", geometry, dy.dtype, preferred_element_type)
+    route = route_name(platform, "conv_dgrad", geometry, dy.dtype, preferred_element_type)
     if route in routes.HANDLER_ROUTES:
         return handlers.conv_dgrad(
             dy,
@@ -427,7 +427,7 @@ def _conv_wgrad_implementation(
             precision=precision,
             preferred_element_type=preferred_element_type,
         )
-    route = _route(platform, "conv_wgrad", geometry, x.dtype, preferred_element_type)
+    route = route_name(platform, "conv_wgrad", geometry, x.dtype, preferred_element_type)
     if route in routes.HANDLER_ROUTES:
         return handlers.conv_wgrad(
             x,
@@ -458,7 +458,7 @@ def _conv_wgrad_implementation(
     )
 
 
-def _route(
+def route_name(
     platform: str | None, operator: str, geometry: ConvGeometry, dtype: Any, result_dtype: Any
 ) -> str:
     """The chosen route's name, or the platform's fallback where its handlers are not there."""

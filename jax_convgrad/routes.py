@@ -73,6 +73,18 @@ def choose_resample(platform: str | None, dtype: Any) -> Route:
     return Route(NATIVE, "one pass over memory for all axes")
 
 
+def is_lax_form(name: str, operator: str, geometry: ConvGeometry, swapped: bool) -> bool:
+    """Whether a route would compute an equation of lax's in the form in which lax has it already.
+
+    ``swapped`` says that the equation has the operator's operands the other way round: lax then dilates
+    its lhs, or has a window as large as an image, where the routes' own forms do not.
+    """
+    if name in HANDLER_ROUTES or name == IM2COL or swapped:
+        return False
+    # "swap" has weight gradients in feature groups, lax in groups of the batch.
+    return name == "xla" or operator != "conv_wgrad" or geometry.config.groups == 1
+
+
 @contextlib.contextmanager
 def force(name: str | None) -> Iterator[None]:
     """One route for every problem lowered inside, for tests and for measuring the rows below.
