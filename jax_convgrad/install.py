@@ -143,7 +143,7 @@ def _lower(platform: str, theirs: Any, ctx: Any, lhs: Any, rhs: Any, **params: A
     """The rule for one platform; ``theirs`` is the one that it replaced."""
     reading = None
     if not (compat.in_implementation() or compat.is_export(ctx) or compat.is_partitioned(ctx)):
-        reading = _replacing(platform, *ctx.avals_in, *ctx.avals_out, params)
+        reading = replacement(platform, *ctx.avals_in, *ctx.avals_out, params)
     if reading is None:
         return theirs(ctx, lhs, rhs, **params)
     rule = compat.lower_fun(
@@ -157,7 +157,7 @@ def _lower(platform: str, theirs: Any, ctx: Any, lhs: Any, rhs: Any, **params: A
     return rule(ctx, lhs, rhs)
 
 
-def _replacing(
+def replacement(
     platform: str, lhs: Any, rhs: Any, out: Any, params: dict[str, Any]
 ) -> Reading | None:
     """How an equation is computed here, None where XLA keeps it."""
