@@ -86,7 +86,9 @@ def _implementation(
     shape = _result_shape(x.shape, bands, axes)
     if 0 in x.shape or 0 in shape:
         return jnp.zeros(shape, x.dtype)
-    if routes.choose_resample(platform, x.dtype).name == "native":
+    # XLA divides its own operations among devices; a call's operand it would gather on each of them.
+    divided = compat.in_partitioned_program()
+    if not divided and routes.choose_resample(platform, x.dtype).name == "native":
         assert platform is not None
         if registry.handlers(platform).serve(registry.RESAMPLE_TARGET, x.dtype):
             return _call(x, shape, bands, axes)

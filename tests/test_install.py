@@ -626,6 +626,20 @@ def test_images(name: str, dtype: str, rng: np.random.Generator):
     assert (jax.image.resize, jax.image.scale_and_translate) == original
 
 
+def test_images_split_over_devices_are_not_gathered(mesh: Any, rng: np.random.Generator):
+    """The batch is divided; the resized axes, here an image's height and width, are whole."""
+    (x,) = ints(rng, (DEVICES, 6, 5, 3))
+    split = jax.device_put(x, NamedSharding(mesh, P("data")))
+    layer = lambda x: jax.image.resize(x, (DEVICES, 12, 10, 3), "linear")  # noqa: E731
+    gradient = lambda x: jax.grad(lambda x: jnp.sum(layer(x) ** 2))(x)  # noqa: E731
+    expected = gradient(x)
+    jax_convgrad.install()
+    f = jax.jit(lambda x: gradient(x))
+    assert not re.findall(COLLECTIVES, f.lower(split).compile().as_text())
+    np.testing.assert_allclose(f(split), expected, rtol=1e-5, atol=1e-5)
+    assert "jax_convgrad_resample" in f.lower(x).as_text() or not registry.handlers("cpu").targets
+
+
 def test_images_of_other_dtypes_stay_with_jax(rng: np.random.Generator):
     x = jnp.asarray(rng.standard_normal((1, 4, 4, 2)), np.complex64)
     f = lambda: jax.image.resize(x, (1, 8, 8, 2), "nearest")  # noqa: E731
