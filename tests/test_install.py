@@ -216,12 +216,31 @@ def test_preferred_element_type(handlers: None, rng: np.random.Generator):
     assert_same((y, gradients(x, w)), expected)
 
 
-def test_precision_reaches_the_handler(monkeypatch: pytest.MonkeyPatch):
-    """Lowered for CUDA, where it decides about TF32; the handlers are stood in for."""
+@pytest.fixture
+def cuda_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stood in for: enough to lower for CUDA."""
     found = registry.Handlers(
         frozenset(registry.CONV_TARGETS.values()), frozenset({"float32", "bfloat16"})
     )
     monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: found)
+
+
+@pytest.mark.parametrize(("channels", "by_call"), [(32, True), (21, False)])
+def test_a_transposed_convolution_on_cuda(channels: int, by_call: bool, cuda_handlers: None):
+    """Neither a handler nor XLA, which takes weight gradients of odd channels, gets a dilated input."""
+    x, w = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((2, 8, 8, 64), (4, 4, 64, channels)))
+    f = jax.grad(lambda x, w: jnp.sum(transposed(x, w) ** 2), (0, 1))
+    lowered = lambda: jax.jit(f).trace(x, w).lower(lowering_platforms=("cuda",)).as_text()  # noqa: E731
+    assert len(re.findall(r"lhs_dilate = \[2, 2\]", lowered())) == 2
+    jax_convgrad.install()
+    text = lowered()
+    assert "lhs_dilate = [2, 2]" not in text
+    assert text.count("@jax_convgrad_conv_dgrad") == 1
+    assert text.count("@jax_convgrad_conv_wgrad") == by_call
+
+
+def test_precision_reaches_the_handler(cuda_handlers: None):
+    """Lowered for CUDA, where it decides about TF32."""
     jax_convgrad.install("cuda")
     x, w = (jax.ShapeDtypeStruct(s, np.float32) for s in ((2, 8, 8, 16), (3, 3, 16, 16)))
     for precision, allowed in (("highest", "false"), ("default", "true"), (None, "true")):
