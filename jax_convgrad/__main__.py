@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parses the arguments and runs the command. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m jax_convgrad", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    text = "versions, which handlers are there and, where not, why"
+    text = "versions, which handlers are there and, where not, why; whether install() is on"
     info = commands.add_parser("info", help=text, description=text)
     info.add_argument("--json", action="store_true", help="as JSON")
     text = "time convolution layers on the present device"
@@ -28,24 +28,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _info(as_json: bool) -> int:
     import jax_convgrad
+    from jax_convgrad.install import PLATFORMS
 
-    found = {**jax_convgrad.info(), "install()": _installed()}
+    on = {platform: platform in jax_convgrad.installed() for platform in PLATFORMS}
+    found = {**jax_convgrad.info(), "install() is on": on}
     if as_json:
         print(json.dumps(found, indent=2, default=str))
     else:
         print("\n".join(_lines(found)))
     return 0
-
-
-def _installed() -> str:
-    import jax_convgrad
-
-    platforms = jax_convgrad.installed()
-    return (
-        f"on for {', '.join(platforms)}"
-        if platforms
-        else "off (JAX_CONVGRAD_INSTALL=1 turns it on)"
-    )
 
 
 def _lines(value: Mapping[str, Any], indent: int = 0) -> list[str]:

@@ -122,7 +122,7 @@ def classify(
     sizes = {name: tuple(shapes[name][axis] for axis in specs[name][2:]) for name in shapes}
     if not all(isinstance(n, int | np.integer) for spatial in sizes.values() for n in spatial):
         return None
-    if any(isinstance(n, int) and n == 0 for shape in shapes.values() for n in shape):
+    if any(isinstance(n, int | np.integer) and n == 0 for shape in shapes.values() for n in shape):
         return None
     # The factor of an axis with one element stands for nothing, whatever it is.
     factors = {

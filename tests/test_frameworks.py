@@ -18,7 +18,7 @@ from test_install import called, compiled
 from test_transformations import assert_same
 
 import jax_convgrad
-from jax_convgrad import registry
+from jax_convgrad import registry, routes
 
 pytestmark = pytest.mark.skipif(
     jax.default_backend() != "cpu", reason="asks for the calls that the CPU's routes choose"
@@ -32,7 +32,7 @@ CHANNELS, OUTPUTS = 12, 24  # more than the few that the routes leave to XLA
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     jax_convgrad.uninstall()
-    with jax.enable_x64(False):
+    with jax.enable_x64(False), routes.force(None):
         yield
     jax_convgrad.uninstall()
 

@@ -72,7 +72,8 @@ def handlers(cpu_handlers: bool) -> None:
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     jax_convgrad.uninstall()
-    yield
+    with routes.force(None):
+        yield
     jax_convgrad.uninstall()
 
 
@@ -596,14 +597,19 @@ def test_the_environment(value: str, platforms: list[str], subprocess_python: li
 def test_info_says_whether_it_is_on(capsys: pytest.CaptureFixture[str]):
     from jax_convgrad.__main__ import main
 
-    def line() -> str:
-        main(["info"])
-        (line,) = (s for s in capsys.readouterr().out.splitlines() if s.startswith("install()"))
-        return line
+    def lines(*options: str) -> list[str]:
+        assert main(["info", *options]) == 0
+        return capsys.readouterr().out.splitlines()
 
-    assert "off" in line()
+    def on() -> list[list[str]]:
+        text = lines()
+        return [line.split() for line in text[text.index("install() is on") + 1 :]]
+
+    assert on() == [["cpu", "no"], ["cuda", "no"]]
     jax_convgrad.install("cpu")
-    assert "on for cpu" in line()
+    assert on() == [["cpu", "yes"], ["cuda", "no"]]
+    read = json.loads("\n".join(lines("--json")))
+    assert read["install() is on"] == {"cpu": True, "cuda": False}
 
 
 # jax.image.
