@@ -1,7 +1,9 @@
 """Which engine does which problem on CUDA: how it is chosen, what was chosen, and keeping it.
 
-The engines are cuDNN's and, first in their order, this project's own kernels where they serve a problem:
-"native_depthwise" for one filter per channel, which is deterministic and uses no TF32.
+The engines are cuDNN's and this project's own kernels where they serve a problem, first in their order
+where they are likely to be the fastest: "native_depthwise" for one filter per channel, which uses no
+TF32, and on Hopper devices "native_dilated" for the gradients of dense dilated convolutions with stride 1
+in float32, where TF32 is allowed. Both are deterministic.
 
 The handlers choose when a program runs for the first time, before its first kernel. Settings hold for
 the whole process and for choices made after them, so make them before the first step; programs that
@@ -106,10 +108,10 @@ def list() -> builtins.list[dict[str, Any]]:
 
     Returns:
       One dict per plan: "problem" (every field that decides it, the device and cuDNN's version),
-      "engine" ("native_depthwise", or cuDNN's number for it and its settings), "workspace_bytes",
-      "chosen_by" ("default", "heuristic", "exhaustive" or "loaded"), "microseconds" (None unless it was
-      timed), "note" (why it was not chosen as asked for, else empty) and "tried" (what became of each
-      engine that was timed or failed).
+      "engine" ("native_depthwise", "native_dilated", or cuDNN's number for it and its settings),
+      "workspace_bytes", "chosen_by" ("default", "heuristic", "exhaustive" or "loaded"), "microseconds"
+      (None unless it was timed), "note" (why it was not chosen as asked for, else empty) and "tried"
+      (what became of each engine that was timed or failed).
 
     Example:
       >>> from jax_convgrad import plans

@@ -22,7 +22,7 @@ from jax import Array
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jax_convgrad import compat, handlers, im2col, reference, registry, routes
+from jax_convgrad import compat, handlers, reference, registry, routes
 from jax_convgrad.shapes import ConvConfig, ConvGeometry, Shape, check_float_dtypes
 from jax_convgrad.subsample import subsample
 
@@ -385,15 +385,6 @@ def _conv_dgrad_implementation(
             result_dtype=preferred_element_type,
             x_shape=x_shape,
         )
-    if route == routes.IM2COL:
-        return im2col.conv_dgrad(
-            dy,
-            w,
-            x_shape=x_shape,
-            config=config,
-            precision=precision,
-            preferred_element_type=preferred_element_type,
-        )
     return reference.conv_dgrad(
         dy,
         w,
@@ -437,15 +428,6 @@ def _conv_wgrad_implementation(
             precision=precision,
             result_dtype=preferred_element_type,
             w_shape=w_shape,
-        )
-    if route == routes.IM2COL:
-        return im2col.conv_wgrad(
-            x,
-            dy,
-            w_shape=w_shape,
-            config=config,
-            precision=precision,
-            preferred_element_type=preferred_element_type,
         )
     return reference.conv_wgrad(
         x,

@@ -1,10 +1,9 @@
 """Who does which problem: a pure function, with the measurement behind every row.
 
 Routes: "onednn" and "cudnn" (the handlers on CPU and CUDA), "xla" (the plain lax op, where XLA is at its
-best and can fuse), "swap" (pure JAX in its role-swapped form, which is also where a problem goes that no
-handler of its platform serves) and "im2col" (pure JAX, gradients as matrix products of a gathered dy,
-where that exists). A resample goes to "native", the platform's own kernel, or to "xla", the forms in
-`resample_reference`.
+best and can fuse) and "swap" (pure JAX in its role-swapped form, which is also where a problem goes that
+no handler of its platform serves). A resample goes to "native", the platform's own kernel, or to "xla",
+the forms in `resample_reference`.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from jax_convgrad import im2col
 from jax_convgrad.shapes import ConvGeometry
 
-IM2COL = "im2col"
 _PLATFORMS = {"onednn": "cpu", "cudnn": "cuda"}
 HANDLER_ROUTES = frozenset(_PLATFORMS)
 NATIVE = "native"
@@ -45,9 +42,6 @@ def choose(
         return Route("xla", "nothing to compute: zeros")
     if _forced in _PLATFORMS:
         if _PLATFORMS[_forced] == platform and result_dtype == dtype:
-            return Route(_forced, "forced")
-    elif _forced == IM2COL:
-        if im2col.applies(operator, geometry):
             return Route(_forced, "forced")
     elif _forced not in (None, NATIVE):
         return Route(_forced, "forced")
@@ -89,9 +83,8 @@ def is_lax_form(name: str, operator: str, geometry: ConvGeometry, swapped: bool)
 def force(name: str | None) -> Iterator[None]:
     """One route for every problem lowered inside, for tests and for measuring the rows below.
 
-    A handlers' route leaves out other platforms, and problems whose result is wider than the operands;
-    im2col leaves out what has no such form. None is no route in particular, whatever was forced
-    outside.
+    A handlers' route leaves out other platforms, and problems whose result is wider than the operands.
+    None is no route in particular, whatever was forced outside.
     """
     global _forced
     previous, _forced = _forced, name
@@ -201,28 +194,15 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
 
 
 def _cuda_dilated(operator: str, geometry: ConvGeometry, dtype: str, strided: bool) -> Route:
-    # The gathered dy is written once and read twice. At TF32's rate that costs 350 / in_channels of the
-    # products' own time, against half of the rate that cuDNN's dilated gradients reach.
-    gathered = math.prod(geometry.kernel) * geometry.out_channels
-    if (
-        dtype == "float32"
-        and not strided
-        and im2col.applies(operator, geometry)
-        and geometry.in_channels >= 1024
-        and 2 * gathered <= 3 * geometry.in_channels
-    ):
-        return Route(
-            IM2COL,
-            "aspp_d12 f32, both gradients and the bias': 376, cuDNN 538, XLA 847",
-        )
     if not strided and operator == "conv_fprop" and geometry.spatial_rank == 2:
         return Route("xla", "aspp_d12 bf16 158 against 149, f32 395 against 396")
     if not strided and operator == "conv_dgrad" and geometry.spatial_rank == 1:
         return Route("xla", "wavenet_d512 f32 67 against 63")
     return Route(
         "cudnn",
-        "weight gradients: wavenet_d512 165 against 2741, aspp_d12 bf16 89 against 1191, f32 287 against "
-        "600; forward: wavenet_d512 41 against 65; dX: aspp_d12 bf16 86 against 115, f32 235 against 244; "
+        "weight gradients: wavenet_d512 165 against 2741, aspp_d12 bf16 89 against 1191, f32 155 (by this "
+        "project's kernels, alone) against 600; forward: wavenet_d512 41 against 65; dX: aspp_d12 bf16 86 "
+        "against 115, f32 114 (likewise) against 244; "
         "strided, a common factor still in it: convt_dil2 85 against 165, 21 against 68, 33 against 3578",
     )
 

@@ -3,13 +3,14 @@
 #
 #   scripts/gpu_run.sh OUT [STEP...]
 #
-# Steps, in the order in which they are named (without any: build, info, smoke, tests, forced, sanitizer
-# and bench):
+# Steps, in the order in which they are named (without any: build, info, smoke, tests, forced, large,
+# sanitizer and bench):
 #   build      installs the package with the CUDA module into a folder of its own
 #   info       device, versions, commit
 #   smoke      tests/test_cuda_lowering.py and tests/test_cuda.py
-#   tests      the whole test suite
-#   forced     the whole test suite with every problem on the handlers
+#   tests      the whole test suite but for what takes most of the device's memory
+#   forced     the same with every problem on the handlers
+#   large      the tests that take most of the device's memory, one after the other
 #   random     tests/test_random.py alone, on the handlers (RANDOM_CASES, default 2000, from seed
 #              RANDOM_FIRST, default 0)
 #   sanitizer  compute-sanitizer's memcheck over a subset of tests/test_cuda.py
@@ -25,13 +26,14 @@
 # nvidia-cudnn-cu13 and nvidia-cudnn-frontend must be installed. The CPU module is built where
 # onednn-devel-cpu-gomp is. COMMIT names the commit where there is no git folder. Everything printed
 # goes to OUT; a step that fails does not stop the others, and the exit status says whether one did.
+# Tests that fail are in OUT/failures.txt as soon as they do.
 # STEP_SECONDS limits each step (default 600). JOBS is the number of processes of the tests and of
 # engines (default 8).
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=$(mkdir -p "${1:?where to write}" && cd "$1" && pwd)
 shift
-[ $# -gt 0 ] || set -- build info smoke tests forced sanitizer bench
+[ $# -gt 0 ] || set -- build info smoke tests forced large sanitizer bench
 work=${WORK:-/tmp/jax_convgrad_gpu}
 mkdir -p "$work"
 export PYTHONPATH="$work/site${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
@@ -66,14 +68,16 @@ PYTHON
 
 # From another folder, so that the installed package is the one tested.
 run_pytest() {
+  export JAX_CONVGRAD_FAILURES="$out/failures.txt"
   local parallel=()
   [ "$jobs" -gt 1 ] && python3 -c 'import xdist' 2> /dev/null && parallel=(-n "$jobs")
   (cd "$work" && python3 -m pytest -q --rootdir "$root" -c "$root/pyproject.toml" "${parallel[@]}" "$@")
 }
 
 smoke() { run_pytest "$root/tests/test_cuda_lowering.py" "$root/tests/test_cuda.py"; }
-tests() { run_pytest "$root/tests"; }
-forced() { run_pytest --route cudnn "$root/tests"; }
+tests() { run_pytest -m 'not large' "$root/tests"; }
+forced() { run_pytest -m 'not large' --route cudnn "$root/tests"; }
+large() { jobs=1 run_pytest -m large "$root/tests/test_cuda_resample.py"; }
 
 random() {
   export JAX_CONVGRAD_RANDOM_CASES=${RANDOM_CASES:-2000} JAX_CONVGRAD_RANDOM_FIRST=${RANDOM_FIRST:-0}
@@ -146,7 +150,7 @@ bench() {
 failed=0
 for step in "$@"; do
   case $step in
-    build | info | smoke | tests | forced | random | sanitizer | stress | first_call | train | engines | survey | bench) ;;
+    build | info | smoke | tests | forced | large | random | sanitizer | stress | first_call | train | engines | survey | bench) ;;
     *) echo "no step is called $step" >&2; exit 2 ;;
   esac
   export -f "$step" run_pytest train_run

@@ -40,8 +40,17 @@ def pytest_report_header() -> list[str]:
     return lines
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Writes failures down as they come: a run that is stopped by a time limit has told them too."""
+    path = os.environ.get("JAX_CONVGRAD_FAILURES")
+    if path and report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        with open(path, "a") as file:
+            file.write(f"{report.nodeid} ({report.when})\n{report.longreprtext}\n\n")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes more than ten seconds")
+    config.addinivalue_line("markers", "large: wants most of the device's memory for itself")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

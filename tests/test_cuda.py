@@ -255,6 +255,130 @@ def test_native_kernels_leave_multipliers_to_cudnn(rng: np.random.Generator) -> 
     assert "native_depthwise" not in {plan["engine"] for plan in plans.list()}
 
 
+# Dilated gradients in TF32.
+
+DILATED_CASES = [
+    Case("aspp-like", (2, 264, 17, 18), (136, 264, 3, 3), (), ((6, 6), (6, 6)), (6, 6), layout=NHWC),
+    Case("uneven", (3, 20, 9, 11), (12, 20, 3, 2), (), ((5, 0), (1, 4)), (2, 3), layout=NHWC),
+    Case("few-positions", (1, 512, 5, 5), (256, 512, 3, 3), (), ((4, 4), (4, 4)), (4, 4), layout=NHWC),
+    Case("taps-outside", (2, 8, 4, 5), (8, 8, 3, 3), (), ((9, 9), (2, 2)), (9, 2), layout=NHWC),
+    Case("even-kernel", (2, 36, 12, 10), (40, 36, 4, 2), (), ((3, 2), (0, 3)), (2, 3), layout=NHWC),
+    Case("cropped", (2, 16, 14, 13), (8, 16, 3, 3), (), ((-1, 2), (3, -1)), (3, 2), layout=NHWC),
+    Case("1d", (2, 64, 300), (32, 64, 2), (), ((16, 16),), (32,)),
+    Case("1d-long-kernel", (1, 128, 150), (4, 128, 7), (), ((12, 3),), (5,)),
+    Case("3d", (1, 24, 6, 7, 8), (44, 24, 3, 2, 3), (), ((2, 2), (0, 2), (3, 3)), (2, 2, 3)),
+]  # fmt: skip
+
+
+def _dilated(case: Case, arrays: Any) -> Any:
+    """y, dx and dw, the last two from the project's own kernels, which searches need not prefer."""
+    run = value_and_gradients(functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords))
+    jax_convgrad.set_algorithm_search("heuristic")
+    plans.clear()
+    jax.block_until_ready(run(*arrays))
+    gradients = {p["problem"] for p in plans.list() if not p["problem"].startswith("conv_fprop")}
+    assert len(gradients) == 2
+    plans.clear()
+    registry.cuda_module().remember_choices([(p, "native_dilated") for p in gradients])
+    results = run(*arrays)
+    engines = {p["problem"]: (p["engine"], p["note"]) for p in plans.list()}
+    assert {engines[p] for p in gradients} == {("native_dilated", "")}, plans.list()
+    return results
+
+
+@pytest.fixture
+def hopper() -> None:
+    if "H100" not in (kind := jax.devices()[0].device_kind) and "H200" not in kind:
+        pytest.skip(f"native_dilated runs on Hopper devices, not on {kind}")
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("case", DILATED_CASES, ids=ids)
+def test_dilated_kernels_are_exact(case: Case, rng: np.random.Generator) -> None:
+    """Small integers are TF32 numbers, and their sums are exact."""
+    x, w, dy = (rng.integers(-3, 4, shape).astype(np.float64) for shape in (case.x, case.w, case.y))
+    results = _dilated(case, _in_layout(case, x, w, dy, "float32"))
+    x_spec, w_spec, y_spec = case.numbers
+    for got, spec, expected in zip(
+        results, (y_spec, x_spec, w_spec), conv_oracle(case, x, w, dy), strict=True
+    ):
+        assert_exact(_canonical(got, spec), expected, "float32")
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("case", DILATED_CASES, ids=ids)
+def test_dilated_kernels_round_as_tf32_does(case: Case, rng: np.random.Generator) -> None:
+    data = random_data(case, "float32", rng)
+    x, w, dy = cast("float32", *in_layout(case, *data))
+    ours = _dilated(case, (dy, x, w))
+    f = functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords)
+    with routes.force("xla"):
+        theirs = value_and_gradients(f)(dy, x, w)
+    x_spec, w_spec, y_spec = case.numbers
+    ours, theirs = (
+        tuple(map(from_layout, results, (y_spec, x_spec, w_spec))) for results in (ours, theirs)
+    )
+    check_errors(case, "float32", None, data, ours, theirs)
+
+
+@pytest.mark.usefixtures("hopper")
+def test_dilated_kernels_give_the_same_bits(rng: np.random.Generator) -> None:
+    case = DILATED_CASES[0]
+    arrays = _in_layout(
+        case, *(rng.standard_normal(shape) for shape in (case.x, case.w, case.y)), "float32"
+    )
+    first = [np.asarray(r).tobytes() for r in _dilated(case, arrays)]
+    run = value_and_gradients(functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords))
+    for _ in range(20):
+        assert [np.asarray(r).tobytes() for r in run(*arrays)] == first
+
+
+@pytest.mark.usefixtures("hopper")
+def test_infinities_and_nans_pass_the_dilated_kernels(rng: np.random.Generator) -> None:
+    case = DILATED_CASES[1]
+    x, w, dy = (rng.standard_normal(shape) for shape in (case.x, case.w, case.y))
+    dy[0, 0], dy[1, 1] = np.nan, np.inf
+    results = _dilated(case, _in_layout(case, x, w, dy, "float32"))
+    dx, dw = map(np.asarray, results[1:])
+    assert np.isnan(dx[0]).any() and not np.isfinite(dx[1]).all() and np.isfinite(dx[2]).all()
+    assert not np.isfinite(dw[..., :2]).any() and np.isfinite(dw[..., 2:]).all()
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("search", ["default", "heuristic", "exhaustive"])
+def test_large_dilated_gradients_take_the_projects_kernels(
+    search: str, rng: np.random.Generator
+) -> None:
+    """First in order where they are likely to be the fastest, and timed where anything is."""
+    case = Case(
+        "aspp", (2, 1024, 33, 33), (256, 1024, 3, 3), (), ((12, 12),) * 2, (12, 12), layout=NHWC
+    )
+    x, w, dy = cast("float32", *in_layout(case, *random_data(case, "float32", rng)))
+    jax_convgrad.set_algorithm_search(search)
+    plans.clear()
+    f = functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords)
+    jax.block_until_ready(value_and_gradients(f)(dy, x, w))
+    for plan in plans.list():
+        if plan["problem"].startswith("conv_fprop"):
+            assert plan["engine"] != "native_dilated"
+        elif search == "heuristic":
+            assert plan["engine"] == "native_dilated", plan
+        else:
+            timed = {t["engine"]: t["microseconds"] for t in plan["tried"] if not t["failure"]}
+            assert timed["native_dilated"] > 0
+
+
+def test_dilated_kernels_leave_strict_float32_to_cudnn(rng: np.random.Generator) -> None:
+    case = DILATED_CASES[0]
+    x, w, dy = cast("float32", *in_layout(case, *random_data(case, "float32", rng)))
+    f = functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords, precision="highest")
+    jax_convgrad.set_algorithm_search("exhaustive")
+    plans.clear()
+    jax.block_until_ready(value_and_gradients(f)(dy, x, w))
+    engines = {t["engine"] for plan in plans.list() for t in plan["tried"]}
+    assert engines and "native_dilated" not in engines
+
+
 # Rounding.
 
 

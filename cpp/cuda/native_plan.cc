@@ -2,27 +2,31 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <string>
 #include <utility>
 
 #include "cuda/depthwise.h"
+#include "cuda/dilated.h"
 #include "cuda/status.h"
 
 namespace jax_convgrad {
 namespace {
 
+// A plan of this project's kernels, DepthwisePlan or DilatedPlan, as one that a search may choose.
+template <typename Kernels, typename Arrays>
 class NativePlan : public ConvPlan {
  public:
-  NativePlan(const ConvProblem& problem, std::unique_ptr<const DepthwisePlan> plan)
-      : problem_(problem), plan_(std::move(plan)) {}
+  NativePlan(const ConvProblem& problem, const char* engine, std::unique_ptr<const Kernels> kernels)
+      : problem_(problem), engine_(engine), kernels_(std::move(kernels)) {}
 
   const std::string& engine() const override { return engine_; }
-  int64_t workspace_bytes() const override { return plan_->workspace_bytes(); }
+  int64_t workspace_bytes() const override { return kernels_->workspace_bytes(); }
   bool owns_kernels() const override { return false; }
 
   ffi::Error Run(const DnnHandle& handle, const ConvBuffers& buffers) const override {
     const cudaError_t status =
-        plan_->Run({buffers.x, buffers.w, buffers.y, buffers.workspace}, handle.stream());
+        kernels_->Run(Arrays{buffers.x, buffers.w, buffers.y, buffers.workspace}, handle.stream());
     if (status == cudaSuccess) return ffi::Error::Success();
     return CudaError(ConvName(problem_.kind),
                      Text("running engine ", engine_, ", ", problem_.ToString()), status);
@@ -30,8 +34,8 @@ class NativePlan : public ConvPlan {
 
  private:
   const ConvProblem problem_;
-  const std::unique_ptr<const DepthwisePlan> plan_;
-  const std::string engine_ = "native_depthwise";
+  const std::string engine_;
+  const std::unique_ptr<const Kernels> kernels_;
 };
 
 DepthwiseKind KindOf(ConvKind kind) {
@@ -60,28 +64,31 @@ DepthwiseType TypeOf(ffi::DataType type) {
 }
 
 // The axes that are there are the last of z, y, x.
-DepthwiseProblem::PerAxis Last(const ConvGeometry::PerAxis& values, int spatial, int64_t neutral) {
-  DepthwiseProblem::PerAxis last{neutral, neutral, neutral};
+std::array<int64_t, 3> Last(const ConvGeometry::PerAxis& values, int spatial, int64_t neutral) {
+  std::array<int64_t, 3> last{neutral, neutral, neutral};
   for (int axis = 0; axis < spatial; ++axis) {
     last[static_cast<size_t>(kMaxSpatialAxes - spatial + axis)] = values[static_cast<size_t>(axis)];
   }
   return last;
 }
 
-}  // namespace
+ffi::ErrorOr<int> DeviceAttribute(const ConvProblem& problem, cudaDeviceAttr attribute) {
+  int value = 0;
+  const cudaError_t status = cudaDeviceGetAttribute(&value, attribute, problem.device);
+  if (status == cudaSuccess) return value;
+  return ffi::Unexpected(
+      CudaError(ConvName(problem.kind), "asking for the device's properties", status));
+}
 
-ffi::ErrorOr<std::shared_ptr<const ConvPlan>> MakeNativePlan(const ConvProblem& problem) {
-  const std::shared_ptr<const ConvPlan> none;
+using Plan = std::shared_ptr<const ConvPlan>;
+
+ffi::ErrorOr<Plan> MakeDepthwise(const ConvProblem& problem) {
   const ConvGeometry& g = problem.geometry;
-  if (g.groups < 2 || g.in_channels != g.groups || g.out_channels != g.groups) return none;
-  if (problem.operand_type != problem.result_type) return none;
-  int multiprocessors = 0;
-  const cudaError_t status =
-      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, problem.device);
-  if (status != cudaSuccess) {
-    return ffi::Unexpected(
-        CudaError(ConvName(problem.kind), "asking for the number of multiprocessors", status));
-  }
+  if (g.groups < 2 || g.in_channels != g.groups || g.out_channels != g.groups) return Plan();
+  if (problem.operand_type != problem.result_type) return Plan();
+  const ffi::ErrorOr<int> multiprocessors =
+      DeviceAttribute(problem, cudaDevAttrMultiProcessorCount);
+  if (multiprocessors.has_error()) return ffi::Unexpected(multiprocessors.error());
   DepthwiseProblem depthwise;
   depthwise.kind = KindOf(problem.kind);
   depthwise.type = TypeOf(problem.operand_type);
@@ -95,10 +102,68 @@ ffi::ErrorOr<std::shared_ptr<const ConvPlan>> MakeNativePlan(const ConvProblem& 
   depthwise.dilation = Last(g.dilation, g.spatial, 1);
   depthwise.alignment = problem.alignment;
   depthwise.workspace_limit = problem.workspace_limit;
-  depthwise.multiprocessors = multiprocessors;
-  std::unique_ptr<const DepthwisePlan> plan = DepthwisePlan::Make(depthwise);
-  if (plan == nullptr) return none;
-  return std::shared_ptr<const ConvPlan>(std::make_shared<NativePlan>(problem, std::move(plan)));
+  depthwise.multiprocessors = *multiprocessors;
+  std::unique_ptr<const DepthwisePlan> kernels = DepthwisePlan::Make(depthwise);
+  if (kernels == nullptr) return Plan();
+  return Plan(std::make_shared<NativePlan<DepthwisePlan, DepthwiseArrays>>(
+      problem, "native_depthwise", std::move(kernels)));
+}
+
+ffi::ErrorOr<Plan> MakeDilated(const ConvProblem& problem) {
+  const ConvGeometry& g = problem.geometry;
+  if (problem.kind == ConvKind::kFprop || g.groups != 1 || !problem.allow_tf32 ||
+      problem.operand_type != ffi::DataType::F32 || problem.result_type != ffi::DataType::F32) {
+    return Plan();
+  }
+  bool dilated = false;
+  for (size_t axis = 0; axis < static_cast<size_t>(g.spatial); ++axis) {
+    if (g.strides[axis] != 1) return Plan();
+    dilated = dilated || g.dilation[axis] != 1;
+  }
+  if (!dilated) return Plan();
+  int numbers[3] = {};
+  const cudaDeviceAttr attributes[] = {cudaDevAttrMultiProcessorCount,
+                                       cudaDevAttrComputeCapabilityMajor,
+                                       cudaDevAttrComputeCapabilityMinor};
+  for (size_t i = 0; i < 3; ++i) {
+    const ffi::ErrorOr<int> number = DeviceAttribute(problem, attributes[i]);
+    if (number.has_error()) return ffi::Unexpected(number.error());
+    numbers[i] = *number;
+  }
+  // The instructions that the kernels are made of are Hopper's alone.
+  if (numbers[1] != 9 || numbers[2] != 0) return Plan();
+  DilatedProblem dilated_problem;
+  dilated_problem.wgrad = problem.kind == ConvKind::kWgrad;
+  dilated_problem.batch = g.batch;
+  dilated_problem.in_channels = g.in_channels;
+  dilated_problem.out_channels = g.out_channels;
+  dilated_problem.in = Last(g.in, g.spatial, 1);
+  dilated_problem.kernel = Last(g.kernel, g.spatial, 1);
+  dilated_problem.out = Last(g.out, g.spatial, 1);
+  dilated_problem.padding_low = Last(g.padding_low, g.spatial, 0);
+  dilated_problem.dilation = Last(g.dilation, g.spatial, 1);
+  dilated_problem.alignment = problem.alignment;
+  dilated_problem.workspace_limit = problem.workspace_limit;
+  dilated_problem.multiprocessors = numbers[0];
+  std::unique_ptr<const DilatedPlan> kernels = DilatedPlan::Make(dilated_problem);
+  if (kernels == nullptr) return Plan();
+  return Plan(std::make_shared<NativePlan<DilatedPlan, DilatedArrays>>(problem, "native_dilated",
+                                                                       std::move(kernels)));
+}
+
+}  // namespace
+
+ffi::ErrorOr<std::shared_ptr<const ConvPlan>> MakeNativePlan(const ConvProblem& problem) {
+  return problem.geometry.groups == 1 ? MakeDilated(problem) : MakeDepthwise(problem);
+}
+
+bool NativeIsFast(const ConvProblem& problem) {
+  const ConvGeometry& g = problem.geometry;
+  if (g.groups != 1) return true;
+  // Tiles are of 128 positions or output channels and 256 input channels.
+  int64_t positions = g.batch;
+  for (const int64_t size : g.in) positions *= size;
+  return g.in_channels >= 192 && g.out_channels >= 96 && positions >= 1024;
 }
 
 }  // namespace jax_convgrad

@@ -48,8 +48,8 @@ class Event {
 
 using Plan = std::shared_ptr<const ConvPlan>;
 
-// What there is for a problem: the project's own kernels first, if they serve it, then what cuDNN's
-// heuristics offer, in their order.
+// What there is for a problem: what cuDNN's heuristics offer, in their order, and the project's own
+// kernels, if they serve it, before or behind that.
 class Offers {
  public:
   static ffi::ErrorOr<Offers> Query(const ConvProblem& problem, const DnnHandle& handle) {
@@ -60,28 +60,34 @@ class Offers {
     if (candidates.has_error() && *native == nullptr) return ffi::Unexpected(candidates.error());
     Offers offers;
     offers.native_ = *std::move(native);
+    offers.native_first_ = NativeIsFast(problem);
     if (candidates.has_value()) offers.candidates_.emplace(*std::move(candidates));
     return offers;
   }
 
-  size_t size() const { return First() + (candidates_ ? candidates_->size() : 0); }
+  size_t size() const { return Candidates() + (native_ != nullptr ? 1 : 0); }
   const std::string& engine(size_t i) const {
-    return i < First() ? native_->engine() : candidates_->engine(i - First());
+    return IsNative(i) ? native_->engine() : candidates_->engine(i - First());
   }
   int64_t workspace_bytes(size_t i) const {
-    return i < First() ? native_->workspace_bytes() : candidates_->workspace_bytes(i - First());
+    return IsNative(i) ? native_->workspace_bytes() : candidates_->workspace_bytes(i - First());
   }
-  bool transforms(size_t i) const { return i >= First() && candidates_->transforms(i - First()); }
+  bool transforms(size_t i) const { return !IsNative(i) && candidates_->transforms(i - First()); }
   ffi::ErrorOr<Plan> Build(size_t i, const DnnHandle& handle) const {
-    if (i < First()) return native_;
+    if (IsNative(i)) return native_;
     return candidates_->Build(i - First(), handle);
   }
 
  private:
+  size_t Candidates() const { return candidates_ ? candidates_->size() : 0; }
   // The number of cuDNN's first engine.
-  size_t First() const { return native_ != nullptr ? 1 : 0; }
+  size_t First() const { return native_ != nullptr && native_first_ ? 1 : 0; }
+  bool IsNative(size_t i) const {
+    return native_ != nullptr && i == (native_first_ ? 0 : Candidates());
+  }
 
   Plan native_;
+  bool native_first_ = false;
   std::optional<ConvCandidates> candidates_;
 };
 

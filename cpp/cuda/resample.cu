@@ -10,13 +10,11 @@
 namespace jax_convgrad {
 namespace {
 
-constexpr int kMostThreads = 256;
 constexpr int kLongBandThreads = 128;
 
-// Registers are limited so that a multiprocessor holds that many threads.
 template <typename Kernel>
-__global__ void __launch_bounds__(kMostThreads, Kernel::kBlocks)
-    Tiles(const __grid_constant__ ResampleTask task) {
+__global__ void __launch_bounds__(Kernel::kMostThreads, Kernel::kBlocks)
+    Walks(const __grid_constant__ ResampleTask task) {
   extern __shared__ uint4 shared[];
   Kernel(task, reinterpret_cast<char*>(shared)).Run(blockIdx.x);
 }
@@ -44,37 +42,41 @@ cudaError_t Launch(const void* kernel, int64_t blocks, int threads, int shared_b
 }
 
 template <typename T>
-cudaError_t LaunchTyped(ResampleTask task, cudaStream_t stream) {
+cudaError_t LaunchLongBands(ResampleTask task, cudaStream_t stream) {
   const ResampleForm& form = task.form;
-  const ResampleKernelOrder kernels = ChooseResampleKernels(form);
-  ResampleShape shape{};
-  for (ResampleKernel kernel : {kernels.first, kernels.second}) {
-    shape = ChooseResampleShape(kernel, form, sizeof(T), task.x, task.y);
-    task.tiling = ChooseResampleTiling(form, shape, ResampleLimits());
-    if (task.tiling.blocks > 0) break;
-  }
-  if (task.tiling.blocks == 0) {
-    task.tiling.threads = kLongBandThreads;
-    int64_t elements =
-        form.batches() * form.depth.out * form.height.out * form.width.out * form.inner;
-    void* args[] = {&task, &elements};
-    const int64_t blocks = elements < (int64_t{1} << 30) ? elements : int64_t{1} << 30;
-    return Launch(reinterpret_cast<const void*>(&LongBands<T>), blocks, kLongBandThreads,
-                  kLongBandThreads * static_cast<int>(sizeof(double)), args, stream);
-  }
-  void* args[] = {&task};
-  return resample_kernels::VisitInstance<T>(shape, [&](auto instance) {
-    using Kernel = typename decltype(instance)::Kernel;
-    return Launch(reinterpret_cast<const void*>(&Tiles<Kernel>), task.tiling.blocks,
-                  task.tiling.threads, task.tiling.shared_bytes, args, stream);
-  });
+  task.tiling.threads = kLongBandThreads;
+  int64_t elements =
+      form.batches() * form.depth.out * form.height.out * form.width.out * form.inner;
+  void* args[] = {&task, &elements};
+  const int64_t blocks = elements < (int64_t{1} << 30) ? elements : int64_t{1} << 30;
+  return Launch(reinterpret_cast<const void*>(&LongBands<T>), blocks, kLongBandThreads,
+                kLongBandThreads * static_cast<int>(sizeof(double)), args, stream);
+}
+
+template <typename T>
+cudaError_t LaunchTyped(ResampleTask task, cudaStream_t stream) {
+  cudaError_t status = cudaErrorInvalidValue;
+  resample_kernels::VisitInstance<T>(
+      GetResampleNeeds(task, sizeof(T)), [&](auto instance, const ResampleNeeds& needs) {
+        using Kernel = typename decltype(instance)::Kernel;
+        task.tiling = ChooseResampleTiling(task, needs, instance.kValues, sizeof(T),
+                                           GetResampleLimits(needs, instance.kValues, sizeof(T)));
+        if (task.tiling.blocks == 0) {
+          status = LaunchLongBands<T>(task, stream);
+          return;
+        }
+        void* args[] = {&task};
+        status = Launch(reinterpret_cast<const void*>(&Walks<Kernel>), task.tiling.blocks,
+                        task.tiling.threads, task.tiling.shared_bytes, args, stream);
+      });
+  return status;
 }
 
 }  // namespace
 
 cudaError_t LaunchResample(const ResampleForm& form, ResampleType type, const void* x, void* y,
                            cudaStream_t stream) {
-  const ResampleTask task{form, ResampleTiling(), x, y};
+  const ResampleTask task = MakeResampleTask(form, x, y);
   switch (type) {
     case ResampleType::kF16:
       return LaunchTyped<resample_kernels::Half>(task, stream);

@@ -1,15 +1,10 @@
-// The instances of the kernels that are compiled, one for each shape that ChooseResampleShape
-// gives.
+// The instances of the kernel that are compiled, and which of them takes a problem.
 
 #ifndef JAX_CONVGRAD_CUDA_RESAMPLE_INSTANCES_CUH_
 #define JAX_CONVGRAD_CUDA_RESAMPLE_INSTANCES_CUH_
 
-#include <type_traits>
-
-#include "cuda/resample_grow.cuh"
-#include "cuda/resample_shrink.cuh"
-#include "cuda/resample_stream.cuh"
 #include "cuda/resample_tiling.h"
+#include "cuda/resample_walk.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -17,52 +12,111 @@ namespace resample_kernels {
 template <typename KernelType>
 struct Instance {
   using Kernel = KernelType;
+  static constexpr ResampleInstance kValues{Kernel::kPacked, Kernel::kRows, Kernel::kVector,
+                                            Kernel::kBlocks * Kernel::kMostThreads};
 };
 
-// Returns visit(Instance<kernel>()) for the kernel of a shape.
+template <typename... Kernels>
+struct List {};
+
+// Whether a kernel can do what is needed, and quickly unless a band is long.
+template <typename Kernel>
+bool Serves(const ResampleNeeds& needs) {
+  if (Kernel::kLoad != needs.load) return false;
+  if (Kernel::kPacked && needs.aligned < (Kernel::kStrip ? Kernel::kPiece : Kernel::kVector)) {
+    return false;
+  }
+  if (Kernel::kGrow != needs.grow || Kernel::kRows < needs.rows) return false;
+  if (Kernel::kWindow && Kernel::kStep != needs.step) return false;
+  if (Kernel::kAny) return true;
+  return (Kernel::kStrip || needs.taps <= Kernel::kTaps) && needs.mid_taps <= Kernel::kMid;
+}
+
+template <typename Visit>
+bool VisitFirst(const ResampleNeeds&, const Visit&, List<>) {
+  return false;
+}
+template <typename Visit, typename First, typename... Others>
+bool VisitFirst(const ResampleNeeds& needs, const Visit& visit, List<First, Others...>) {
+  if (Serves<First>(needs)) {
+    visit(Instance<First>(), needs);
+    return true;
+  }
+  return VisitFirst(needs, visit, List<Others...>());
+}
+
+template <typename T, bool kGrow, int kRows, int kTaps, int kMid = 1>
+using Vectors = Walk<T, ResampleLoad::kVectors, true, kGrow, kRows, kTaps, kMid>;
+template <typename T, bool kPacked, bool kGrow, int kRows, int kTaps, int kMid = 1>
+using Elements = Walk<T, ResampleLoad::kElements, kPacked, kGrow, kRows, kTaps, kMid>;
+template <typename T, bool kPacked, bool kGrow, int kRows, int kTaps = 1, int kMid = 1>
+using Strip = Walk<T, ResampleLoad::kStrip, kPacked, kGrow, kRows, kTaps, kMid>;
+
+template <typename T, bool kGrow, int kRows, int kStep, int kTaps, int kMid = 1>
+using Window = Walk<T, ResampleLoad::kWindow, true, kGrow, kRows, kTaps, kMid, kStep>;
+
+// From few rows and taps to many: the first that serves is taken. Those with 0 taps take any
+// number.
+template <typename T>
+struct Kernels {
+  using All =
+      List<Vectors<T, false, 1, 2>, Vectors<T, false, 2, 4>, Vectors<T, false, 2, 6>,
+           Vectors<T, false, 2, 8>, Vectors<T, false, 2, 4, 4>, Vectors<T, false, 2, 0>,
+           Vectors<T, false, 4, 16>, Vectors<T, false, 4, 0>, Vectors<T, false, 12, 0>,
+           Vectors<T, true, 1, 1>, Vectors<T, true, 2, 2>, Vectors<T, true, 2, 2, 2>,
+           Vectors<T, true, 4, 4>, Vectors<T, true, 10, 0>,  //
+           Elements<T, true, true, 1, 1>, Elements<T, true, true, 1, 2>,
+           Elements<T, true, true, 2, 2>, Elements<T, true, true, 2, 2, 2>,
+           Elements<T, true, true, 4, 4>, Elements<T, true, true, 6, 6>,
+           Elements<T, false, true, 2, 2>, Elements<T, false, true, 4, 4>,
+           Elements<T, false, true, 10, 0>, Elements<T, false, false, 12, 0>,  //
+           Window<T, false, 1, 2, 2>, Window<T, false, 2, 2, 4>, Window<T, false, 2, 2, 4, 4>,
+           Window<T, true, 1, 2, 4>, Window<T, false, 2, 4, 8>, Window<T, false, 4, 4, 16>,  //
+           Strip<T, true, true, 1>, Strip<T, false, true, 1>, Strip<T, true, false, 2>,
+           Strip<T, false, false, 2>, Strip<T, true, false, 4>, Strip<T, false, false, 4>,
+           Strip<T, true, false, 8>, Strip<T, false, false, 8>, Strip<T, false, false, 12>,
+           Strip<T, false, false, 2, 0>, Strip<T, false, false, 12, 0>>;
+};
+
+// Half has fewer, and double those alone that take anything, so that less is compiled.
+template <>
+struct Kernels<Half> {
+  using All =
+      List<Vectors<Half, false, 1, 2>, Vectors<Half, false, 2, 4>, Vectors<Half, false, 2, 8>,
+           Vectors<Half, false, 2, 0>, Vectors<Half, false, 4, 0>, Vectors<Half, false, 12, 0>,
+           Vectors<Half, true, 1, 1>, Vectors<Half, true, 2, 2>, Vectors<Half, true, 4, 4>,
+           Vectors<Half, true, 10, 0>,  //
+           Elements<Half, true, true, 1, 1>, Elements<Half, true, true, 2, 2>,
+           Elements<Half, true, true, 4, 4>, Elements<Half, false, true, 2, 2>,
+           Elements<Half, false, true, 10, 0>, Elements<Half, false, false, 12, 0>,  //
+           Window<Half, false, 1, 2, 2>, Window<Half, false, 2, 2, 4>,
+           Window<Half, false, 2, 4, 8>,  //
+           Strip<Half, false, true, 1>, Strip<Half, false, false, 2>, Strip<Half, false, false, 12>,
+           Strip<Half, false, false, 12, 0>>;
+};
+template <>
+struct Kernels<double> {
+  using All =
+      List<Vectors<double, false, 2, 0>, Vectors<double, false, 12, 0>, Vectors<double, true, 2, 0>,
+           Vectors<double, true, 10, 0>, Elements<double, false, true, 2, 0>,
+           Elements<double, false, true, 10, 0>, Elements<double, false, false, 12, 0>,
+           Strip<double, false, true, 1>, Strip<double, false, false, 2>,
+           Strip<double, false, false, 12>, Strip<double, false, false, 12, 0>>;
+};
+
+// Calls visit(Instance<kernel>(), needs) for the kernel of a problem.
 template <typename T, typename Visit>
-auto VisitInstance(const ResampleShape& shape, const Visit& visit) {
-  constexpr int kSums = 16 / sizeof(typename SumOf<T>::Type), kWide = 16 / sizeof(T);
-  if (shape.kernel == ResampleKernel::kGrow) {
-    const auto along = [&](auto is_along) {
-      constexpr bool kAlong = decltype(is_along)::value;
-      if (shape.vector > 1) {
-        return shape.out_vector > 1 ? visit(Instance<Grow<T, kSums, kWide, kAlong>>())
-                                    : visit(Instance<Grow<T, kSums, 1, kAlong>>());
-      }
-      return shape.out_vector > 1 ? visit(Instance<Grow<T, 1, kWide, kAlong>>())
-                                  : visit(Instance<Grow<T, 1, 1, kAlong>>());
-    };
-    return shape.along ? along(std::true_type()) : along(std::false_type());
+bool VisitInstance(ResampleNeeds needs, const Visit& visit) {
+  using All = typename Kernels<T>::All;
+  if (VisitFirst(needs, visit, All())) return true;
+  if (needs.load == ResampleLoad::kWindow) {
+    needs.load = ResampleLoad::kStrip;
+    if (VisitFirst(needs, visit, All())) return true;
   }
-  constexpr int kParts = kResampleScalarParts;
-  if (shape.kernel == ResampleKernel::kStream) {
-    const auto planes = [&](auto number) {
-      constexpr int kPlanes = decltype(number)::value;
-      // There are no copies of single 16-bit elements.
-      if constexpr (sizeof(T) >= 4) {
-        if (shape.vector == 1) {
-          return shape.out_vector > 1 ? visit(Instance<Stream<T, 1, kParts, kSums, kPlanes, 4>>())
-                                      : visit(Instance<Stream<T, 1, kParts, 1, kPlanes, 4>>());
-        }
-      }
-      return shape.out_vector > 1 ? visit(Instance<Stream<T, kWide, 1, kSums, kPlanes, 4>>())
-                                  : visit(Instance<Stream<T, kWide, 1, 1, kPlanes, 4>>());
-    };
-    return shape.planes > 1 ? planes(std::integral_constant<int, 2>())
-                            : planes(std::integral_constant<int, 1>());
-  }
-  const auto planes = [&](auto number) {
-    constexpr int kPlanes = decltype(number)::value;
-    if (shape.vector > 1) {
-      return shape.out_vector > 1 ? visit(Instance<Shrink<T, kSums, 1, kSums, kPlanes, 4>>())
-                                  : visit(Instance<Shrink<T, kSums, 1, 1, kPlanes, 4>>());
-    }
-    return shape.out_vector > 1 ? visit(Instance<Shrink<T, 1, kParts, kSums, kPlanes, 4>>())
-                                : visit(Instance<Shrink<T, 1, kParts, 1, kPlanes, 4>>());
-  };
-  return shape.planes > 1 ? planes(std::integral_constant<int, 2>())
-                          : planes(std::integral_constant<int, 1>());
+  needs.gather = true;
+  needs.grow = false;
+  needs.rows = 1;
+  return VisitFirst(needs, visit, All());
 }
 
 }  // namespace resample_kernels

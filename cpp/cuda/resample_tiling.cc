@@ -3,315 +3,259 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <numeric>
+#include <limits>
 
 namespace jax_convgrad {
 namespace {
 
 constexpr int64_t kMostSharedBytes = 96 << 10;  // every GPU since compute capability 8.0 has it
-constexpr int64_t kMostTableBytes = 16 << 10;
-constexpr int64_t kMostWidthBytes = 24 << 10;
-constexpr int64_t kMostGroups = 32;
-constexpr int64_t kMostSteps = 64;
-constexpr int64_t kShortRunBytes = 192;  // of the inner run
-constexpr int64_t kSectorBytes = 32;     // by which memory is read
-constexpr double kMostOverlap = 1.15;    // columns of x that are read, over those there are
+constexpr int64_t kMostScheduleBytes = 16 << 10;
+constexpr int64_t kMostChunk = 128;
+constexpr int64_t kMostLineThreads = 256;
+constexpr int64_t kMostIndex = std::numeric_limits<int32_t>::max();
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t RoundUp(int64_t a, int64_t b) { return DivideUp(a, b) * b; }
+int64_t Even(int64_t all, int64_t most) { return DivideUp(all, DivideUp(all, most)); }
+
+double StepOf(const ResampleAxis& axis) {
+  return static_cast<double>(axis.in) / static_cast<double>(axis.out);
+}
 
 // Elements that `count` neighbouring outputs read between them, if starts are evenly spaced.
 int64_t Window(const ResampleAxis& axis, int64_t count) {
   if (!axis.resampled) return count;
-  const double step = static_cast<double>(axis.in) / static_cast<double>(axis.out);
-  const double reach = std::ceil(static_cast<double>(count - 1) * step);
+  const double reach = std::ceil(static_cast<double>(count - 1) * StepOf(axis));
   return std::min(axis.in, static_cast<int64_t>(reach) + axis.taps + 1);
 }
 
-// Whether vectors of an array lie at multiples of their size. They need no gap between two columns
-// where the inner run is short, as a tile takes it whole then.
-bool CanVectorize(const ResampleForm& form, int vector, int element_bytes, int64_t columns,
-                  const void* data) {
-  if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(vector * element_bytes) != 0) {
-    return false;
-  }
-  return form.inner % vector == 0 ||
-         (form.inner * element_bytes <= kShortRunBytes && columns * form.inner % vector == 0);
+bool IsAligned(const void* data, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
 }
 
-// Places parts of shared memory one after another.
-class Layout {
- public:
-  int Place(int64_t bytes) {
-    const int64_t at = bytes_;
-    bytes_ += RoundUp(bytes, 16);
-    return static_cast<int>(at);
+// The most columns of a strip of so many elements of x.
+int64_t StripColumns(const ResampleTask& task, int64_t elements, bool packed, int64_t vector) {
+  const int64_t inner = task.form.inner,
+                shift = packed && elements < task.form.width.in * inner ? vector - 1 : 0;
+  int64_t low = 0, high = task.form.width.out;
+  while (low < high) {
+    const int64_t middle = (low + high + 1) / 2;
+    const bool fits =
+        Window(task.form.width, middle) * inner + shift <= elements && middle * inner <= elements;
+    fits ? low = middle : high = middle - 1;
   }
-  int64_t bytes() const { return bytes_; }
+  return low;
+}
 
- private:
-  int64_t bytes_ = 0;
+// Threads of a line in a strip and its columns: of all sizes, that which leaves the fewest threads
+// idle, in favour of single warps, which need not wait for others.
+struct Strip {
+  int64_t threads = 0, columns = 0;
 };
-
-// Elements of a row in shared memory, of which every eighth is skipped where they are taken one by
-// one.
-int64_t RowElements(int64_t elements, bool skewed) {
-  return RoundUp(skewed ? elements + elements / 8 + 1 : elements, 4);
-}
-
-// Of the kernels that take rows first.
-ResampleTiling ShrinkTiling(const ResampleForm& form, const ResampleShape& shape,
-                            const ResampleLimits& limits) {
-  const bool stream = shape.kernel == ResampleKernel::kStream;
-  if (stream && shape.vector * shape.element_bytes < 4) return {};  // too short to copy
-  const ResampleAxis& width = form.width;
-  const int64_t group_bytes = int64_t{shape.planes} * shape.rows * shape.sum_bytes;
-  const int64_t step = std::max(shape.vector, shape.out_vector);
-
-  // The inner run: whole where it is short, otherwise in pieces that memory serves well.
-  int64_t channels = form.inner;
-  if (!width.resampled) {
-    channels = limits.threads * shape.vector * shape.parts;
-    if (!stream) channels = std::min(channels, limits.sum_bytes / group_bytes / step * step);
-  } else if (form.inner * shape.element_bytes > kShortRunBytes) {
-    channels = limits.chunk_bytes / shape.element_bytes;
-  }
-  channels = std::min(channels, form.inner);
-  const bool divisible = form.inner % step == 0;
-
-  // The most columns whose sums fit, in more memory where few of them would read much of x twice.
-  const auto widest = [&](int64_t bytes) {
-    // A vector for each thread of the streaming kernel, and a part of one that begins before.
-    const int64_t elements =
-        stream
-            ? int64_t{limits.threads} * shape.vector * shape.parts -
-                  (channels == form.inner && shape.vector > 1 && width.resampled ? shape.vector : 0)
-            : bytes / group_bytes;
-    int64_t low = 0, high = width.out;
-    while (low < high) {
-      const int64_t middle = (low + high + 1) / 2;
-      const bool fits = Window(width, middle) * channels <= elements &&
-                        (middle == 1 || middle * width.taps * shape.sum_bytes <= kMostWidthBytes);
-      fits ? low = middle : high = middle - 1;
-    }
-    return low;
-  };
-  const auto overlap = [&](int64_t columns) {
-    if (columns == 0) return HUGE_VAL;
-    const double reads = static_cast<double>(Window(width, columns) * DivideUp(width.out, columns));
-    return reads / static_cast<double>(std::max(width.in, width.out));
-  };
-  int64_t columns = widest(limits.sum_bytes);
-  while (columns == 0 || (columns < width.out && overlap(columns) > kMostOverlap)) {
-    columns = std::max(columns, widest(limits.wide_sum_bytes));
-    if (columns > 0 && (columns == width.out || overlap(columns) <= kMostOverlap)) break;
-    const int64_t fewer = channels / 2 / step * step;
-    if (!divisible || fewer < step || (columns > 0 && fewer * shape.element_bytes < kSectorBytes)) {
-      break;
-    }
-    channels = fewer;
-    columns = widest(limits.sum_bytes);
-  }
-  ResampleTiling tiling;
-  if (columns == 0) return tiling;
-  columns = DivideUp(width.out, DivideUp(width.out, columns));
-
-  const int64_t span = Window(width, columns);
-  const int64_t row_elements =
-      RowElements(span * channels + 2 * shape.vector, /*skewed=*/shape.out_vector == 1);
-
-  tiling.group_rows = DivideUp(form.height.out, shape.rows);
-  tiling.group_planes = DivideUp(form.depth.out, shape.planes);
-  const int64_t all_groups = form.batches() * tiling.group_planes * tiling.group_rows;
-  tiling.all_groups = all_groups;
-  tiling.strips = DivideUp(width.out, columns);
-  tiling.chunks = DivideUp(form.inner, channels);
-
-  const int64_t rows = form.height.resampled ? Window(form.height, shape.rows) : shape.rows;
-  const int64_t row_bytes = int64_t{shape.rows} * shape.sum_bytes;
-  const int64_t unit = int64_t{shape.vector} * shape.parts;
-  // Vectors may begin before the first column.
-  const int64_t whole_row = width.in * form.inner;
-  const int64_t most =
-      channels == form.inner
-          ? std::min(span * channels + (shape.vector > 1 ? shape.vector : 0), whole_row)
-          : span * channels;
-  const int64_t items = DivideUp(most, unit);
-  int64_t groups = std::clamp<int64_t>(limits.threads / items, 1, kMostGroups);
-  if (stream && items > limits.threads) return {};
-  const int64_t buffers = stream ? 2 : 1;
-  const auto too_many = [&] {
-    return (!stream && groups * row_elements * group_bytes >
-                           std::max(limits.sum_bytes, limits.wide_sum_bytes)) ||
-           groups * std::min<int64_t>(rows, 64) * row_bytes > kMostTableBytes ||
-           tiling.strips * tiling.chunks * DivideUp(all_groups, groups) < limits.few_blocks;
-  };
-  while (groups > 1 && too_many()) --groups;
-
-  int64_t steps = 1, table_rows = rows;
-  if (stream) {
-    const int64_t tiles = tiling.strips * tiling.chunks * DivideUp(all_groups, groups);
-    steps = std::clamp<int64_t>(tiles / limits.stream_blocks, 1, kMostSteps);
-    steps = std::clamp<int64_t>(kMostTableBytes / (groups * rows * row_bytes), 1, steps);
-    steps = std::clamp<int64_t>(kMostTableBytes / (groups * kMostResampleGroupBytes), 1, steps);
-  } else {
-    table_rows = std::min(rows, kMostTableBytes / (groups * row_bytes));
-    if (table_rows < rows) table_rows = std::max<int64_t>(table_rows / 4 * 4, 1);
-  }
-
-  const int64_t out_items = groups * shape.planes * DivideUp(shape.rows, 4) *
-                            DivideUp(columns * channels, shape.out_vector);
-  const int64_t busy = stream ? groups * items : std::max(groups * items, out_items);
-
-  tiling.columns = static_cast<int>(columns);
-  tiling.channels = static_cast<int>(channels);
-  tiling.groups = static_cast<int>(groups);
-  tiling.steps = static_cast<int>(steps);
-  tiling.span = static_cast<int>(span);
-  tiling.row_elements = static_cast<int>(row_elements);
-  tiling.table_rows = static_cast<int>(table_rows);
-  tiling.threads = static_cast<int>(std::min<int64_t>(limits.threads, RoundUp(busy, 32)));
-
-  Layout layout;
-  layout.Place(buffers * groups * row_elements * group_bytes);
-  tiling.combined_at =
-      layout.Place(stream ? limits.queue_rows * unit * shape.element_bytes * tiling.threads : 0);
-  const bool has_table = stream || form.height.resampled;
-  tiling.table_at = layout.Place(has_table ? groups * steps * table_rows * row_bytes : 0);
-  tiling.width_weights_at =
-      layout.Place(std::max<int64_t>(width.taps, 1) * columns * shape.sum_bytes);
-  tiling.width_starts_at = layout.Place(columns * 4);
-  tiling.groups_at = layout.Place(groups * steps * kMostResampleGroupBytes);
-  if (layout.bytes() > kMostSharedBytes) return {};
-  tiling.shared_bytes = static_cast<int>(layout.bytes());
-  tiling.blocks = tiling.strips * tiling.chunks * DivideUp(all_groups, groups * steps);
-  return tiling;
-}
-
-ResampleTiling GrowTiling(const ResampleForm& form, const ResampleShape& shape,
-                          const ResampleLimits& limits) {
-  const ResampleAxis &width = form.width, &height = form.height;
-  const int64_t step = std::max(shape.vector, shape.out_vector);
-  int64_t channels = form.inner;
-  if (form.inner % step == 0) {
-    if (!width.resampled || form.inner * shape.element_bytes > kShortRunBytes) {
-      channels = std::min(form.inner, width.resampled ? limits.chunk_bytes / shape.element_bytes
-                                                      : 2 * limits.out_row_elements);
+Strip ChooseStrip(const ResampleTask& task, bool packed, int64_t vector) {
+  const double all = static_cast<double>(task.form.width.in * task.form.inner);
+  Strip best;
+  double least = HUGE_VAL;
+  for (int64_t threads = 16; threads <= kMostLineThreads;
+       threads += std::min<int64_t>(threads, 32)) {
+    const int64_t most = StripColumns(task, threads * vector, packed, vector);
+    if (most == 0) continue;
+    const int64_t strips = DivideUp(task.form.width.out, most);
+    const double cost =
+        static_cast<double>(strips * threads * vector) / all * (threads <= 32 ? 1.0 : 1.1);
+    if (cost < least * 0.98) {
+      least = cost;
+      best = {threads, DivideUp(task.form.width.out, strips)};
     }
   }
-  // Whole vectors of y in every tile.
-  const int64_t unit = shape.out_vector / std::gcd<int64_t>(shape.out_vector, channels);
-  const auto round_columns = [&](int64_t columns) {
-    columns = std::clamp<int64_t>(columns, 1, width.out);
-    columns = DivideUp(width.out, DivideUp(width.out, columns));
-    return std::min(width.out, RoundUp(columns, unit));
-  };
-
-  ResampleTiling tiling;
-  int64_t columns = round_columns(limits.out_row_elements / channels);
-  int64_t rows = std::clamp<int64_t>(limits.out_elements / (columns * channels), 1, height.out);
-  int64_t bytes_limit = limits.wide_sum_bytes;
-  for (;;) {
-    rows = DivideUp(height.out, DivideUp(height.out, rows));
-    const int64_t span = Window(width, columns);
-    const int64_t room = RoundUp(Window(height, rows), 4);
-    const int64_t row_elements =
-        RowElements(span * channels + 2 * shape.vector, /*skewed=*/!shape.along);
-    const int64_t out_elements = RoundUp(columns * channels, 4);
-    const bool combines = !shape.along || width.resampled;
-    Layout layout;
-    layout.Place(room * row_elements * shape.sum_bytes);
-    tiling.combined_at = layout.Place(combines ? room * out_elements * shape.sum_bytes : 0);
-    tiling.table_at = layout.Place(rows * std::max<int64_t>(height.taps, 1) * shape.sum_bytes);
-    tiling.width_weights_at =
-        layout.Place(std::max<int64_t>(width.taps, 1) * columns * shape.sum_bytes);
-    tiling.width_starts_at = layout.Place(columns * 4);
-    tiling.groups_at = layout.Place(rows * 4);
-    tiling.flag_at = layout.Place(4);
-    const int64_t blocks = DivideUp(width.out, columns) * DivideUp(form.inner, channels) *
-                           DivideUp(height.out, rows) * form.depth.out * form.batches();
-    const bool fits = layout.bytes() <= bytes_limit;
-    if ((!fits || blocks < limits.few_blocks) && rows > 4) {
-      rows = DivideUp(rows, 2);
-      continue;
-    }
-    if (!fits && columns > unit) {
-      const int64_t fewer = round_columns(DivideUp(columns, 2));
-      if (fewer < columns) {
-        columns = fewer;
-        continue;
-      }
-    }
-    if (!fits && bytes_limit < kMostSharedBytes) {
-      bytes_limit = kMostSharedBytes;
-      continue;
-    }
-    if (!fits) return {};
-    tiling.columns = static_cast<int>(columns);
-    tiling.channels = static_cast<int>(channels);
-    tiling.tile_rows = static_cast<int>(rows);
-    tiling.span = static_cast<int>(span);
-    tiling.row_elements = static_cast<int>(row_elements);
-    tiling.out_elements = static_cast<int>(out_elements);
-    tiling.table_rows = static_cast<int>(room);
-    tiling.strips = DivideUp(width.out, columns);
-    tiling.chunks = DivideUp(form.inner, channels);
-    tiling.group_rows = DivideUp(height.out, rows);
-    tiling.blocks = blocks;
-    tiling.shared_bytes = static_cast<int>(layout.bytes());
-    const int64_t items = DivideUp(rows, 4) * DivideUp(columns * channels, shape.out_vector);
-    tiling.threads = static_cast<int>(std::min<int64_t>(limits.grow_threads, RoundUp(items, 32)));
-    return tiling;
-  }
+  return best;
 }
 
 }  // namespace
 
-ResampleKernelOrder ChooseResampleKernels(const ResampleForm& form) {
-  const auto sizes = [&form](auto size) {
-    return static_cast<double>(size(form.depth)) * static_cast<double>(size(form.height)) *
-           static_cast<double>(size(form.width));
-  };
-  const bool grows = sizes([](const ResampleAxis& a) { return a.out; }) >
-                     sizes([](const ResampleAxis& a) { return a.in; });
-  // Along a long inner run, rows first is the faster way to grow as well.
-  if (grows && form.inner % 4 != 0) return {ResampleKernel::kGrow, ResampleKernel::kShrink};
-  return {ResampleKernel::kStream, ResampleKernel::kShrink};
-}
-
-ResampleShape ChooseResampleShape(ResampleKernel kernel, const ResampleForm& form,
-                                  int element_bytes, const void* x, const void* y) {
-  ResampleShape shape{};
-  shape.kernel = kernel;
-  shape.element_bytes = element_bytes;
-  shape.sum_bytes = element_bytes == 8 ? 8 : 4;
-  const int sums = 16 / shape.sum_bytes;
-  // What comes from memory at once; sums of more than four elements cost more threads than they
-  // save.
-  const int wide = kernel == ResampleKernel::kShrink ? sums : 16 / element_bytes;
-  if (kernel == ResampleKernel::kGrow) {
-    shape.parts = shape.planes = shape.rows = 1;
-    shape.along = form.inner % sums == 0 || !form.width.resampled;
-    const bool can = CanVectorize(form, sums, element_bytes, form.width.in, x);
-    shape.vector = can ? sums : 1;
-    shape.out_vector = CanVectorize(form, wide, element_bytes, form.width.out, y) ? wide : 1;
-    return shape;
+ResampleTask MakeResampleTask(const ResampleForm& form, const void* x, void* y) {
+  ResampleTask task;
+  task.form = form;
+  task.x = x;
+  task.y = y;
+  if (form.depth.resampled) {
+    task.walk = form.depth;
+    task.x_walk = form.x_plane;
+    task.y_walk = form.y_plane;
+    task.mid = form.height;
+    task.x_mid = form.x_row;
+    task.y_mid = form.y_row;
+  } else {
+    task.walk = form.height;
+    task.x_walk = form.x_row;
+    task.y_walk = form.y_row;
   }
-  shape.planes = form.depth.resampled ? 2 : 1;
-  shape.rows = 4;
-  const bool can = CanVectorize(form, wide, element_bytes, form.width.in, x);
-  shape.vector = can ? wide : 1;
-  shape.parts = can ? 1 : kResampleScalarParts;
-  const bool aligned =
-      reinterpret_cast<uintptr_t>(y) % static_cast<uintptr_t>(sums * element_bytes) == 0;
-  shape.out_vector = aligned && form.inner % sums == 0 ? sums : 1;
-  return shape;
+  return task;
 }
 
-ResampleTiling ChooseResampleTiling(const ResampleForm& form, const ResampleShape& shape,
+ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
+  const ResampleForm& form = task.form;
+  const ResampleAxis &walk = task.walk, &width = form.width;
+  ResampleNeeds needs{};
+  needs.taps = width.resampled ? width.taps : 1;
+  needs.mid_taps = task.mid.resampled ? std::max<int64_t>(task.mid.taps, 2) : 1;
+  // As many rows of y add up at a time as there are bands over a row of x. Bands end with weights
+  // that are not zero, so that a band's width lies between taps - 1 and taps.
+  needs.grow = !walk.resampled || walk.out >= walk.in;
+  needs.rows = !walk.resampled ? 1
+               : needs.grow
+                   ? walk.taps
+                   : std::max<int64_t>(1, static_cast<int64_t>(std::ceil(
+                                              static_cast<double>(walk.taps - 1) / StepOf(walk))));
+  const bool strip = width.resampled && width.out <= width.in && (!needs.grow || !walk.resampled);
+  const auto aligned = [&](const void* data, int64_t run) {
+    int64_t elements = 1;
+    while (elements < 8 && run % (2 * elements) == 0 &&
+           IsAligned(data, 2 * elements * element_bytes)) {
+      elements *= 2;
+    }
+    return elements;
+  };
+  const int64_t x_inner = aligned(task.x, form.inner), y_inner = aligned(task.y, form.inner);
+  if (std::min(x_inner, y_inner) * element_bytes >= 16) {
+    needs.load = ResampleLoad::kVectors;
+    needs.aligned = 8;
+  } else if (strip && form.inner == 1 && width.in % 8 == 0 && width.in % width.out == 0 &&
+             element_bytes <= 4 && IsAligned(task.x, 16) && IsAligned(task.y, 16)) {
+    needs.load = ResampleLoad::kWindow;
+    needs.aligned = 8;
+    needs.step = width.in / width.out;
+  } else if (strip) {
+    needs.load = ResampleLoad::kStrip;
+    needs.aligned = aligned(task.x, width.in * form.inner);
+  } else {
+    needs.load = ResampleLoad::kElements;
+    needs.aligned = aligned(task.y, width.out * form.inner);
+  }
+  return needs;
+}
+
+ResampleLimits GetResampleLimits(const ResampleNeeds& needs, const ResampleInstance& instance,
+                                 int element_bytes) {
+  constexpr int64_t kMultiprocessors = 132;
+  // Where rows are read twice by walks that follow each other, or much is prepared for a walk, all
+  // threads are at work at once. Elsewhere short walks keep them evenly busy.
+  const int64_t wave = kMultiprocessors * instance.threads;
+  bool light = needs.rows == 1 && !needs.grow;
+  if (needs.load == ResampleLoad::kVectors) {
+    light = needs.grow || needs.rows == 1;
+  } else if (needs.load == ResampleLoad::kElements) {
+    light = needs.rows <= 4 && (element_bytes >= 4 || !instance.packed);
+  } else if (needs.load == ResampleLoad::kStrip) {
+    light = false;
+  }
+  if (light) {
+    const bool elements = needs.load == ResampleLoad::kElements;
+    return {128, kMultiprocessors * (elements ? 4096 : 8192), 0.5};
+  }
+  return {needs.load == ResampleLoad::kWindow ? 256 : 128, wave, 0.25};
+}
+
+ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeeds& needs,
+                                    const ResampleInstance& instance, int element_bytes,
                                     const ResampleLimits& limits) {
-  return shape.kernel == ResampleKernel::kGrow ? GrowTiling(form, shape, limits)
-                                               : ShrinkTiling(form, shape, limits);
+  const ResampleForm& form = task.form;
+  const ResampleAxis &walk = task.walk, &mid = task.mid, &width = form.width;
+  const int64_t vector = instance.vector, rows = instance.rows;
+  const int64_t sum_bytes = element_bytes == 8 ? 8 : 4, inner = form.inner;
+  ResampleTiling tiling;
+  // What is counted in 32 bits.
+  for (int64_t count : {width.in * inner, width.out * inner, form.batches(), walk.in, walk.out}) {
+    if (count > kMostIndex - 4096) return tiling;
+  }
+
+  int64_t line_threads = 1, lines_most = limits.threads;
+  const int64_t lines_all = mid.out > 1 ? mid.out : form.batches();
+  const int64_t mid_lines = std::min<int64_t>(mid.out > 1 ? 8 : 1, lines_all);
+  if (needs.load == ResampleLoad::kVectors) {
+    // Blocks as wide as high in columns and lines read the least twice.
+    const int64_t vectors = inner / vector;
+    tiling.vectors =
+        static_cast<int>(width.resampled ? Even(vectors, 16) : Even(vectors, limits.threads));
+    const int64_t most = std::max<int64_t>(1, limits.threads / tiling.vectors / mid_lines);
+    tiling.columns = static_cast<int>(Even(width.out, most));
+    tiling.channel_tiles = DivideUp(vectors, tiling.vectors);
+    tiling.column_tiles = DivideUp(width.out, tiling.columns);
+    line_threads = tiling.vectors * tiling.columns;
+  } else if (needs.load == ResampleLoad::kElements || needs.load == ResampleLoad::kWindow) {
+    const int64_t vectors = DivideUp(width.out * inner, vector);
+    line_threads = Even(vectors, std::max<int64_t>(32, limits.threads / mid_lines));
+    tiling.column_tiles = DivideUp(vectors, line_threads);
+  } else {
+    const Strip strip = ChooseStrip(task, instance.packed, vector);
+    if (strip.columns == 0) return tiling;
+    line_threads = strip.threads;
+    tiling.columns = static_cast<int>(strip.columns);
+    tiling.column_tiles = DivideUp(width.out, strip.columns);
+    // Lines of several warps meet as blocks do.
+    if (line_threads > 32) lines_most = line_threads;
+  }
+  tiling.line_threads = static_cast<int>(line_threads);
+  tiling.lines = static_cast<int>(Even(lines_all, std::max<int64_t>(1, lines_most / line_threads)));
+  tiling.threads = static_cast<int>(RoundUp(tiling.lines * line_threads, 32));
+  const int64_t line_tiles = DivideUp(lines_all, tiling.lines);
+  tiling.mid_tiles = mid.out > 1 ? line_tiles : 1;
+  tiling.batch_tiles = mid.out > 1 ? form.batches() : line_tiles;
+
+  // Walks are as short as is needed for enough threads, but not so short that too much is read
+  // twice where one begins.
+  const double columns_of_blocks = static_cast<double>(tiling.channel_tiles * tiling.column_tiles) *
+                                   static_cast<double>(tiling.mid_tiles * tiling.batch_tiles);
+  const double walks =
+      std::max(1.0, std::floor(static_cast<double>(limits.all_threads) /
+                               (columns_of_blocks * static_cast<double>(tiling.threads))));
+  const double twice = walk.resampled ? static_cast<double>(walk.taps) / StepOf(walk) - 1.0 : 0.0;
+  const double least =
+      std::max(needs.grow ? 4.0 : 1.0, (twice + (needs.grow ? 1.0 : 0.0)) / limits.overlap);
+  int64_t chunk = static_cast<int64_t>(
+      std::max(std::ceil(static_cast<double>(walk.out) / walks), std::ceil(least)));
+  chunk = std::min({chunk, walk.out, kMostChunk});
+  const int64_t row_bytes = rows * sum_bytes + 4;
+  if (needs.grow) {
+    tiling.chunk = static_cast<int>(Even(walk.out, chunk));
+  } else {
+    int64_t table_rows = Window(walk, chunk) + 1;
+    while (chunk > 1 && table_rows * row_bytes > kMostScheduleBytes) {
+      chunk = (chunk + 1) / 2;
+      table_rows = Window(walk, chunk) + 1;
+    }
+    chunk = Even(walk.out, chunk);
+    table_rows = Window(walk, chunk) + 1;
+    tiling.chunk = static_cast<int>(chunk);
+    if (table_rows * row_bytes <= 2 * kMostScheduleBytes && !needs.gather) {
+      tiling.table_rows = static_cast<int>(table_rows);
+    }
+  }
+  tiling.chunks = DivideUp(walk.out, tiling.chunk);
+  const double blocks = columns_of_blocks * static_cast<double>(tiling.chunks);
+  if (blocks > static_cast<double>(kMostIndex)) return tiling;
+
+  int64_t bytes = needs.grow ? tiling.chunk * row_bytes
+                             : tiling.table_rows * row_bytes + (2 * tiling.chunk + 1) * 4;
+  if (needs.load == ResampleLoad::kStrip) {
+    const int64_t pack = 16 / sum_bytes;
+    // An odd number of packs between columns, so that threads find theirs in different banks.
+    tiling.width_pitch = static_cast<int>((DivideUp(width.taps, pack) | 1) * pack);
+    const int64_t elements = line_threads * vector;
+    tiling.strip_pitch = static_cast<int>(elements);
+    tiling.width_weights_at = static_cast<int>(RoundUp(bytes, 16));
+    tiling.strip_at = static_cast<int>(
+        RoundUp(tiling.width_weights_at + tiling.columns * tiling.width_pitch * sum_bytes, 16));
+    tiling.results_at =
+        static_cast<int>(tiling.strip_at + 2 * tiling.lines * tiling.strip_pitch * sum_bytes);
+    bytes = tiling.results_at + tiling.columns * inner * 4;
+  }
+  tiling.flag_at = static_cast<int>(RoundUp(bytes, 4));
+  bytes = tiling.flag_at + 4;
+  if (bytes > kMostSharedBytes) return tiling;
+  tiling.shared_bytes = static_cast<int>(RoundUp(std::max<int64_t>(bytes, 16), 16));
+  tiling.blocks = static_cast<int64_t>(blocks);
+  return tiling;
 }
 
 }  // namespace jax_convgrad

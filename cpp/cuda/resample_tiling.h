@@ -7,80 +7,82 @@
 
 namespace jax_convgrad {
 
-// See resample_shrink.cuh, resample_stream.cuh and resample_grow.cuh.
-enum class ResampleKernel { kShrink, kStream, kGrow };
-
-// Which kernel, and what it is compiled for.
-struct ResampleShape {
-  ResampleKernel kernel;
-  int vector;      // elements of x that a load takes
-  int parts;       // such vectors that a thread works on at once
-  int out_vector;  // elements of y that a store writes
-  bool along;      // grow: columns are combined along the inner run
-  int planes;      // but grow: output planes of a group, 1 where the depth is not resampled
-  int rows;        // but grow: output rows of a group
-  int element_bytes;
-  int sum_bytes;  // 4, or 8 for double
+// What a thread owns of a line of y, that is of the columns and the inner run of one row, and how
+// it reads x for that. See resample_walk.cuh.
+enum class ResampleLoad {
+  kVectors,   // a vector of the inner run of one column: whole vectors of x
+  kElements,  // elements, each with reads of its own: few x that become many y
+  kWindow,    // columns that each start as much further on in x: all that they read between them
+  kStrip,     // elements of x, whose columns are combined when their rows are: many x, few y
 };
 
-inline constexpr int kResampleScalarParts = 4;  // but grow: where vectors are single elements
-// stream: rows of a batch that are copied together, and batches that are under way.
-inline constexpr int kResampleBatch = 2;
-inline constexpr int kResampleQueue = 4;
-inline constexpr int kMostResampleGroupBytes = 160;  // see Group in resample_shrink.cuh
+// What an instance of the kernel must be able to do.
+struct ResampleNeeds {
+  ResampleLoad load;
+  int64_t aligned;   // elements by which all lines of y are aligned, of x for strips; 1 to 8
+  bool grow;         // rows of y are made from a ring of rows of x, else rows of x are added up
+  int64_t rows;      // rows of that ring, or of y that add up at a time
+  int64_t taps;      // along the width
+  int64_t mid_taps;  // along the axis between walk and width, 2 or more; 1 where there is none
+  int64_t step;      // kWindow: columns of x from one column of y to the next
+  bool gather;       // rows of y one by one, as there is no kernel for so many rows
+};
 
-// How the blocks divide a problem. A tile is `columns` output columns, `channels` elements of the
-// inner run, and `groups` groups of output rows or `tile_rows` output rows.
+// What an instance was compiled for.
+struct ResampleInstance {
+  bool packed;  // elements of a thread lie side by side and are read, or written, as vectors
+  int rows, vector;
+  int threads;  // of a multiprocessor at a time, at least
+};
+
+// What decides the size of blocks and the length of walks.
+struct ResampleLimits {
+  int threads;          // of a block
+  int64_t all_threads;  // as many at most, if walks need not be shorter than 128 rows for that
+  double overlap;       // the most that short walks may add to what is read
+};
+
+// As measured on an H100; a benchmark may try others.
+ResampleLimits GetResampleLimits(const ResampleNeeds& needs, const ResampleInstance& instance,
+                                 int element_bytes);
+
+// How blocks divide y. A block walks over `chunk` rows of y along the first axis that is resampled;
+// for each it makes `lines` lines of `columns` columns and `vectors` threads' parts of the inner
+// run.
 struct ResampleTiling {
-  int columns = 1;
-  int channels = 1;
-  int groups = 1;        // but grow: at work at once
-  int steps = 1;         // stream: one after another
-  int tile_rows = 1;     // grow
-  int span = 1;          // columns of x that a tile has room for
-  int row_elements = 1;  // of the room for one row of x, or of its sums
-  int out_elements = 1;  // grow: of one row of y
-  int table_rows = 1;    // rows of x: grow: that are at hand; else: whose weights are
   int threads = 32;
-  int64_t strips = 1;      // tiles along the columns
-  int64_t chunks = 1;      // along the inner run
-  int64_t group_rows = 1;  // groups, or tiles, along the height
-  int64_t group_planes = 1;
-  int64_t all_groups = 1;
+  int lines = 1;
+  int line_threads = 1;
+  int columns = 1;  // of y; not for kElements
+  int vectors = 1;  // kVectors
+  int chunk = 1;
+  int table_rows = 0;  // rows of x whose weights fit; with 0, y is gathered without sums
+  int64_t channel_tiles = 1, column_tiles = 1, mid_tiles = 1, chunks = 1, batch_tiles = 1;
   int64_t blocks = 0;
   // Offsets into a block's shared memory.
-  int combined_at = 0, table_at = 0, width_weights_at = 0, width_starts_at = 0, groups_at = 0;
-  int flag_at = 0;
+  int weights_at = 0, width_weights_at = 0, strip_at = 0, results_at = 0, flag_at = 0;
+  int width_pitch = 0, strip_pitch = 0;  // strip: elements of a column's weights, of a line
   int shared_bytes = 0;
 };
 
-// Bounds that decide a tile's size. The defaults of shrink and grow were measured on an H100, those
-// of stream follow from them and are yet to be; a benchmark may try others.
-struct ResampleLimits {
-  int threads = 256;
-  int64_t chunk_bytes = 128;          // of the inner run
-  int64_t sum_bytes = 5 << 10;        // shrink: of a tile's sums in shared memory
-  int64_t wide_sum_bytes = 40 << 10;  // where a narrow tile would read too much of x twice
-  int64_t stream_blocks = 8 * 132;    // stream: about as many blocks
-  int64_t queue_rows = kResampleQueue * kResampleBatch;
-  int grow_threads = 128;
-  int64_t out_row_elements = 128;  // grow: of a tile's row of y
-  int64_t out_elements = 8 << 10;  // grow: of a tile of y
-  int64_t few_blocks = 4 * 132;    // fewer than a few per multiprocessor leave some idle
+// A problem as the kernel sees it: lines, whose columns are `width`, along the axes `walk` and
+// `mid`.
+struct ResampleTask {
+  ResampleForm form;
+  ResampleAxis walk, mid;  // mid is not resampled and 1 if there are fewer than three axes
+  int64_t x_walk = 0, y_walk = 0, x_mid = 0, y_mid = 0;  // strides
+  ResampleTiling tiling;
+  const void* x = nullptr;
+  void* y = nullptr;
 };
 
-// The instance of a kernel for a problem and the alignment of its arrays.
-ResampleShape ChooseResampleShape(ResampleKernel kernel, const ResampleForm& form,
-                                  int element_bytes, const void* x, const void* y);
+ResampleTask MakeResampleTask(const ResampleForm& form, const void* x, void* y);
 
-// The kernel to try first, and second where its tiling has no blocks.
-struct ResampleKernelOrder {
-  ResampleKernel first, second;
-};
-ResampleKernelOrder ChooseResampleKernels(const ResampleForm& form);
+ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes);
 
-// The tiling of a problem; with no blocks where a band is too long for any tile of the shape.
-ResampleTiling ChooseResampleTiling(const ResampleForm& form, const ResampleShape& shape,
+// It has no blocks where nothing fits.
+ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeeds& needs,
+                                    const ResampleInstance& instance, int element_bytes,
                                     const ResampleLimits& limits);
 
 }  // namespace jax_convgrad

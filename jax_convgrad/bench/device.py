@@ -158,7 +158,8 @@ def make_batch(
     calls = max(1, min(affordable, math.ceil(method.program_seconds / estimate)))
     wanted = math.ceil(cache / max(1, inputs.nbytes * calls))
     count = max(1, min(wanted, affordable // calls))
-    groups = [[runner.load(inputs) for _ in range(calls)] for _ in range(count)]
+    sets = runner.load_sets(inputs, count * calls)
+    groups = [sets[i : i + calls] for i in range(0, len(sets), calls)]
     batch = Batch(runner, runner.hold, groups, method.tries, 1, least_seconds(calls))
     batch.warm_up()
     # The estimate is of one call alone, which takes longer than one in a row.

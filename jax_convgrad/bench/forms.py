@@ -75,11 +75,19 @@ class Runner:
     wait: Callable[[Any], None]
     fetch: Callable[[Any], dict[str, np.ndarray]]
     variant: str = ""
+    # On a GPU: loaded operands once more, in memory of their own; without the host, which takes longer.
+    copy: Callable[[Any], Any] | None = None
     # On a GPU: the pass over several sets of operands, one after the other, as one program.
     batch: Callable[[Sequence[Any]], Sequence[Any]] | None = None
     # On a GPU: keeps the device busy for some milliseconds, and returns a function that waits for
     # the end of that and of nothing behind it.
     hold: Hold | None = None
+
+    def load_sets(self, inputs: Inputs, count: int) -> list[Any]:
+        """So many sets of the same operands."""
+        first = self.load(inputs)
+        again = (lambda: self.load(inputs)) if self.copy is None else (lambda: self.copy(first))
+        return [first, *(again() for _ in range(count - 1))]
 
     def enqueue(self, sets: Sequence[Any]) -> Sequence[Any]:
         """The results for each set, all alive together, computed one after the other."""
@@ -211,6 +219,7 @@ class JaxForm(Form):
                 lambda arrays: fn(*arrays),
                 jax.block_until_ready,
                 fetch,
+                copy=lambda arrays: tuple(map(jnp.copy, arrays)),
                 batch=lambda sets: batch(tuple(sets)),
                 hold=hold,
             )
@@ -575,6 +584,9 @@ class TorchForm(Form):
                 torch.cuda.synchronize()
             return tensors
 
+        def copy(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(t.clone() for t in tensors)
+
         if isinstance(case, ResizeCase):
             resize = resize_forms.torch_call(case, pass_)
             (key,) = RESULTS[pass_]
@@ -584,6 +596,7 @@ class TorchForm(Form):
                 lambda out: torch.cuda.synchronize() if on_gpu else None,
                 lambda out: {key: array(out).transpose(from_x)},
                 variant="channels last" if channels_last else "contiguous",
+                copy=copy,
                 hold=_torch_hold if on_gpu else None,
             )
 
@@ -631,6 +644,7 @@ class TorchForm(Form):
             wait,
             fetch,
             variant="channels last" if channels_last else "contiguous",
+            copy=copy,
             hold=_torch_hold if on_gpu else None,
         )
 

@@ -1,4 +1,4 @@
-"""The depthwise CUDA kernels, compiled for the processor and run over random problems.
+"""The project's CUDA kernels, compiled for the processor and run over random problems.
 
 tests/cpp/emulated_cuda stands in for CUDA: it runs a block's threads one after the other. Exact results,
 no access outside the arrays, no element left unwritten, on any machine with g++.
@@ -16,23 +16,25 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+PROBLEMS = 150
 
 
-@pytest.fixture(scope="module")
-def fuzz(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The compiled tests/cpp/depthwise_fuzz.cc."""
+@pytest.fixture(scope="module", params=["depthwise", "dilated"])
+def fuzz(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The compiled tests/cpp/depthwise_fuzz.cc or dilated_fuzz.cc."""
     if (compiler := shutil.which("g++")) is None:
         pytest.skip("no g++")
-    folder = tmp_path_factory.mktemp("depthwise")
+    folder = tmp_path_factory.mktemp(request.param)
     empty = folder / "empty.cc"
     empty.write_text("int main() {}\n")
     command = [compiler, "-std=c++17", "-O1", *SANITIZERS]
     if subprocess.run([*command, empty, "-o", folder / "empty"], capture_output=True).returncode:
         pytest.skip("g++ has no sanitizers")
     warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
-    headers = [f"-I{ROOT / 'cpp'}", "-isystem", str(ROOT / "tests/cpp/emulated_cuda")]
-    source = ROOT / "tests/cpp/depthwise_fuzz.cc"
-    program = folder / "depthwise_fuzz"
+    # The emulated files come first: tensor_core.cuh is among them.
+    headers = [f"-I{ROOT / 'tests/cpp/emulated_cuda'}", f"-I{ROOT / 'cpp'}"]
+    source = ROOT / f"tests/cpp/{request.param}_fuzz.cc"
+    program = folder / source.stem
     build = subprocess.run(
         [*command, *warnings, *headers, source, "-o", program], capture_output=True, text=True
     )
@@ -46,7 +48,7 @@ def test_random_problems(fuzz: pathlib.Path, rng: np.random.Generator) -> None:
     environment["ASAN_OPTIONS"] = "detect_stack_use_after_return=0"
     seed = str(rng.integers(2**32))
     run = subprocess.run(
-        [fuzz, seed, "150"], env=environment, capture_output=True, text=True, timeout=600
+        [fuzz, seed, str(PROBLEMS)], env=environment, capture_output=True, text=True, timeout=600
     )
     assert run.returncode == 0, (run.stdout + run.stderr)[-4000:]
-    assert run.stdout.splitlines()[-1] == "150 problems, 0 failures"
+    assert run.stdout.splitlines()[-1] == f"{PROBLEMS} problems, 0 failures"

@@ -2,7 +2,7 @@
 // memory is an allocation of just the bytes that a launch would have, and the answer is compared
 // with double. Meant to be built with AddressSanitizer.
 //
-//   resample_tile_test SEED PROBLEMS
+//   resample_walk_test SEED PROBLEMS
 
 #include <cstdio>
 #include <cstdlib>
@@ -74,7 +74,7 @@ struct TypeOf<resample_kernels::Half> {
 };
 
 template <typename Kernel>
-void RunTiles(const ResampleTask& task) {
+void RunWalks(const ResampleTask& task) {
   const size_t bytes = static_cast<size_t>(task.tiling.shared_bytes);
   for (int64_t block = 0; block < task.tiling.blocks; ++block) {
     const std::unique_ptr<char, decltype(&std::free)> shared(
@@ -86,7 +86,7 @@ void RunTiles(const ResampleTask& task) {
 
 // Problems by the kernel that took them.
 struct Counts {
-  int tiles[3] = {}, long_bands = 0;
+  int loads[4] = {}, gathered = 0, long_bands = 0;
 };
 
 template <typename T, typename Random>
@@ -141,28 +141,24 @@ bool Check(Random& random, Counts& counts) {
     return false;
   }
 
-  ResampleTask task{*form, ResampleTiling(), x, y};
-  ResampleLimits limits;
-  const int64_t sum_bytes[] = {2 << 10, 8 << 10, 40 << 10, 72 << 10};
-  limits.sum_bytes = sum_bytes[random() % 4];
-  limits.wide_sum_bytes = std::max(limits.sum_bytes, sum_bytes[random() % 4]);
-  limits.out_elements = sum_bytes[random() % 4] / 4;
-  limits.threads = random() % 2 == 0 ? 32 : 256;
-  limits.few_blocks = random() % 2 == 0 ? 1 : 528;
-  limits.stream_blocks = random() % 2 == 0 ? 1 : 100;
-  limits.chunk_bytes = random() % 2 == 0 ? 32 : 128;
-  // The kernel that would be launched, or any.
-  ResampleKernelOrder kernels = ChooseResampleKernels(*form);
-  const ResampleKernel all[] = {ResampleKernel::kShrink, ResampleKernel::kStream,
-                                ResampleKernel::kGrow};
-  if (random() % 2 == 0) kernels.first = all[random() % 3];
-  ResampleShape shape{};
-  for (ResampleKernel kernel : {kernels.first, kernels.second}) {
-    shape = ChooseResampleShape(kernel, *form, sizeof(T), x, y);
-    task.tiling = ChooseResampleTiling(*form, shape, limits);
-    if (task.tiling.blocks > 0) break;
-  }
-  if (task.tiling.blocks == 0) {
+  ResampleTask task = MakeResampleTask(*form, x, y);
+  const int threads[] = {32, 96, 128, 256};
+  const ResampleLimits limits{threads[random() % 4], random() % 2 == 0 ? 1 : 200000,
+                              random() % 2 == 0 ? 0.1 : 10.0};
+  // What would be launched, or as if arrays were not aligned, or no instance had enough rows.
+  ResampleNeeds needs = GetResampleNeeds(task, sizeof(T));
+  if (needs.load == ResampleLoad::kWindow && random() % 4 == 0) needs.load = ResampleLoad::kStrip;
+  if (needs.load != ResampleLoad::kVectors && random() % 4 == 0) needs.aligned = 1;
+  if (random() % 8 == 0) needs.rows = 1000;
+  resample_kernels::VisitInstance<T>(needs, [&](auto instance, const ResampleNeeds& served) {
+    using Kernel = typename decltype(instance)::Kernel;
+    task.tiling = ChooseResampleTiling(task, served, instance.kValues, sizeof(T), limits);
+    if (task.tiling.blocks > 0) {
+      ++counts.loads[static_cast<int>(served.load)];
+      counts.gathered += served.gather;
+      RunWalks<Kernel>(task);
+      return;
+    }
     ++counts.long_bands;
     task.tiling.threads = 32;
     std::vector<double> shared(32);
@@ -170,11 +166,7 @@ bool Check(Random& random, Counts& counts) {
       resample_kernels::LongBands<T>::Run(task, static_cast<int64_t>(i),
                                           reinterpret_cast<char*>(shared.data()));
     }
-  } else {
-    ++counts.tiles[static_cast<int>(shape.kernel)];
-    resample_kernels::VisitInstance<T>(
-        shape, [&](auto instance) { RunTiles<typename decltype(instance)::Kernel>(task); });
-  }
+  });
 
   const std::vector<double> expected = resample_test::Reference(problem, exact, false);
   const std::vector<double> scale = resample_test::Reference(problem, exact, true);
@@ -191,12 +183,12 @@ bool Check(Random& random, Counts& counts) {
     const bool overflows = std::isinf(got) && std::abs(expected[i]) > 65000;
     if (!(std::abs(got - expected[i]) <= bound) && !overflows) {
       std::printf(
-          "%s: element %zu is %g, expected %g within %g (kernel %d, vector %d, out_vector %d, "
-          "columns %d, "
-          "channels %d, groups %d, table_rows %d, span %d)\n",
-          problem.ToString().c_str(), i, got, expected[i], bound, static_cast<int>(shape.kernel),
-          shape.vector, shape.out_vector, task.tiling.columns, task.tiling.channels,
-          task.tiling.groups, task.tiling.table_rows, task.tiling.span);
+          "%s: element %zu is %g, expected %g within %g (load %d, aligned %d, grow %d, rows "
+          "%d, taps %d, columns %d, chunk %d, table_rows %d, line_threads %d, lines %d)\n",
+          problem.ToString().c_str(), i, got, expected[i], bound, static_cast<int>(needs.load),
+          static_cast<int>(needs.aligned), needs.grow, static_cast<int>(needs.rows),
+          static_cast<int>(needs.taps), task.tiling.columns, task.tiling.chunk,
+          task.tiling.table_rows, task.tiling.line_threads, task.tiling.lines);
       return false;
     }
   }
@@ -227,11 +219,12 @@ int main(int argc, char** argv) {
         break;
     }
     if (!right) {
-      std::printf("resample_tile_test %u 1\n", seed + static_cast<unsigned>(i));
+      std::printf("resample_walk_test %u 1\n", seed + static_cast<unsigned>(i));
       return 1;
     }
   }
-  std::printf("%d shrink, %d stream, %d grow, %d have long bands\n", counts.tiles[0],
-              counts.tiles[1], counts.tiles[2], counts.long_bands);
+  std::printf("%d of vectors, %d of elements, %d of windows, %d of strips; %d gathered, %d long\n",
+              counts.loads[0], counts.loads[1], counts.loads[2], counts.loads[3], counts.gathered,
+              counts.long_bands);
   return 0;
 }

@@ -82,7 +82,8 @@ inline std::vector<double> Reference(const Problem& problem, std::vector<double>
   return x;
 }
 
-// Evenly spaced starts as resizes have them, clamped ones at the ends, and now and then any order.
+// Evenly spaced starts as resizes have them, clamped ones at the ends, and now and then any order,
+// or what the gradient of an upsampling by a whole number is: no weight is zero but at the ends.
 template <typename Random>
 Band RandomBand(Random& random, int64_t in, int64_t out, int64_t taps, bool integers) {
   Band band;
@@ -91,6 +92,20 @@ Band RandomBand(Random& random, int64_t in, int64_t out, int64_t taps, bool inte
   const int kind = static_cast<int>(random() % 8);
   const double slope = kind == 1 ? 2.0 * step : kind == 2 ? 0.3 * step : kind == 3 ? -step : step;
   const double origin = kind == 3 ? static_cast<double>(in) : -0.5 * static_cast<double>(taps);
+  if (kind >= 6 && in % out == 0 && taps >= in / out) {
+    const int64_t before = (taps - in / out) / 2;
+    for (int64_t i = 0; i < out; ++i) {
+      const int64_t first = i * (in / out) - before;
+      const int64_t start = std::clamp<int64_t>(first, 0, in - taps);
+      band.start.push_back(static_cast<int32_t>(start));
+      for (int64_t at = start; at < start + taps; ++at) {
+        const double weight = integers ? static_cast<double>(random() % 3) + 1.0
+                                       : static_cast<double>(random() % 10000 + 1) / 10000.0;
+        band.weights.push_back(at < first || at >= first + taps ? 0 : static_cast<float>(weight));
+      }
+    }
+    return band;
+  }
   for (int64_t i = 0; i < out; ++i) {
     const int64_t most = in - taps;
     int64_t start = static_cast<int64_t>(origin + slope * static_cast<double>(i));
