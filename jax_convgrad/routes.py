@@ -73,7 +73,7 @@ def is_lax_form(name: str, operator: str, geometry: ConvGeometry, swapped: bool)
     ``swapped`` says that the equation has the operator's operands the other way round: lax then dilates
     its lhs, or has a window as large as an image, where the routes' own forms do not.
     """
-    if name in HANDLER_ROUTES or name == IM2COL or swapped:
+    if name in HANDLER_ROUTES or swapped:
         return False
     # "swap" has weight gradients in feature groups, lax in groups of the batch.
     return name == "xla" or operator != "conv_wgrad" or geometry.config.groups == 1
