@@ -95,7 +95,7 @@ def check_exact(case: Case, dtype: str, rng: np.random.Generator, anywhere: bool
     ]
     if not anywhere and 0 not in (*case.x, *case.w, *case.y):
         assert_on_cudnn(run, *arrays)
-    results = run(*arrays)
+    results = jax.block_until_ready(run(*arrays))  # handlers run after the call has returned
     for what, got, spec, expected in zip(
         ("y", "dx", "dw"), results, (y_spec, x_spec, w_spec), (y, dx, dw), strict=True
     ):
@@ -103,32 +103,40 @@ def check_exact(case: Case, dtype: str, rng: np.random.Generator, anywhere: bool
         assert_exact(_canonical(got, spec), expected, dtype, what)
 
 
+WRONG_ENGINES = {"conv_wgrad": {"eng1", "eng18", "eng20", "eng70"}, "conv_dgrad": {"eng50"}}
+
+
+@pytest.mark.parametrize(
+    "operator, stride", [("conv_wgrad", 2), ("conv_wgrad", 1), ("conv_dgrad", 1)]
+)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_every_engine_is_right_where_padding_is_uneven(
-    dtype: str, rng: np.random.Generator
+    operator: str, stride: int, dtype: str, rng: np.random.Generator
 ) -> None:
     """NOTE [Wrong engines] in wrong_engines.cc: every engine that a search may choose."""
-    case = Case("uneven", (2, 16, 6, 5), (16, 16, 3, 3), (2, 2), ((0, 1), (2, 1)))
+    padding = ((0, 1), (2, 1))
+    case = Case("uneven", (2, 16, 6, 5), (16, 16, 3, 3), (stride, stride), padding)
     x, w, dy = case.data(rng, dtype)
-    expected = conv_oracle(case, x, w, dy)[2]
+    _, dx, dw = conv_oracle(case, x, w, dy)
+    if operator == "conv_wgrad":
+        arrays, shape, expected = (x, dy), {"w_shape": w.shape}, dw
+    else:
+        arrays, shape, expected = (dy, w), {"x_shape": x.shape}, dx
+    f = getattr(jax_convgrad, operator)
+    run = jax.jit(functools.partial(f, **shape, strides=stride, padding=padding))
+    operands = [jnp.asarray(array, dtype) for array in arrays]
     jax_convgrad.set_algorithm_search("exhaustive")
-    run = jax.jit(
-        functools.partial(
-            jax_convgrad.conv_wgrad, w_shape=w.shape, strides=2, padding=((0, 1), (2, 1))
-        )
-    )
-    arrays = jnp.asarray(x, dtype), jnp.asarray(dy, dtype)
     plans.clear()
-    jax.block_until_ready(run(*arrays))
+    jax.block_until_ready(run(*operands))
     (plan,) = plans.list()
     engines = [t["engine"] for t in plan["tried"] if not t["failure"]]
-    assert len(engines) > 1
+    assert engines
     if dtype != "float64":  # there x is padded beforehand, and all engines may run
-        assert not {e.split("_")[0] for e in engines} & {"eng1", "eng20", "eng70"}
+        assert not {e.split("_")[0] for e in engines} & WRONG_ENGINES[operator]
     for engine in engines:
         plans.clear()
         registry.cuda_module().remember_choices([(plan["problem"], engine)])
-        got = np.asarray(run(*arrays)).astype(np.float64)
+        got = np.asarray(run(*operands)).astype(np.float64)
         # Engines that transform, and those that round partial sums, are not exact.
         assert np.abs(got - expected).max() < 0.1 * np.abs(expected).max(), engine
     plans.clear()
@@ -169,7 +177,7 @@ def _native(case: Case, arrays: Any) -> Any:
     jax_convgrad.set_algorithm_search("heuristic")  # takes them first
     plans.clear()
     run = value_and_gradients(functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords))
-    results = run(*arrays)
+    results = jax.block_until_ready(run(*arrays))  # handlers run after the call has returned
     assert [plan["engine"] for plan in plans.list()] == ["native_depthwise"] * 3, plans.list()
     return results
 
@@ -280,7 +288,7 @@ def _dilated(case: Case, arrays: Any) -> Any:
     assert len(gradients) == 2
     plans.clear()
     registry.cuda_module().remember_choices([(p, "native_dilated") for p in gradients])
-    results = run(*arrays)
+    results = jax.block_until_ready(run(*arrays))  # handlers run after the call has returned
     engines = {p["problem"]: (p["engine"], p["note"]) for p in plans.list()}
     assert {engines[p] for p in gradients} == {("native_dilated", "")}, plans.list()
     return results
@@ -488,11 +496,11 @@ def test_saved_choices_spare_the_next_run_its_search(tmp_path: pathlib.Path) -> 
 def test_a_loaded_choice_that_does_not_work_is_replaced(rng: np.random.Generator) -> None:
     x, w, _ = _operands(rng, jnp.bfloat16)
     plans.clear()
-    expected = jax.jit(_layer())(x, w)
+    expected = jax.block_until_ready(jax.jit(_layer())(x, w))
     (plan,) = plans.list()
     plans.clear()
     registry.cuda_module().remember_choices([(plan["problem"], "eng9999_k1=1")])
-    got = jax.jit(_layer())(x, w)
+    got = jax.block_until_ready(jax.jit(_layer())(x, w))
     (again,) = plans.list()
     assert again["chosen_by"] == "default"
     assert "eng9999_k1=1" in again["note"]

@@ -433,7 +433,7 @@ def test_the_module_leaves_no_cuda_symbol_undefined(module: Any) -> None:
 def test_the_module_is_there_without_a_gpu(module: Any) -> None:
     entry = jax_convgrad.info()["handlers"]["cuda"]
     assert entry["available"], entry["reason"]
-    assert entry["targets"] == sorted(registry.CONV_TARGETS.values())
+    assert entry["targets"] == sorted([*registry.CONV_TARGETS.values(), registry.RESAMPLE_TARGET])
     assert set(entry["versions"]) == {"cuda runtime", "cudnn"}
     assert jax_convgrad.has_cuda()
     assert module.workspace_alignment == handlers._WORKSPACE_ALIGNMENT

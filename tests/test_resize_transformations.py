@@ -17,6 +17,7 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from meshes import DEVICES, make_mesh
 
 from jax_convgrad import registry, resample, resample_transpose, resize, scale_and_translate
 
@@ -225,13 +226,10 @@ def test_the_compiled_program_is_found_again(rng: np.random.Generator):
 
 # Many devices.
 
-DEVICES = 8
-
 
 @pytest.fixture
 def mesh() -> jax.sharding.Mesh:
-    assert jax.device_count() >= DEVICES, "conftest.py asks for eight virtual CPU devices"
-    return jax.make_mesh((DEVICES,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    return make_mesh(jax.sharding.AxisType.Auto)
 
 
 def weighted_loss(f: Callable[..., Any], weight: Any, x: Any) -> Any:
@@ -285,7 +283,7 @@ def test_sharded_jit(axis: int, mesh: Any, rng: np.random.Generator):
 def test_explicit_mesh(rng: np.random.Generator):
     """With sharding in types, what is not resized stays split, and comes back split."""
     (x,) = ints(rng, (2 * DEVICES, 4, 6, 3))
-    mesh = jax.make_mesh((DEVICES,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    mesh = make_mesh(jax.sharding.AxisType.Explicit)
     loss = lambda f, x: jnp.sum(f(x) ** 2)  # noqa: E731
     with jax.set_mesh(mesh):
         split = jax.device_put(x, P("data"))
@@ -305,9 +303,10 @@ def test_export_with_a_symbolic_batch(rng: np.random.Generator):
     shape = jax.ShapeDtypeStruct((n, *X[1:]), np.float32)
     loss = lambda f, x: jnp.sum(f(x) ** 2)  # noqa: E731
     check = jax.export.DisabledSafetyCheck.custom_call(registry.RESAMPLE_TARGET)
+    here = jax.default_backend().replace("gpu", "cuda")
     exported = jax.export.export(
         jax.jit(jax.grad(functools.partial(loss, up_and_down))),
-        platforms=("tpu", "cpu"),
+        platforms=("tpu", here),
         disabled_checks=[check],
     )(shape)
     for batch in (1, 3):

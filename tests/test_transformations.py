@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from cases import may_transform
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from meshes import DEVICES, make_mesh
 
 from jax_convgrad import (
     conv_dgrad,
@@ -464,21 +464,12 @@ def test_numpy_arrays_and_lists_are_arrays(name: str, rng: np.random.Generator):
     assert_same(ours(np.asarray(x), np.asarray(w)), ours(x, w))
 
 
-# Many devices: eight virtual ones on a CPU (see conftest.py), as many GPUs as there are, one even.
-
-DEVICES = math.gcd(8, jax.device_count())
+# Many devices.
 
 
 @pytest.fixture
 def mesh() -> jax.sharding.Mesh:
-    if jax.default_backend() == "cpu":
-        assert DEVICES == 8, "conftest.py asks for eight virtual CPU devices"
     return make_mesh(jax.sharding.AxisType.Auto)
-
-
-def make_mesh(axis_type: jax.sharding.AxisType) -> jax.sharding.Mesh:
-    devices = jax.devices()[:DEVICES]
-    return jax.make_mesh((DEVICES,), ("data",), axis_types=(axis_type,), devices=devices)
 
 
 def sharded_problem(name: str, rng: np.random.Generator) -> Any:
