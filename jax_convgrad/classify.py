@@ -95,6 +95,13 @@ class Reading:
         return self.result(out)
 
 
+@dataclasses.dataclass(frozen=True)
+class Unread:
+    """Why an equation has no reading."""
+
+    reason: str
+
+
 def classify(
     lhs_shape: Shape,
     rhs_shape: Shape,
@@ -107,8 +114,8 @@ def classify(
     dimension_numbers: lax.ConvDimensionNumbers,
     feature_group_count: int = 1,
     batch_group_count: int = 1,
-) -> Reading | None:
-    """The reading of an equation, None where it is outside the family or would have to copy images.
+) -> Reading | Unread:
+    """The reading of an equation, or why it is outside the family or would have to copy images.
 
     The arguments are an equation's own parameters and shapes. Outside are: other than one to three spatial
     axes, symbolic spatial sizes, arrays without elements, axes of which none of the three arrays has the
@@ -118,12 +125,12 @@ def classify(
     shapes = {_LHS: lhs_shape, _RHS: rhs_shape, _OUT: out_shape}
     specs = dict(zip((_LHS, _RHS, _OUT), map(tuple, dimension_numbers), strict=True))
     if not 1 <= rank <= MAX_SPATIAL_RANK:
-        return None
+        return Unread(f"{rank} spatial axes, not 1 to {MAX_SPATIAL_RANK}")
     sizes = {name: tuple(shapes[name][axis] for axis in specs[name][2:]) for name in shapes}
     if not all(isinstance(n, int | np.integer) for spatial in sizes.values() for n in spatial):
-        return None
+        return Unread("symbolic spatial sizes")
     if any(isinstance(n, int | np.integer) and n == 0 for shape in shapes.values() for n in shape):
-        return None
+        return Unread("an array without elements")
     # The factor of an axis with one element stands for nothing, whatever it is.
     factors = {
         name: tuple(1 if n == 1 else int(f) for n, f in zip(sizes[name], given, strict=True))
@@ -135,10 +142,10 @@ def classify(
     grouped = None if groups == 1 else _RHS if feature_group_count > 1 else _OUT
     weights = _weights_behind_batch(specs) or grouped or _smallest(sizes, factors)
     if grouped not in (None, weights):
-        return None
+        return Unread("groups where the family has none: it would have to copy images")
     image = _image(weights, specs, factors)
     if image is None:
-        return None
+        return Unread("strided or dilated in all three arrays, as no member of the family is")
     return _read(
         image,
         weights,

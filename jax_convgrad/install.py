@@ -13,6 +13,7 @@ gather the operands of a custom call on every device.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import threading
@@ -26,10 +27,11 @@ from jax.interpreters import mlir
 from jax.typing import ArrayLike
 
 from jax_convgrad import compat, primitives, routes
-from jax_convgrad.classify import Reading, classify
+from jax_convgrad.classify import Reading, Unread, classify
+from jax_convgrad.primitives import Plan
 from jax_convgrad.resize import resize, scale_and_translate
-from jax_convgrad.shapes import FLOAT_DTYPES, ConvConfig, ConvGeometry, Shape
-from jax_convgrad.subsample import subsample
+from jax_convgrad.routes import Route
+from jax_convgrad.shapes import FLOAT_DTYPES, ConvConfig, Shape
 
 PLATFORMS = ("cpu", "cuda")
 
@@ -141,15 +143,17 @@ def install_from_environment() -> None:
 
 def _lower(platform: str, theirs: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
     """The rule for one platform; ``theirs`` is the one that it replaced."""
-    reading = None
-    if not (compat.in_implementation() or compat.is_export(ctx) or compat.is_partitioned(ctx)):
-        reading = replacement(platform, *ctx.avals_in, *ctx.avals_out, params)
-    if reading is None:
+    if compat.in_implementation() or compat.is_export(ctx):
+        return theirs(ctx, lhs, rhs, **params)
+    decision = decide(
+        platform, *ctx.avals_in, *ctx.avals_out, params, partitioned=compat.is_partitioned(ctx)
+    )
+    if not decision.replaced:
         return theirs(ctx, lhs, rhs, **params)
     rule = compat.lower_fun(
         functools.partial(
-            _compute,
-            reading=reading,
+            compute,
+            reading=decision.reading,
             precision=params["precision"],
             result_dtype=ctx.avals_out[0].dtype,
         )
@@ -157,12 +161,38 @@ def _lower(platform: str, theirs: Any, ctx: Any, lhs: Any, rhs: Any, **params: A
     return rule(ctx, lhs, rhs)
 
 
-def replacement(
-    platform: str, lhs: Any, rhs: Any, out: Any, params: dict[str, Any]
-) -> Reading | None:
-    """How an equation is computed here, None where XLA keeps it."""
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What becomes of one equation.
+
+    Attributes:
+      replaced: whether it is computed here; if not, JAX's own rule is called.
+      route: who computes it, and why.
+      reading: what it is, None where it could not be read.
+      plan: what its reading comes to; None as ``reading``.
+    """
+
+    replaced: bool
+    route: Route
+    reading: Reading | None = None
+    plan: Plan | None = None
+
+
+def decide(
+    platform: str,
+    lhs: Any,
+    rhs: Any,
+    out: Any,
+    params: dict[str, Any],
+    partitioned: bool = False,
+) -> Decision:
+    """What `install` makes of an equation with these abstract values and parameters.
+
+    ``partitioned``: XLA divides the program among several devices.
+    """
     if not _has_our_dtypes(lhs.dtype, rhs.dtype, out.dtype):
-        return None
+        types = f"{lhs.dtype} and {rhs.dtype} to {out.dtype}"
+        return Decision(False, Route("xla", f"{types} is not for this package"))
     reading = classify(
         lhs.shape,
         rhs.shape,
@@ -175,13 +205,23 @@ def replacement(
         feature_group_count=params["feature_group_count"],
         batch_group_count=params["batch_group_count"],
     )
-    if reading is None or subsample(reading.config, reading.x_shape):
-        return reading
-    geometry = ConvGeometry.make(reading.operator, reading.config, reading.x_shape, reading.w_shape)
-    name = primitives.route_name(platform, reading.operator, geometry, lhs.dtype, out.dtype)
-    return (
-        None if routes.is_lax_form(name, reading.operator, geometry, reading.swapped) else reading
+    if isinstance(reading, Unread):
+        return Decision(False, Route("xla", reading.reason))
+    plan = primitives.plan(
+        platform,
+        reading.operator,
+        reading.config,
+        reading.x_shape,
+        reading.w_shape,
+        lhs.dtype,
+        out.dtype,
     )
+    if partitioned:
+        return Decision(False, routes.PARTITIONED, reading, plan)
+    kept = not plan.smaller and routes.is_lax_form(
+        plan.route.name, reading.operator, plan.geometry, reading.swapped
+    )
+    return Decision(not kept, plan.route, reading, plan)
 
 
 def _has_our_dtypes(lhs: Any, rhs: Any, out: Any) -> bool:
@@ -190,9 +230,11 @@ def _has_our_dtypes(lhs: Any, rhs: Any, out: Any) -> bool:
     return out == lhs or jnp.dtype(out).itemsize > jnp.dtype(lhs).itemsize
 
 
-def _compute(
+def compute(
     lhs: Array, rhs: Array, *, reading: Reading, precision: Any, result_dtype: Any
 ) -> Array:
+    """An equation's result by this package."""
+
     def run(
         operator: str, first: Array, second: Array, config: ConvConfig, shape: Shape | None
     ) -> Array:

@@ -29,6 +29,12 @@ class Route(NamedTuple):
     reason: str
 
 
+PARTITIONED = Route(
+    "xla",
+    "XLA divides the program among devices: its own operations too, but it would gather a call's operands",
+)
+
+
 def choose(
     platform: str | None, operator: str, geometry: ConvGeometry, dtype: Any, result_dtype: Any
 ) -> Route:

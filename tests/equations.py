@@ -11,7 +11,7 @@ import numpy as np
 import oracles
 from cases import from_layout, to_layout
 
-from jax_convgrad.classify import Reading, classify
+from jax_convgrad.classify import Reading, Unread, classify
 from jax_convgrad.shapes import ConvConfig, Shape
 
 _PARAMETERS = (
@@ -35,7 +35,8 @@ class Equation:
     params: dict[str, Any]
 
     def classify(self) -> Reading | None:
-        return classify(self.lhs, self.rhs, self.out, **self.params)
+        reading = classify(self.lhs, self.rhs, self.out, **self.params)
+        return None if isinstance(reading, Unread) else reading
 
     def by_definition(self, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
         """The result in float64: zeros really inserted, every group of the batch by itself."""

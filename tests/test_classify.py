@@ -17,7 +17,7 @@ from cases import CONV_CASES, TRANSPOSED_CASES, Case, TransposedCase, ids
 from equations import Equation, by_oracle, equations
 from jax import lax
 
-from jax_convgrad.classify import classify
+from jax_convgrad.classify import Unread, classify
 from jax_convgrad.shapes import ConvGeometry, make_config
 
 NHWC = ("NHWC", "HWIO", "NHWC")
@@ -264,7 +264,8 @@ def test_equations_outside_the_family():
         "dimension_numbers": numbers,
     }
 
-    def read(x: Any = (2, 9, 9, 4), w: Any = (3, 3, 4, 5), **changes: Any) -> Any:
+    def read(x: Any = (2, 9, 9, 4), w: Any = (3, 3, 4, 5), **changes: Any) -> str | None:
+        """Why the equation is not read."""
         params = {**plain, **changes}
         dtype = np.float64
         y = jax.eval_shape(
@@ -272,14 +273,18 @@ def test_equations_outside_the_family():
             jax.ShapeDtypeStruct(x, dtype),
             jax.ShapeDtypeStruct(w, dtype),
         )
-        return classify(x, w, y.shape, **params)
+        found = classify(x, w, y.shape, **params)
+        return found.reason if isinstance(found, Unread) else None
 
-    assert read() is not None
-    assert read(window_strides=(2, 2), lhs_dilation=(3, 3)) is None
-    assert read(window_strides=(2, 1), lhs_dilation=(1, 2)) is None  # each axis another operator
-    assert read(x=(4, 9, 9, 4), w=(3, 3, 4, 6), batch_group_count=2) is None
-    assert read(x=(0, 9, 9, 4)) is None
-    assert read(x=(2, 9, 9, 0), w=(3, 3, 0, 5)) is None
+    assert read() is None
+    everywhere = "strided or dilated in all three arrays, as no member of the family is"
+    assert read(window_strides=(2, 2), lhs_dilation=(3, 3)) == everywhere
+    # Each axis is another operator.
+    assert read(window_strides=(2, 1), lhs_dilation=(1, 2)) == everywhere
+    groups = read(x=(4, 9, 9, 4), w=(3, 3, 4, 6), batch_group_count=2)
+    assert groups == "groups where the family has none: it would have to copy images"
+    assert read(x=(0, 9, 9, 4)) == "an array without elements"
+    assert read(x=(2, 9, 9, 0), w=(3, 3, 0, 5)) == "an array without elements"
     none: dict[str, Any] = {
         "window_strides": (),
         "padding": (),
@@ -287,11 +292,12 @@ def test_equations_outside_the_family():
         "rhs_dilation": (),
         "dimension_numbers": lax.ConvDimensionNumbers((0, 1), (0, 1), (0, 1)),
     }
-    assert read(x=(2, 4), w=(5, 4), **none) is None
+    assert read(x=(2, 4), w=(5, 4), **none) == "0 spatial axes, not 1 to 3"
     four = {name: (1,) * 4 for name in ("window_strides", "lhs_dilation", "rhs_dilation")}
     four_numbers = lax.ConvDimensionNumbers(*(tuple(range(6)),) * 3)
     x, w = (2, 4, 5, 5, 5, 5), (5, 4, 3, 3, 3, 3)
-    assert read(x, w, **four, padding=((1, 1),) * 4, dimension_numbers=four_numbers) is None
+    why = read(x, w, **four, padding=((1, 1),) * 4, dimension_numbers=four_numbers)
+    assert why == "4 spatial axes, not 1 to 3"
 
 
 def test_a_symbolic_batch_is_read_and_a_symbolic_image_is_not():

@@ -23,7 +23,7 @@ from jax import lax
 from test_random import draw_case
 
 import jax_convgrad
-from jax_convgrad.install import replacement
+from jax_convgrad.install import decide
 
 CASES = int(os.environ.get("JAX_CONVGRAD_INSTALL_CASES", "100"))
 FIRST = int(os.environ.get("JAX_CONVGRAD_INSTALL_FIRST", "0"))
@@ -72,7 +72,7 @@ def may_be_wrong(equation: Equation, dtype: str) -> bool:
     """Whether XLA:CPU computes an equation itself and may abort or be wrong, as it is without install():
     see the two notes in reference.py, [What XLA takes for a group] and [No negative low padding]."""
     avals = (jax.ShapeDtypeStruct(s, dtype) for s in (equation.lhs, equation.rhs, equation.out))
-    if replacement("cpu", *avals, equation.params) is not None:
+    if decide("cpu", *avals, equation.params).replaced:
         return False
     spatial = equation.params["dimension_numbers"].rhs_spec[2:]
     axes = zip(
