@@ -8,6 +8,7 @@ from jax_convgrad.conv import (
     conv_transpose,
     conv_wgrad,
 )
+from jax_convgrad.explain import explain
 from jax_convgrad.install import install, install_from_environment, installed, uninstall
 from jax_convgrad.plans import set_algorithm_search, set_deterministic, set_workspace_limit
 from jax_convgrad.registry import has_cuda, info
@@ -19,6 +20,7 @@ __all__ = [
     "conv_general_dilated",
     "conv_transpose",
     "conv_wgrad",
+    "explain",
     "has_cuda",
     "info",
     "install",

@@ -13,11 +13,12 @@ gather the operands of a custom call on every device.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -118,6 +119,35 @@ def uninstall() -> None:
                 setattr(jax.image, name, function)
         _rules.clear()
         jax.clear_caches()
+
+
+@contextlib.contextmanager
+def pointed_images() -> Iterator[None]:
+    """jax.image's functions are this package's for this thread, as `install` would have them."""
+    thread = threading.get_ident()
+
+    def in_this_thread(ours: Callable[..., Array], theirs: Callable[..., Array]) -> Any:
+        @functools.wraps(theirs)
+        def choose(*args: Any, **kwargs: Any) -> Array:
+            function = ours if threading.get_ident() == thread else theirs
+            return function(*args, **kwargs)
+
+        return choose
+
+    pointed = {}
+    with _lock:
+        for name, function in _REPLACEMENTS.items():
+            theirs = getattr(jax.image, name)
+            if theirs is not function:
+                _images[name] = theirs
+                pointed[name] = in_this_thread(function, theirs)
+                setattr(jax.image, name, pointed[name])
+        try:
+            yield
+        finally:
+            for name, function in pointed.items():
+                if getattr(jax.image, name) is function:
+                    setattr(jax.image, name, _images[name])
 
 
 def installed() -> tuple[str, ...]:

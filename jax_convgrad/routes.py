@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from jax_convgrad.shapes import ConvGeometry
 
-_PLATFORMS = {"onednn": "cpu", "cudnn": "cuda"}
-HANDLER_ROUTES = frozenset(_PLATFORMS)
+# Where each route of the handlers is.
+PLATFORMS = {"onednn": "cpu", "cudnn": "cuda"}
+HANDLER_ROUTES = frozenset(PLATFORMS)
 NATIVE = "native"
 
 _forced: str | None = None
@@ -29,6 +30,8 @@ class Route(NamedTuple):
     reason: str
 
 
+# Beside the rows: what XLA:CPU makes of lax's own grouped weight gradients.
+BATCH_GROUPS_ON_CPU = "XLA:CPU runs batch_group_count 20 to 400 times slower than feature groups"
 PARTITIONED = Route(
     "xla",
     "XLA divides the program among devices: its own operations too, but it would gather a call's operands",
@@ -46,8 +49,8 @@ def choose(
     """
     if geometry.is_empty:
         return Route("xla", "nothing to compute: zeros")
-    if _forced in _PLATFORMS:
-        if _PLATFORMS[_forced] == platform and result_dtype == dtype:
+    if _forced in PLATFORMS:
+        if PLATFORMS[_forced] == platform and result_dtype == dtype:
             return Route(_forced, "forced")
     elif _forced not in (None, NATIVE):
         return Route(_forced, "forced")
@@ -68,7 +71,7 @@ def choose_resample(platform: str | None, dtype: Any) -> Route:
         return Route("xla", "forced")
     if platform not in ("cpu", "cuda"):
         return Route("xla", "no kernel for this platform")
-    if _PLATFORMS.get(_forced or "", platform) != platform:
+    if PLATFORMS.get(_forced or "", platform) != platform:
         return Route("xla", "forced for another platform")
     return Route(NATIVE, "one pass over memory for all axes")
 
@@ -108,10 +111,7 @@ def forced() -> str | None:
 def fallback(platform: str | None) -> Route:
     """Where a problem goes when its platform's handlers are not there."""
     if platform == "cpu":
-        return Route(
-            "swap",
-            "no handler; XLA:CPU runs batch_group_count 20 to 400 times slower than feature groups",
-        )
+        return Route("swap", f"no handler; {BATCH_GROUPS_ON_CPU}")
     return Route("xla", "no handler; XLA's own grouped weight gradient is at its best here")
 
 
