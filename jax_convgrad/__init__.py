@@ -1,6 +1,6 @@
 """Fast backward passes of convolution, transposed convolution and resize for JAX."""
 
-from jax_convgrad import onednn, onnx, plans
+from jax_convgrad import onednn, onnx, plans, torch
 from jax_convgrad.conv import (
     conv_dgrad,
     conv_fprop,
@@ -35,6 +35,7 @@ __all__ = [
     "set_algorithm_search",
     "set_deterministic",
     "set_workspace_limit",
+    "torch",
     "uninstall",
 ]
 
