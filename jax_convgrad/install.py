@@ -48,15 +48,15 @@ def install(platforms: str | Sequence[str] | None = None) -> None:
 
     From here on every `jax.lax.conv_general_dilated`, by whatever library it was called, and every
     gradient of one, is computed by this package on the ``platforms`` where that is faster; values,
-    derivatives of any order and mode, `vmap`, `precision` and `preferred_element_type` are as before. So are
-    `jax.image.resize` and `jax.image.scale_and_translate`, on all platforms.
+    derivatives of any order and mode, ``vmap``, ``precision`` and ``preferred_element_type`` are as
+    before. So are `jax.image.resize` and `jax.image.scale_and_translate`, on all platforms.
 
     Programs that were compiled before are dropped (`jax.clear_caches`) and compiled anew when they are
-    called; what `lower().compile()` has returned stays as it is. Programs that XLA divides among several
-    devices, `jit` of sharded arrays, keep XLA's convolutions; inside `jax.shard_map` ours run. Exported
+    called; what ``lower().compile()`` has returned stays as it is. Programs that XLA divides among several
+    devices, ``jit`` of sharded arrays, keep XLA's convolutions; inside `jax.shard_map` ours run. Exported
     programs (`jax.export`) hold XLA's convolutions.
 
-    Calling it again changes nothing, or adds platforms. `JAX_CONVGRAD_INSTALL=1` in the environment calls
+    Calling it again changes nothing, or adds platforms. ``JAX_CONVGRAD_INSTALL=1`` in the environment calls
     it when the package is imported. `uninstall` undoes it.
 
     Args:

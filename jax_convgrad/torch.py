@@ -12,7 +12,7 @@ Arrays are float16, bfloat16, float32 or float64, all of one dtype, which the re
 TypeError for arguments of the wrong kind. `jax.default_matmul_precision` says whether float32 products
 may be rounded to TF32, as `torch.backends.cudnn.allow_tf32` does.
 
-Interpolation is in `jax_convgrad.torch_interpolate`.
+Interpolation is in ``jax_convgrad.torch_interpolate``.
 """
 
 from __future__ import annotations

@@ -27,14 +27,14 @@ class Row:
       scope: the `jax.named_scope` names around it; modules of Flax and Haiku set them.
       backward: whether it is part of a backward pass.
       within: the loops and branches around it, outermost first.
-      count: how often one call of the function runs it; None inside a `while_loop`.
+      count: how often one call of the function runs it; None inside a ``while_loop``.
       used: whether anything depends on its result. XLA drops what nothing depends on.
       primitive: the equation's name in the jaxpr.
       operator: "conv_fprop", "conv_dgrad", "conv_wgrad" or "resample"; "resize" for a `jax.image.resize`
-        that `install` does not reach; None for a convolution that is none of the three.
+        that `jax_convgrad.install` does not reach; None for a convolution that is none of the three.
       sizes: of the convolution x -> y that the operator belongs to, or of a resize's image and result.
       dtype, result_dtype: of operands and result.
-      ours: whether this package computes it with `install` on.
+      ours: whether this package computes it with `jax_convgrad.install` on.
       route: who: "onednn", "cudnn", "native", or a form in plain JAX: "swap", "xla".
       reason: why.
       xla: what XLA has without this package.
@@ -72,7 +72,7 @@ class Explanation:
 
     Attributes:
       platform: the one that the program runs on.
-      installed: whether `install` was on for it. If not, ``ours`` of a row says what would be.
+      installed: whether `jax_convgrad.install` was on for it. If not, ``ours`` of a row says what would be.
       rows: one for each convolution and resize.
     """
 
@@ -88,7 +88,7 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
     """What the convolutions and resizes of a function are, who computes them, and why.
 
     The function is traced as `jax.jit` traces it, not run. Every `jax.lax.conv_general_dilated` in its
-    program gives a row, in loops, branches, `remat`, `shard_map` and gradients too, so does every
+    program gives a row, in loops, branches, ``remat``, ``shard_map`` and gradients too, so does every
     convolution of this package's layers and operators and every resize. With `install` off the rows say
     what it would do.
 
@@ -104,7 +104,7 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
         are not timed.
 
     Returns:
-      An `Explanation`: ``rows`` is data, ``str()`` a table.
+      An `explain.Explanation`: ``rows`` is data, ``str()`` a table.
 
     Example:
       >>> import jax, jax.numpy as jnp
