@@ -98,13 +98,13 @@ def test_blocks_run(page: str, cpu_handlers: bool, capsys: pytest.CaptureFixture
         if importlib.util.find_spec(library) is None:
             assert os.environ.get("JAX_CONVGRAD_REQUIRE_DOCS") != "1", f"{library} is not installed"
             pytest.skip(f"{library} is not installed")
-    namespace: dict[str, object] = {"__name__": "page"}
+    namespace: dict[str, object] = {"__name__": "__main__"}
     checker = doctest.OutputChecker()
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     for block in found:
         # An error names the page's own line.
         before = "" if block.file else "\n" * (block.line - 1)
-        code = compile(before + block.text, block.file or f"docs/{page}", "exec")
+        code = compile(before + block.text, block.file or f"docs/{page}", "exec", dont_inherit=True)
         if block.gpu_only and jax.default_backend() != "gpu":
             continue
         capsys.readouterr()

@@ -6,7 +6,7 @@ In a page:
     :cases: ^convt                                   a pattern of the layers' labels; all of them by default
     :passes: fprop dxdwdb
     ```
-    ```{measured-plot} h100/conv_ohwi.json           the peers' times over this package's, as bars
+    ```{measured-plot} h100/conv_ohwi.json           the peers' times over this package's, as dots
     :pass: dxdwdb
     ```
     ```{measured-errors} cpu/bench.json h100/convt.json
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import pathlib
@@ -45,6 +46,7 @@ from jax_convgrad.bench.report import COLORS
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 PEERS = ("lax", "swap", "torch")
 TITLES = {"ours": "this package", "lax": "lax", "swap": "pure JAX", "torch": "PyTorch"}
+MARKERS = {"lax": "o", "swap": "D", "torch": "s"}
 BACKWARD = ("dx", "dw", "dxdwdb")
 
 
@@ -87,7 +89,9 @@ class Run:
         pattern = re.compile(cases)
         found = [p for p in self.passes if p.name in wanted and pattern.search(p.case.label)]
         if not found:
-            raise ExtensionError(f"benchmarks/{self.name} has no pass {wanted} of cases like {cases!r}")
+            raise ExtensionError(
+                f"benchmarks/{self.name} has no pass {wanted} of cases like {cases!r}"
+            )
         return found
 
 
@@ -160,13 +164,13 @@ class Table(SphinxDirective):
         body = []
         for row in rows:
             cells = [row.case.label, PASS_TITLES[row.name]]
-            cells += [_time(row, form, scale) for form in forms]
+            cells += [_cell(row, form, scale) for form in forms]
             cells += ["-" if (r := row.ratio(p)) is None else number(r) for p in ratios]
             body.append(cells)
         return [_table(head, body), _source(run)]
 
 
-def _time(row: Pass, form: str, scale: float) -> str:
+def _cell(row: Pass, form: str, scale: float) -> str:
     if form in row.seconds:
         return number(row.seconds[form] * scale)
     return "failed" if form in row.failed else "-"
@@ -175,13 +179,21 @@ def _time(row: Pass, form: str, scale: float) -> str:
 def _table(head: list[str], body: list[list[str]]) -> nodes.Node:
     group = nodes.tgroup(cols=len(head))
     group += [nodes.colspec(colwidth=1) for _ in head]
-    group += nodes.thead("", _row(head))
-    group += nodes.tbody("", *(_row(cells) for cells in body))
+    group += nodes.thead("", nodes.row("", *map(_entry, head)))
+    rows = nodes.tbody()
+    for _, together in itertools.groupby(body, key=lambda cells: cells[0]):
+        first, *others = together
+        # What consecutive rows have in front stands there once.
+        rows += nodes.row("", _entry(first[0], morerows=len(others)), *map(_entry, first[1:]))
+        rows += [nodes.row("", *map(_entry, cells[1:])) for cells in others]
+    group += rows
     return nodes.table("", group, classes=["measurements"])
 
 
-def _row(cells: list[str]) -> nodes.row:
-    return nodes.row("", *(nodes.entry("", nodes.paragraph("", cell)) for cell in cells))
+def _entry(text: str, **attributes: int) -> nodes.entry:
+    is_number = text == "-" or text[:1].isdigit()
+    classes = ["number"] if is_number else []
+    return nodes.entry("", nodes.paragraph("", text), classes=classes, **attributes)
 
 
 class Plot(SphinxDirective):
@@ -201,7 +213,7 @@ class Plot(SphinxDirective):
         peers = [peer for peer in peers if any(peer in row.seconds for row in rows)]
         name = f"{run.name.removesuffix('.json').replace('/', '_')}_{self.env.new_serialno('plot')}"
         title = f"{PASS_TITLES[pass_]}: time of the others over this package's"
-        uri = save(self.env, name, _bars(rows, peers, title))
+        uri = save(self.env, name, _dots(rows, peers, title))
         alternative = f"{title}; the numbers are in benchmarks/{run.name}"
         return [nodes.image(uri=uri, alt=alternative), _source(run)]
 
@@ -231,32 +243,36 @@ class Errors(SphinxDirective):
         return [_table(head, body), paragraph]
 
 
-def _bars(rows: list[Pass], peers: list[str], title: str) -> Any:
+def _dots(rows: list[Pass], peers: list[str], title: str) -> Any:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
 
-    height = 0.8 / len(peers)
-    figure = Figure(figsize=(8, 1.1 + 0.42 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(8, 1.0 + 0.24 * len(rows)), layout="constrained")
     axes = figure.subplots()
     image = all(row.case.kind == "resize" for row in rows)
-    for i, peer in enumerate(peers):
+    axes.axvline(1, color=COLORS["ours"], linewidth=2, label=TITLES["ours"], zorder=1)
+    for peer in peers:
         found = [(y, r) for y, row in enumerate(rows) if (r := row.ratio(peer)) is not None]
         label = "jax.image" if image and peer == "lax" else TITLES[peer]
-        axes.barh(
-            [y + (i - (len(peers) - 1) / 2) * height for y, _ in found],
-            [ratio - 1 for _, ratio in found],
-            height,
-            left=1,
+        axes.scatter(
+            [ratio for _, ratio in found],
+            [y for y, _ in found],
+            30,
             color=COLORS[peer],
+            marker=MARKERS[peer],
             label=label,
+            zorder=2,
         )
-    axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xscale("log")
+    for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        axis(FuncFormatter(lambda x, _: f"{x:g}" if f"{x:g}".strip("0.")[0] in "125" else ""))
+    axes.tick_params(axis="x", which="both", labelsize=7)
     axes.set_yticks(range(len(rows)), [row.case.label for row in rows], fontsize=7)
-    axes.invert_yaxis()
-    axes.set_xlabel("times as long as this package (logarithmic)")
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlabel("times as long as this package (logarithmic)", fontsize=8)
     axes.set_title(title, fontsize=10)
-    axes.grid(axis="x", linewidth=0.3)
-    axes.legend(fontsize=8)
+    axes.grid(linewidth=0.3)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
@@ -289,8 +305,9 @@ class Time(SphinxRole):
         rows = run.select(cases, [pass_])
         if len(rows) != 1:
             raise ExtensionError(f"{self.text}: {len(rows)} passes fit, one is meant")
-        unit, scale = run.unit
-        return [nodes.Text(f"{number(rows[0].seconds[form] * scale)} {unit}")], []
+        seconds = rows[0].seconds[form]
+        text = f"{number(1e6 * seconds)} µs" if seconds < 1e-3 else f"{number(1e3 * seconds)} ms"
+        return [nodes.Text(text)], []
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
