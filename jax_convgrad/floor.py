@@ -99,6 +99,8 @@ def conv_floor(operator: str, geometry: ConvGeometry, itemsize: int, result_item
     whole = {"x": geometry.x_shape, "w": geometry.w_shape, "y": geometry.y_shape}
     result = {"conv_fprop": "y", "conv_dgrad": "x", "conv_wgrad": "w"}[operator]
     operands = sum(count for name, count in read.items() if name != result)
+    if geometry.is_empty:  # the result is zeros, if anything
+        operands = 0
     return Floor(
         operands * itemsize + math.prod(whole[result]) * result_itemsize,
         2 * geometry.batch * channels * products,
