@@ -549,6 +549,18 @@ def test_equal_equations_are_timed_once(monkeypatch: pytest.MonkeyPatch):
     assert len(timed) == 3
 
 
+def test_a_row_that_cannot_be_timed(monkeypatch: pytest.MonkeyPatch):
+    def compare(functions: Any, operands: Any, method: Any) -> dict[str, float]:
+        if operands.arrays[1].shape == (1, 1, 16, 16):
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nand more")
+        return dict.fromkeys(functions, 1.0)
+
+    monkeypatch.setattr("jax_convgrad.bench.compare.compare", compare)
+    with pytest.warns(UserWarning, match="could not be timed: RESOURCE_EXHAUSTED: out of memory$"):
+        rows = explain(lambda x: conv(conv(x, W), W[:1, :1]), X, measure=True).rows
+    assert [row.xla_seconds for row in rows] == [1, None]
+
+
 @on_cpu
 @pytest.mark.parametrize("installed", [False, True])
 def test_what_is_timed(installed: bool, cpu_handlers: bool, monkeypatch: pytest.MonkeyPatch):

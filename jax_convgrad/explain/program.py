@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -101,7 +102,7 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
       *args: its arguments; `jax.ShapeDtypeStruct` will do.
       measure: also time each row alone, on random data on the default device, by this package and by
         XLA, a second or two for each different one. Rows of a program that is divided among devices
-        are not timed.
+        are not timed, nor are those that fail, with a warning.
 
     Returns:
       An `Explanation`: ``rows`` is data, ``str()`` a table.
@@ -188,4 +189,9 @@ def _measure(asked: Problem) -> dict[str, float]:
         for key, operand in zip(keys, asked.operands, strict=True)
     )
     method = Method(rounds=5, form_seconds=1.0)
-    return compare(asked.timed, Operands(arrays), method)
+    try:
+        return compare(asked.timed, Operands(arrays), method)
+    except jax.errors.JaxRuntimeError as error:  # the other rows are none the worse
+        reason = str(error).strip().partition("\n")[0]
+        warnings.warn(f"explain: {asked.sizes} could not be timed: {reason}", stacklevel=3)
+        return {}
