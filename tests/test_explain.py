@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -54,9 +55,8 @@ def equations_of(f: Callable[..., Any], *arguments: Any) -> Counter[str]:
     found: Counter[str] = Counter()
 
     def visit(value: Any) -> None:
-        if isinstance(value, jax.extend.core.ClosedJaxpr):
-            visit(value.jaxpr)
-        elif isinstance(value, jax.extend.core.Jaxpr):
+        # The two are one in newer versions of JAX.
+        if isinstance(value, jax.extend.core.ClosedJaxpr | jax.extend.core.Jaxpr):
             for equation in value.eqns:
                 found.update({equation.primitive.name} & KINDS)
                 for parameter in equation.params.values():
@@ -530,7 +530,10 @@ def test_times_of_a_tiny_layer():
     rows = explain(jax.value_and_grad(f, (0, 1)), X, W, measure=True).rows
     assert len(rows) == 5
     for row in rows:
-        assert 0 < row.seconds < 1 and 0 < row.xla_seconds < 1
+        assert row.xla_seconds > 0
+        # Where XLA keeps an equation and there is no handler there is nothing else to time.
+        if row.ours or registry.handlers("cpu", warn=False).reason is None:
+            assert row.seconds > 0
     assert "XLA" in str(explain(f, X, W, measure=True)).splitlines()[2].split()
 
 
