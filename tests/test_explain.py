@@ -488,6 +488,63 @@ def test_nothing_of_it_stays():
     assert jax.image.resize is before
 
 
+def test_threads_explain_at_once():
+    """Each sees this package's resizes, in any order of coming and going, and nothing of it stays."""
+    before = jax.image.resize
+    inside, outside = threading.Barrier(2, timeout=60), threading.Event()
+    found: dict[str, list[str]] = {}
+
+    def resize(x: Any) -> Any:
+        return jax.image.resize(x, (2, 16, 16, 16), "linear")
+
+    def first(x: Any) -> Any:
+        inside.wait()
+        return resize(x)
+
+    def second(x: Any) -> Any:
+        inside.wait()
+        assert outside.wait(60)
+        return resize(x)
+
+    def run(f: Callable[..., Any], end: Callable[[], None]) -> None:
+        found[f.__name__] = [row.primitive for row in explain(f, X).rows]
+        end()
+
+    threads = [
+        threading.Thread(target=run, args=(first, outside.set)),
+        threading.Thread(target=run, args=(second, lambda: None)),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {"first": ["resample"], "second": ["resample"]}
+    assert jax.image.resize is before
+
+
+def test_install_while_a_program_is_traced():
+    before = jax.image.resize
+    image = np.ones((2, 2), np.complex64)
+
+    def f(x: Any) -> Any:
+        jax_convgrad.install()
+        # Not for this package: jax.image's own is called.
+        jax.image.resize(image, (4, 4), "linear")
+        return jax.image.resize(x, (2, 16, 16, 16), "linear")
+
+    assert [row.operator for row in explain(f, X).rows] == ["resize", "resample"]
+    assert jax.image.resize(image, (4, 4), "linear").shape == (4, 4)
+    assert jax.image.resize is not before
+    jax_convgrad.uninstall()
+    assert jax.image.resize is before
+
+
+def test_inside_of_a_trace():
+    seen = []
+    jax.jit(lambda x: seen.append(explain(conv, x, W)) or x)(X)
+    assert seen[0].rows[0].operator == "conv_fprop"
+
+
 # The floor.
 
 

@@ -133,7 +133,12 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
             stack.enter_context(compat.separate_traces())
             stack.enter_context(pointed_images())
         jaxpr, shardings = compat.trace(fn, *args)
-    shardings += [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]
+    shardings += [
+        leaf.sharding
+        for leaf in jax.tree.leaves(args)
+        if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
+        and not isinstance(leaf, jax.core.Tracer)
+    ]
     rows, measured = [], {}
     for found in walk.find(jaxpr, problem.is_problem, shardings):
         asked = problem.make(platform, found)
