@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from test_explain import equations_of
 
 import jax_convgrad
 from jax_convgrad import routes
@@ -68,6 +70,23 @@ def test_the_measured_tasks_have_the_shapes_that_they_name():
         y, _ = jax.eval_shape(lambda x, m=model: m.init_with_output(jax.random.key(0), x), x)
         assert y.shape == task.y
         assert y.dtype == task.dtype
+
+
+@pytest.mark.parametrize("name", list(TINY))
+def test_every_convolution_and_resize_is_explained(name: str):
+    problem = models.Problem.make(TINY[name])
+    step, init = models.flax_step(problem.task)
+    arguments = problem.weights, init(problem.weights), problem.x, problem.y
+    rows = jax_convgrad.explain(step, *arguments).rows
+    jax_convgrad.install()
+    counted = equations_of(step, *arguments)
+    assert Counter(row.primitive for row in rows) == counted
+    assert all(row.used for row in rows)
+    # Each layer is one, and has two gradients; the first has one, and a dense layer none.
+    layers = len(models_flax.weights_in_order(problem.task.model(), problem.weights, problem.x))
+    convolutions = 3 * (layers - 1) if name == "generator" else 3 * layers - 1
+    assert sum(counted.values()) - counted["resample"] == convolutions
+    assert counted["resample"] == 2 * (name == "segmenter")
 
 
 def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
