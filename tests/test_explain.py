@@ -32,8 +32,8 @@ from test_install import LAYERS, called, compiled
 import jax_convgrad
 from jax_convgrad import explain, registry, routes
 from jax_convgrad.bands import Rule, make_band
-from jax_convgrad.explain import Row, problem, walk
-from jax_convgrad.floor import Memory, conv_floor, resample_floor
+from jax_convgrad.explain import Row, problem, walk, xla
+from jax_convgrad.floor import Memory, conv_floor, reach, resample_floor
 from jax_convgrad.shapes import ConvGeometry, make_config
 
 NHWC = ("NHWC", "HWIO", "NHWC")
@@ -101,7 +101,7 @@ def test_a_convolution_of_lax():
     assert row.sizes == "2x8x8, 16 to 16, k3 s1 p1"
     assert (row.dtype, row.result_dtype) == ("float32", "float32")
     assert (row.backward, row.within, row.count, row.used) == (False, (), 1, True)
-    assert row.xla == "convolution with a 3x3 window"
+    assert row.xla == "convolution with a window of 3x3"
     assert row.seconds is row.xla_seconds is None
 
 
@@ -118,8 +118,8 @@ def test_the_gradients_of_a_convolution():
     assert [row.operator for row in (forward, dw, dx)] == ["conv_fprop", "conv_wgrad", "conv_dgrad"]
     # The forward pass is in the program, but nothing asks for it.
     assert [row.used for row in (forward, dw, dx)] == [False, True, True]
-    assert dw.xla == "convolution with a 4x4 window dilated by 2x2"
-    zeros = "convolution with a 3x3 window, 2x2 zeros inserted into its input: "
+    assert dw.xla == "convolution with a window of 4x4 dilated by 2x2"
+    zeros = "convolution with a window of 3x3, its input dilated by 2x2: "
     assert dx.xla.startswith(zeros)
     # Of output 0 to 7 along an axis the taps that meet an element, and those between the first and the last.
     taps = [(o + t - 2, t) for o in range(8) for t in range(3)]
@@ -143,8 +143,8 @@ def test_groups_of_the_batch_are_named():
 
     forward, dw = check(f, w)
     assert forward.sizes == dw.sizes == "2x8x8, 16 to 16, k3 s1 p1 g16"
-    assert forward.xla == "convolution with a 3x3 window, 16 groups"
-    assert dw.xla.startswith("convolution with a 8x8 window, batch_group_count 16")
+    assert forward.xla == "convolution with a window of 3x3, 16 groups"
+    assert dw.xla.startswith("convolution with a window of 8x8, batch_group_count 16")
     assert (routes.BATCH_GROUPS_ON_CPU in dw.xla) == (jax.default_backend() == "cpu")
 
 
@@ -565,6 +565,32 @@ def test_floors_of_convolutions(case: Case):
         assert found.seconds(Memory(100.0, 0)) == found.bytes / 100
 
 
+def test_what_meets_along_an_axis(rng: np.random.Generator):
+    """By enumeration: of a convolution, and of one whose input is dilated as well."""
+    for _ in range(500):
+        x, y, taps, stride, dilation, spread = (int(n) for n in rng.integers(1, 7, 6))
+        low = int(rng.integers(-5, 9))
+        i, t = np.indices((y, taps))
+        p = i * stride + t * dilation - low
+        inside = (0 <= p) & (p < x)
+        assert reach(x, y, taps, stride, low, dilation) == (
+            len(set(p[inside])),
+            inside.any(1).sum(),
+            inside.any(0).sum(),
+            inside.sum(),
+        )
+        inside = (0 <= p) & (p <= (x - 1) * spread)
+        meets = np.count_nonzero(inside & (p % spread == 0))
+        params = {
+            "lhs_dilation": (spread,),
+            "rhs_dilation": (dilation,),
+            "window_strides": (stride,),
+            "padding": ((low, 0),),
+        }
+        expected = f": {np.count_nonzero(inside) / max(1, meets):.3g} times the products"
+        assert xla._zeros(params, [x], [taps], [y]).endswith(expected)
+
+
 def test_floors_of_resamples():
     down = make_band(8, 2, Rule("linear"))  # reads 4 of 8
     up = make_band(3, 6, Rule("linear"))
@@ -696,7 +722,7 @@ def test_the_table():
     assert body[0].split()[-2:] == body[1].split()[-2:] == ["a", "b"]
     assert body[2].split()[-2:] == ["c", "d"]
     assert lines[6] == "" and [line[:3] for line in lines[7:]] == ["a  ", "b  ", "c  ", "d  "]
-    assert lines[8] == "b  XLA has: convolution with a 3x3 window"
+    assert lines[8] == "b  XLA has: convolution with a window of 3x3"
     jax_convgrad.install()
     assert "install() is on; this package computes" in str(explain(f, X))
     assert str(explain(jnp.sin, X)).startswith("0 convolutions and resizes on ")
@@ -708,7 +734,7 @@ def test_notes_have_as_many_letters_as_it_takes():
         return [conv(x, jnp.ones((k, 1, 16, 16))) for k in range(1, 40)]
 
     last = str(explain(f, X)).splitlines()[-1]
-    assert re.match(r"an  XLA has: convolution with a 39x1 window$", last)
+    assert re.match(r"an  XLA has: convolution with a window of 39x1$", last)
 
 
 def test_rows_are_data():
