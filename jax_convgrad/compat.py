@@ -169,7 +169,8 @@ def trace(function: Any, *arguments: Any) -> tuple[Any, list[Any]]:
 
     The latter are read from the parameters of `jax.stages.Traced`.
     """
-    traced = (function if hasattr(function, "trace") else jax.jit(function)).trace(*arguments)
+    jitted = function if isinstance(function, jax.stages.Wrapped) else jax.jit(function)
+    traced = jitted.trace(*arguments)
     params = getattr(traced, "_params", {})
     return traced.jaxpr.jaxpr, [s for name in _SHARDINGS for s in params.get(name, ())]
 

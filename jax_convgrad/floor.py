@@ -62,16 +62,26 @@ class Reach(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def reach(x: int, y: int, taps: int, stride: int, low: int, dilation: int) -> Reach:
-    """Tap t of window i reads element p = i * stride + t * dilation - low."""
-    i, t = np.indices((y, taps))
-    p = i * stride + t * dilation - low
-    inside = (0 <= p) & (p < x)
-    return Reach(
-        len(np.unique(p[inside])),
-        int(inside.any(1).sum()),
-        int(inside.any(0).sum()),
-        int(inside.sum()),
-    )
+    """Tap t of window i reads element i * stride + t * dilation - low."""
+    offsets = np.arange(taps) * dilation - low
+    first, last = windows_inside(x, y, stride, offsets)
+    counts = np.maximum(last - first + 1, 0)
+    met, ends = np.zeros(x, bool), np.zeros(y + 1, int)
+    for offset, begin, end, count in zip(offsets, first, last, counts, strict=True):
+        if count:
+            met[begin * stride + offset : end * stride + offset + 1 : stride] = True
+            ends[begin] += 1
+            ends[end + 1] -= 1
+    windows = int((np.cumsum(ends)[:y] > 0).sum())
+    return Reach(int(met.sum()), windows, int((counts > 0).sum()), int(counts.sum()))
+
+
+def windows_inside(
+    size: int, windows: int, stride: int, offsets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each offset the first and the last i with 0 <= i * stride + offset < size; none if last < first."""
+    first = np.maximum(-(offsets // stride), 0)
+    return first, np.minimum((size - 1 - offsets) // stride, windows - 1)
 
 
 def conv_floor(operator: str, geometry: ConvGeometry, itemsize: int, result_itemsize: int) -> Floor:
@@ -99,6 +109,8 @@ def conv_floor(operator: str, geometry: ConvGeometry, itemsize: int, result_item
     whole = {"x": geometry.x_shape, "w": geometry.w_shape, "y": geometry.y_shape}
     result = {"conv_fprop": "y", "conv_dgrad": "x", "conv_wgrad": "w"}[operator]
     operands = sum(count for name, count in read.items() if name != result)
+    if geometry.is_empty:  # the result is zeros, if anything
+        operands = 0
     return Floor(
         operands * itemsize + math.prod(whole[result]) * result_itemsize,
         2 * geometry.batch * channels * products,

@@ -89,8 +89,10 @@ def install(platforms: str | Sequence[str] | None = None) -> None:
             mlir.register_lowering(lax.conv_general_dilated_p, ours, platform=platform)
             _rules[platform] = ours, theirs
         for name, function in _REPLACEMENTS.items():
-            if _rules and getattr(jax.image, name) is not function:
-                _images[name] = getattr(jax.image, name)
+            theirs = getattr(jax.image, name)
+            if _rules and theirs is not function:
+                switch, behind = _switches.get(name, (None, None))
+                _images[name] = behind if theirs is switch else theirs
                 setattr(jax.image, name, function)
         if new:
             jax.clear_caches()
@@ -124,30 +126,49 @@ def uninstall() -> None:
 @contextlib.contextmanager
 def pointed_images() -> Iterator[None]:
     """jax.image's functions are this package's for this thread, as `install` would have them."""
-    thread = threading.get_ident()
+    _switch_images(1)
+    before, _thread.pointed = _thread.pointed, True
+    try:
+        yield
+    finally:
+        _thread.pointed = before
+        _switch_images(-1)
 
-    def in_this_thread(ours: Callable[..., Array], theirs: Callable[..., Array]) -> Any:
-        @functools.wraps(theirs)
-        def choose(*args: Any, **kwargs: Any) -> Array:
-            function = ours if threading.get_ident() == thread else theirs
-            return function(*args, **kwargs)
 
-        return choose
+class _Thread(threading.local):
+    pointed = False
 
-    pointed = {}
+
+_thread = _Thread()
+# While any thread is in `pointed_images`: how many are, and per name our switch and what it stands in for.
+_pointing = 0
+_switches: dict[str, tuple[Any, Any]] = {}
+
+
+def _switch_images(change: int) -> None:
+    """Puts the switches in for the first thread that asks, and takes them out with the last."""
+    global _pointing
     with _lock:
-        for name, function in _REPLACEMENTS.items():
-            theirs = getattr(jax.image, name)
-            if theirs is not function:
-                _images[name] = theirs
-                pointed[name] = in_this_thread(function, theirs)
-                setattr(jax.image, name, pointed[name])
-        try:
-            yield
-        finally:
-            for name, function in pointed.items():
-                if getattr(jax.image, name) is function:
-                    setattr(jax.image, name, _images[name])
+        _pointing += change
+        for name, ours in _REPLACEMENTS.items():
+            if name in _switches and _pointing == 0:
+                switch, theirs = _switches.pop(name)
+                if getattr(jax.image, name) is switch:
+                    setattr(jax.image, name, theirs)
+            elif name not in _switches and _pointing > 0 and getattr(jax.image, name) is not ours:
+                _images[name] = getattr(jax.image, name)
+                _switches[name] = _make_switch(name, ours), _images[name]
+                setattr(jax.image, name, _switches[name][0])
+
+
+def _make_switch(name: str, ours: Callable[..., Array]) -> Callable[..., Array]:
+    theirs = _images[name]
+
+    @functools.wraps(theirs)
+    def switch(*args: Any, **kwargs: Any) -> Array:
+        return (ours if _thread.pointed else theirs)(*args, **kwargs)
+
+    return switch
 
 
 def installed() -> tuple[str, ...]:

@@ -7,6 +7,7 @@ results must be equal, not close.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -63,6 +64,8 @@ def check(apply: Callable[[Any, Any], Any], weights: Any, x: Any) -> None:
     if registry.handlers("cpu").reason is None:
         assert calls.keys() <= {"conv_fprop", "conv_dgrad", "conv_wgrad"}
         assert calls["conv_wgrad"] == calls["conv_dgrad"] == calls["conv_fprop"] > 0
+        rows = jax_convgrad.explain(f, weights, x).rows
+        assert Counter(row.operator for row in rows if row.used) == calls
     jax_convgrad.uninstall()
 
 

@@ -38,6 +38,7 @@ class Found:
 
     Attributes:
       equation: of the jaxpr.
+      callers: the equations whose inner programs it lies in, outermost first.
       count: how often one call of the program runs it, None where that is not known.
       within: the loops and branches around it, outermost first.
       scope: the names of `jax.named_scope` around it, as modules of Flax and Haiku set them.
@@ -47,6 +48,7 @@ class Found:
     """
 
     equation: Any
+    callers: tuple[Any, ...]
     count: int | None
     within: tuple[str, ...]
     scope: str
@@ -56,10 +58,17 @@ class Found:
 
     @property
     def source(self) -> Source:
-        """The innermost call outside of JAX and this package, and of installed packages if there is one."""
-        calls = [Source(*frame) for frame in compat.frames(self.equation)]
-        calls = [call for call in calls if not call.file.startswith(_internal())]
-        own = (call for call in calls if not call.file.startswith(_installed()))
+        """The innermost call outside of JAX and this package, and of installed packages if there is one.
+
+        An equation knows its nearest calls; for those further out its callers are asked.
+        """
+        calls = [
+            Source(file, line, function.rpartition("<locals>.")[2])
+            for equation in (self.equation, *self.callers[::-1])
+            for file, line, function in compat.frames(equation)
+            if not file.startswith(_internal())
+        ]
+        own = (call for call in calls if not _is_installed(call.file))
         return next(own, calls[0] if calls else Source("", 0, ""))
 
 
@@ -72,16 +81,18 @@ def _internal() -> tuple[str, ...]:
     return tuple(f"{Path(m.__file__ or '').parent}/" for m in (jax, jaxlib, jax_convgrad))
 
 
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    return tuple({f"{paths[name]}/" for name in ("stdlib", "purelib", "platlib")})
+def _is_installed(file: str) -> bool:
+    """Whether a file belongs to an installed package or to Python."""
+    parts = Path(file).parts
+    in_package = "site-packages" in parts or "dist-packages" in parts
+    return in_package or file.startswith((f"{sysconfig.get_path('stdlib')}/", "<frozen"))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
     """The surroundings of a jaxpr."""
 
+    callers: tuple[Any, ...] = ()
     count: int | None = 1
     within: tuple[str, ...] = ()
     names: tuple[tuple[str, str], ...] = ()
@@ -114,11 +125,12 @@ def _walk(
         if wanted(equation):
             yield Found(
                 equation,
+                place.callers,
                 place.count,
                 place.within,
                 "/".join(name for kind, name in names if kind == "scope"),
                 ("transform", "transpose") in names,
-                used,
+                results[0],
                 place.partitioned,
             )
             continue
@@ -144,7 +156,7 @@ def _needed_results(jaxpr: Any, needed: Sequence[bool]) -> list[list[bool]]:
 
 def _enter(equation: Any, place: _Place, names: tuple[tuple[str, str], ...]) -> _Place:
     """The surroundings of the programs inside an equation."""
-    changes: dict[str, Any] = {"names": names}
+    changes: dict[str, Any] = {"names": names, "callers": (*place.callers, equation)}
     name = equation.primitive.name
     if name == "scan":
         length = equation.params["length"]

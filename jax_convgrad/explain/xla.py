@@ -16,6 +16,7 @@ from jax import Array, lax
 
 from jax_convgrad import reference, routes
 from jax_convgrad.bands import Band
+from jax_convgrad.floor import windows_inside
 from jax_convgrad.shapes import Shape
 
 
@@ -40,7 +41,7 @@ def describe_convolution(platform: str, equation: Any) -> str:
     numbers = params["dimension_numbers"]
     window = [rhs[axis] for axis in numbers.rhs_spec[2:]]
     image = [lhs[axis] for axis in numbers.lhs_spec[2:]]
-    parts = [f"convolution with a {times(window)} window"]
+    parts = [f"convolution with a window of {times(window)}"]
     if any(d > 1 for d in params["rhs_dilation"]):
         parts[0] += f" dilated by {times(params['rhs_dilation'])}"
     if any(d > 1 for d in params["lhs_dilation"]):
@@ -71,12 +72,16 @@ def _zeros(
         strict=True,
     )
     for n, k, m, spread, dilation, stride, (low, _) in rows:
-        i, t = np.indices((m, k))
-        p = i * stride + t * dilation - low
-        inside = (0 <= p) & (p <= (n - 1) * spread)
-        meets = inside & (p % spread == 0)
-        share *= np.count_nonzero(inside) / max(1, np.count_nonzero(meets))
-    return f"{times(params['lhs_dilation'])} zeros inserted into its input: {share:.3g} times the products"
+        offsets = np.arange(k) * dilation - low
+        first, last = windows_inside((n - 1) * spread + 1, m, stride, offsets)
+        inside = np.maximum(last - first + 1, 0)
+        # Of the windows in which a tap lies inside, every period-th has it on an element.
+        period, meets = spread // math.gcd(stride, spread), 0
+        for start in range(period):
+            every = np.maximum((last - start) // period - (first - 1 - start) // period, 0)
+            meets += every[(inside > 0) & ((start * stride + offsets) % spread == 0)].sum()
+        share *= inside.sum() / max(1, meets)
+    return f"its input dilated by {times(params['lhs_dilation'])}: {share:.3g} times the products"
 
 
 def image_form(bands: Sequence[Band], axes: Sequence[int]) -> Callable[[Array], Array]:
@@ -125,4 +130,5 @@ def _multiply(x: Array, bands: Sequence[Band], axes: Sequence[int]) -> Array:
 
 
 def times(sizes: Sequence[int]) -> str:
-    return "x".join(map(str, sizes)) if sizes else str(math.prod(sizes))
+    """Sizes in a row, 3x3."""
+    return "x".join(map(str, sizes)) or "1"
