@@ -220,7 +220,7 @@ def conv_general_dilated(
     """`jax.lax.conv_general_dilated` with a fast backward pass, and an optional bias.
 
     Arguments, order and defaults are lax's, and so is the result. Reverse mode of any order,
-    `jax.hessian`, ``jvp`` of ``grad``, ``linearize`` and ``vmap`` work; plain forward mode does not pass a
+    `jax.hessian`, ``jvp`` and ``linearize`` of ``grad`` and ``vmap`` work; plain forward mode does not pass a
     `jax.custom_vjp` (use `conv_fprop` for that). An operand that is not differentiated costs nothing.
     With ``out_sharding``, or with other than one to three spatial axes, lax's own operation is called.
 

@@ -11,6 +11,8 @@ In a page:
     ```
     ```{measured-errors} cpu/bench.json h100/convt.json
     ```                                              the largest errors, by device, dtype and kind of layer
+    ```{measured-models}
+    ```                                              training steps of whole models
     {measured-ratio}`h100/conv_ohwi.json ^convt dxdwdb lax`    geometric mean of peer / this package
     {measured-range}`h100/conv_ohwi.json ^convt dxdwdb best`   smallest and largest
     {measured-count}`h100/conv_ohwi.json ^convt dxdwdb`        how many layers that is
@@ -276,6 +278,52 @@ def _dots(rows: list[Pass], peers: list[str], title: str) -> Any:
     return figure
 
 
+class Models(SphinxDirective):
+    """Training steps of whole models, as benchmarks/models.py writes them: every file that is committed."""
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_reread()  # files may come
+        files = sorted(BENCHMARKS.glob("*/models*.json"))
+        if not files:
+            return [nodes.paragraph("", "No measurement of whole models is committed yet.")]
+        return [node for file in files for node in self._file(file)]
+
+    def _file(self, file: pathlib.Path) -> list[nodes.Node]:
+        content = json.loads(file.read_text())
+        ours, flax = "install()", "Flax"
+        found: dict[str, dict[str, float]] = {}
+        failures = nodes.bullet_list()
+        for row in content["rows"]:
+            times = found.setdefault(row["model"], {})
+            if "failure" in row:
+                text = f"{row['model']}, {row['by']} failed: {row['failure']}"
+                failures += nodes.list_item("", nodes.paragraph("", text))
+            else:
+                times[row["by"]] = row["seconds"]
+        columns = list(dict.fromkeys([flax, ours, *(by for row in found.values() for by in row)]))
+        head = ["model, ms a step", *columns, "Flax / install()", "best other / install()"]
+        head += ["compiling, s: Flax", "install()"]
+        body = []
+        for model, times in found.items():
+            others = [seconds for by, seconds in times.items() if by != ours and seconds]
+            cells = [_milliseconds(times.get(by)) for by in columns]
+            for other in (times.get(flax), min(others, default=None)):
+                mine = times.get(ours)
+                cells.append(number(other / mine) if other and mine else "-")
+            compiling = content["models"][model]["compile"] or (None, None)
+            cells += ["-" if seconds is None else number(seconds) for seconds in compiling]
+            body.append([model, *cells])
+        versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
+        source = nodes.paragraph("", "", classes=["source"])
+        source += nodes.Text(f"{content['device']}; {versions}. Source: ")
+        source += nodes.literal("", str(file.relative_to(BENCHMARKS.parent)))
+        return [_table(head, body), source, *([failures] if failures.children else [])]
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else number(1e3 * seconds)
+
+
 class Ratio(SphinxRole):
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         file, cases, pass_, peer = self.text.split()
@@ -314,6 +362,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("measured-table", Table)
     app.add_directive("measured-plot", Plot)
     app.add_directive("measured-errors", Errors)
+    app.add_directive("measured-models", Models)
     for name, role in (("ratio", Ratio), ("range", Range), ("count", Count), ("time", Time)):
         app.add_role(f"measured-{name}", role())
     return {"parallel_read_safe": True, "parallel_write_safe": True}
