@@ -219,6 +219,8 @@ def test_what_is_no_member_of_the_family():
     assert (row.route, row.reason[:34]) == ("xla", "strided or dilated in all three ar")
     (row,) = check(conv, X.astype(np.int8), W.astype(np.int8))
     assert row.reason == "int8 and int8 to int8 is not for this package"
+    (row,) = check(conv, X.astype(np.complex64), W.astype(np.complex64))
+    assert row.reason.startswith("JAX takes complex64 apart into real convolutions")
 
 
 # Who computes it, and why.
