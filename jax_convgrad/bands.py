@@ -36,7 +36,6 @@ COORDINATE_MODES = (
     "tf_crop_and_resize",
 )
 NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-BEYOND = ("extend", "zero", "reach")
 
 _MOST_WEIGHTS = 2**27
 

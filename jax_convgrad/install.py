@@ -242,6 +242,9 @@ def decide(
     ``partitioned``: XLA divides the program among several devices.
     """
     if not _has_our_dtypes(lhs.dtype, rhs.dtype, out.dtype):
+        if jnp.issubdtype(out.dtype, jnp.complexfloating):
+            parts = f"JAX takes {out.dtype} apart into real convolutions, each judged by itself"
+            return Decision(False, Route("xla", parts))
         types = f"{lhs.dtype} and {rhs.dtype} to {out.dtype}"
         return Decision(False, Route("xla", f"{types} is not for this package"))
     reading = classify(

@@ -27,8 +27,6 @@ _MOST_PHASES = 16
 _SLICES_BEYOND_TAPS = 8
 _DENSE_PER_TAP = 4
 _MOST_GATHERS = 16
-# More taps than this are a loop in the program.
-_MOST_UNROLLED = 32
 
 
 def resample(

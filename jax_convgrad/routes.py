@@ -136,13 +136,16 @@ def _cpu_plane_slow(operator: str, geometry: ConvGeometry) -> str | None:
     """Why oneDNN is slower than XLA:CPU for a dense float32 problem in one or two dimensions, if so.
 
     It computes result channels in blocks of 16, so a handful of them costs as much as 16; and it has no
-    kernels of its own, only matrix products, for some weight gradients.
+    kernels of its own, only matrix products, for some weight gradients. Where the operand has no more than
+    16 channels either XLA:CPU is slower still: 4 to 4, k3 0.19 ms by oneDNN, 1.02 by XLA:CPU, 16 to 3
+    0.56 and 1.27; 16 to 1, k7 and the gradient of 1 to 16 are equal (benchmarks/cpu/survey_few_channels.md).
     """
     config = geometry.config
-    if operator == "conv_fprop" and geometry.out_channels <= 8:
+    if operator == "conv_fprop" and geometry.out_channels <= 8 and geometry.in_channels > 16:
         return "few output channels: 64 to 1, k7 9.2 ms by oneDNN, 3.6 by XLA:CPU"
     # XLA inserts the zeros of a strided gradient: at 16x16 it multiplies 256 times too much.
-    if operator == "conv_dgrad" and geometry.in_channels <= 8 and math.prod(config.strides) < 64:
+    few_inputs = geometry.in_channels <= 8 and geometry.out_channels > 16
+    if operator == "conv_dgrad" and few_inputs and math.prod(config.strides) < 64:
         return "few input channels: 3 to 64, k7 s2 7.7 ms by oneDNN, 3.5 by XLA:CPU"
     if operator == "conv_wgrad" and geometry.kernel[-1] >= 15 > config.strides[-1]:
         return "wide overlapping windows: 32 to 32, k15 59 ms by oneDNN, 17 by XLA:CPU"

@@ -15,7 +15,6 @@ Nothing flows back to them: dgrad writes zeros there and wgrad skips them.
 from __future__ import annotations
 
 import dataclasses
-import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -518,10 +517,6 @@ def full_shape(function: str, name: str, value: Any, rank: int) -> Shape:
 def dilated(kernel: int, dilation: int) -> int:
     """Extent of a dilated kernel; a kernel without taps has none."""
     return 0 if _is_number(kernel) and kernel == 0 else (kernel - 1) * dilation + 1
-
-
-def element_count(shape: Shape) -> int:
-    return math.prod(shape)
 
 
 def _windows(size: int, kernel: int, stride: int, pair: tuple[int, int], dilation: int) -> int:

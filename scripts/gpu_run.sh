@@ -13,7 +13,7 @@
 #   large      the tests that take most of the device's memory, one after the other
 #   random     tests/test_random.py alone, on the handlers (RANDOM_CASES, default 2000, from seed
 #              RANDOM_FIRST, default 0)
-#   sanitizer  compute-sanitizer's memcheck over a subset of tests/test_cuda.py
+#   sanitizer  compute-sanitizer's memcheck over a subset of tests/test_cuda.py and test_cuda_resample.py
 #   stress     benchmarks/stress_threads.py (THREADS_SECONDS, default 60) and
 #              benchmarks/stress_memory.py (MEMORY_SECONDS, default 240)
 #   first_call benchmarks/first_call.py (FIRST_CALL_SECONDS, default 300)
@@ -40,6 +40,7 @@ mkdir -p "$work"
 export PYTHONPATH="$work/site${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 # What is tested on a GPU is what its users run: with all of XLA's optimisations.
 export JAX_DISABLE_MOST_OPTIMIZATIONS=0
+commit=${COMMIT:-} && export JAX_CONVGRAD_COMMIT=${commit%% *}
 export JAX_CONVGRAD_REQUIRE_CUDA=1 XLA_PYTHON_CLIENT_PREALLOCATE=false TF_CPP_MIN_LOG_LEVEL=2
 jobs=${JOBS:-8}
 
@@ -86,14 +87,21 @@ random() {
   run_pytest --route cudnn "$root/tests/test_random.py"
 }
 
-sanitizer() {
+# sanitized FILE TESTS runs those of a file's tests under memcheck.
+sanitized() {
   # XLA's own tuning launches hundreds of kernels that are not ours.
   (
     cd "$work" && export XLA_FLAGS="${XLA_FLAGS:-} --xla_gpu_autotune_level=0"
     compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 \
-      python3 -m pytest -q -p no:xdist --rootdir "$root" -c "$root/pyproject.toml" \
-      "$root/tests/test_cuda.py" -k "${SANITIZER_TESTS:-exact and (stride or groups or odd or 1d or 3d) and (bfloat16 or float32)}"
+      python3 -m pytest -q -p no:xdist --rootdir "$root" -c "$root/pyproject.toml" "$root/tests/$1" -k "$2"
   )
+}
+
+sanitizer() {
+  local status=0
+  sanitized test_cuda.py "${SANITIZER_TESTS:-exact and (stride or groups or odd or 1d or 3d) and (bfloat16 or float32)}" || status=1
+  sanitized test_cuda_resample.py "${SANITIZER_RESAMPLE_TESTS:-random_problems or outside or zero}" || status=1
+  return "$status"
 }
 
 stress() {
@@ -159,7 +167,7 @@ for step in "$@"; do
     build | info | smoke | tests | forced | large | random | sanitizer | stress | first_call | models | train | engines | survey | bench) ;;
     *) echo "no step is called $step" >&2; exit 2 ;;
   esac
-  export -f "$step" run_pytest train_run
+  export -f "$step" run_pytest train_run sanitized
   start=$SECONDS
   export root out work jobs
   timeout "${STEP_SECONDS:-600}" bash -c "$step" > "$out/$step.log" 2>&1

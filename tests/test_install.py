@@ -187,15 +187,31 @@ def test_dtypes(dtype: str, rng: np.random.Generator):
         jax_convgrad.uninstall()
 
 
-@pytest.mark.parametrize("dtype", ["int32", "complex64"])
-def test_other_dtypes_stay_with_jax(dtype: str, rng: np.random.Generator):
-    x, w = (array.astype(dtype) for array in ints(rng, (2, 6, 5, 4), (3, 2, 4, 3)))
+@pytest.mark.parametrize("channels", [3, 24])
+def test_other_dtypes_stay_with_jax(channels: int, rng: np.random.Generator):
+    shapes = (2, 6, 5, channels), (3, 2, channels, channels)
+    x, w = (array.astype(np.int32) for array in ints(rng, *shapes))
     f = jax.jit(strided)
     text = lambda: without_metadata(f.lower(x, w).compile().as_text())  # noqa: E731
     before = text()
     expected = f(x, w)
     jax_convgrad.install()
     assert text() == before
+    assert_same(f(x, w), expected)
+
+
+def test_complex_numbers_are_taken_apart_by_jax(handlers: None, rng: np.random.Generator):
+    """Its own rule makes real convolutions of a complex one, and those are this package's."""
+    real = ints(rng, (2, 6, 5, 12), (3, 2, 12, 12))
+    imaginary = ints(rng, (2, 6, 5, 12), (3, 2, 12, 12))
+    x, w = (a + 1j * b for a, b in zip(real, imaginary, strict=True))
+    f = jax.jit(lambda x, w: jax.vjp(strided, x, w)[1](strided(x, w)))
+    before = called(f.lower(x, w).compile().as_text())
+    expected = f(x, w)
+    jax_convgrad.install()
+    found = called(f.lower(x, w).compile().as_text())
+    assert found["convolution"] == 0
+    assert found.total() == before["convolution"] == 9
     assert_same(f(x, w), expected)
 
 

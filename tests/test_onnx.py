@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import pathlib
-import warnings
 from typing import Any
 
 import foreign_oracles
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx_node_tests
 import oracles
 import pytest
 from cases import assert_exact, relative_error
@@ -80,24 +80,14 @@ def onnx_cases() -> dict[str, tuple[str, dict[str, Any], list[np.ndarray], np.nd
     """Name -> (operator, attributes, inputs, output): all that the installed onnx carries."""
     package = pytest.importorskip("onnx")
     from onnx import numpy_helper
-    from onnx.backend.test.case.node import collect_testcases
-
-    def attributes(node: Any) -> dict[str, Any]:
-        values = {a.name: package.helper.get_attribute_value(a) for a in node.attribute}
-        return {k: v.decode() if isinstance(v, bytes) else v for k, v in values.items()}
 
     def load(path: pathlib.Path) -> np.ndarray:
         return numpy_helper.to_array(package.load_tensor(str(path)))
 
-    found = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the data of other operators overflows on purpose
-        collected = collect_testcases(None)
-    for case in collected:
-        (node, *_) = case.model.graph.node
-        if node.op_type in ("Conv", "ConvTranspose"):
-            ((inputs, (output,)),) = case.data_sets
-            found[case.name] = (node.op_type, attributes(node), list(inputs), output)
+    found = {
+        name: (node.op_type, onnx_node_tests.attributes(node), inputs, output)
+        for name, node, inputs, output in onnx_node_tests.of("Conv", "ConvTranspose")
+    }
     folder = pathlib.Path(package.__file__).parent / "backend" / "test" / "data"
     for model_path in sorted(folder.glob("pytorch-*/*/model.onnx")):
         model = package.load(str(model_path))
@@ -111,7 +101,7 @@ def onnx_cases() -> dict[str, tuple[str, dict[str, Any], list[np.ndarray], np.nd
         inputs = [tensors[name] for name in node.input]
         found[model_path.parent.name] = (
             node.op_type,
-            attributes(node),
+            onnx_node_tests.attributes(node),
             inputs,
             load(data / "output_0.pb"),
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import warnings
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx_node_tests
 import pytest
 import resize_oracles as oracles
 from jax.test_util import check_grads
@@ -46,28 +46,15 @@ NODE_CASES = [
 @functools.cache
 def onnx_cases() -> dict[str, tuple[dict[str, Any], np.ndarray]]:
     """Name -> (inputs and attributes by name, output): all that the installed onnx carries."""
-    package = pytest.importorskip("onnx")
-    from onnx.backend.test.case.node import collect_testcases
-
     found = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the data of other operators overflows on purpose
-        collected = collect_testcases(None)
-    for case in collected:
-        (node, *_) = case.model.graph.node
-        if node.op_type != "Resize":
-            continue
-        ((inputs, (output,)),) = case.data_sets
+    for case, node, inputs, output in onnx_node_tests.of("Resize"):
         given = [
             name
             for name, present in zip(("X", "roi", "scales", "sizes"), node.input, strict=False)
             if present
         ]
         keywords = dict(zip(given, inputs, strict=True))
-        for attribute in node.attribute:
-            value = package.helper.get_attribute_value(attribute)
-            keywords[attribute.name] = value.decode() if isinstance(value, bytes) else value
-        found[case.name] = (keywords, output)
+        found[case] = (keywords | onnx_node_tests.attributes(node), output)
     return found
 
 

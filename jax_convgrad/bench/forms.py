@@ -11,6 +11,7 @@ them.
 from __future__ import annotations
 
 import abc
+import concurrent.futures
 import dataclasses
 import functools
 import importlib.util
@@ -49,10 +50,9 @@ class Inputs:
     def random(cls, case: Case, rng: np.random.Generator) -> Inputs:
         """Standard normal numbers, rounded to the case's dtype."""
         dtype = jnp.dtype(DTYPES[case.dtype])
-        wide = np.float64 if dtype == np.float64 else np.float32
         return cls(
             *(
-                rng.standard_normal(shape, wide).astype(dtype)
+                _standard_normal(rng, shape, dtype)
                 for shape in (case.x_shape, case.w_shape, case.y_shape)
             )
         )
@@ -61,6 +61,23 @@ class Inputs:
     def nbytes(self) -> int:
         """Bytes of all three."""
         return self.x.nbytes + self.w.nbytes + self.dy.nbytes
+
+
+def _standard_normal(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> np.ndarray:
+    """On all cores, with the same numbers on any number of them."""
+    wide = np.empty(shape, np.float64 if dtype == np.float64 else np.float32)
+    flat = wide.reshape(-1)
+    parts = [flat[i : i + 2**20] for i in range(0, flat.size, 2**20)]
+
+    def draw(rng: np.random.Generator, part: np.ndarray) -> None:
+        rng.standard_normal(dtype=part.dtype, out=part)
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(draw, rng.spawn(len(parts)), parts))
+    # NumPy rounds to bfloat16 on one core, and slowly.
+    return wide if wide.dtype == dtype else np.array(jnp.asarray(wide).astype(dtype))
 
 
 Hold = Callable[[], Callable[[], None]]
@@ -200,10 +217,7 @@ class JaxForm(Form):
             return jax.block_until_ready(tuple(jnp.array(a, copy=True) for a in arrays))
 
         def fetch(out: tuple[jax.Array, ...]) -> dict[str, np.ndarray]:
-            found = {
-                key: np.asarray(value).astype(np.float64)
-                for key, value in zip(RESULTS[pass_], out, strict=True)
-            }
+            found = {key: _widened(value) for key, value in zip(RESULTS[pass_], out, strict=True)}
             return {
                 key: order.restore(value)
                 if key == "dw"
@@ -212,6 +226,11 @@ class JaxForm(Form):
             }
 
         return [jax_runner(function, load, fetch)]
+
+
+def _widened(array: jax.Array) -> np.ndarray:
+    """On the host, in a dtype of NumPy's own: its work with others is slow."""
+    return np.asarray(array.astype(jnp.promote_types(array.dtype, jnp.float32)))
 
 
 def jax_runner(
@@ -560,14 +579,15 @@ class TorchForm(Form):
         to_x, from_x = _activation_axes(case.ndim, "NCHW")
         order = WeightsOrder("OIHW", case.ndim)
 
-        def tensor(array: np.ndarray) -> Any:
-            wide = array if array.dtype == np.float64 else array.astype(np.float32)
-            t = torch.from_numpy(np.array(wide, order="C")).to(device, dtype)
+        def tensor(array: np.ndarray, axes: tuple[int, ...]) -> Any:
+            # Transposed on the device. Two bytes are handed over as integers, for NumPy has no bfloat16.
+            bits = array.view(np.int16) if array.dtype.itemsize == 2 else array
+            t = torch.from_numpy(np.array(bits, order="C")).to(device).view(dtype).permute(axes)
             return (t.unsqueeze(2) if widen else t).contiguous(memory_format=memory)
 
         def array(t: Any) -> np.ndarray:
             t = t.squeeze(2) if widen and t.ndim == 4 else t
-            return t.to(torch.float64).cpu().numpy()
+            return t.to(torch.promote_types(t.dtype, torch.float32)).cpu().numpy()
 
         def weights_in(w: np.ndarray) -> np.ndarray:
             w = order.store(w)
@@ -582,9 +602,9 @@ class TorchForm(Form):
 
         def load(inputs: Inputs) -> tuple[Any, ...]:
             tensors = (
-                tensor(inputs.x.transpose(to_x)),
-                tensor(weights_in(inputs.w)),
-                tensor(inputs.dy.transpose(to_x)),
+                tensor(inputs.x, to_x),
+                tensor(weights_in(inputs.w), tuple(range(case.ndim + 2))),
+                tensor(inputs.dy, to_x),
             )
             if on_gpu:
                 torch.cuda.synchronize()

@@ -232,7 +232,11 @@ def describe_device() -> str:
     versions = [f"jax {jax.__version__}"]
     if "torch" in sys.modules:
         versions.append(f"torch {sys.modules['torch'].__version__}")
-    return f"{where}; {', '.join(versions)}; Python {platform.python_version()}"
+    text = f"{where}; {', '.join(versions)}; Python {platform.python_version()}"
+    found = commit()
+    if found is None:
+        return text
+    return f"{text}; commit {found[:12]}{'-dirty' if found.endswith('-dirty') else ''}"
 
 
 def describe_layout(layout: str, weights: str) -> str:
@@ -248,8 +252,13 @@ def load_average() -> float | None:
         return None
 
 
-def git_commit() -> str | None:
-    """The commit of the checkout the package lies in, with `-dirty` if files differ from it."""
+def commit() -> str | None:
+    """What JAX_CONVGRAD_COMMIT says, or the commit of the checkout the package lies in.
+
+    The latter with `-dirty` if files differ from it.
+    """
+    if said := os.environ.get("JAX_CONVGRAD_COMMIT"):
+        return said
     folder = pathlib.Path(__file__).resolve().parents[2]
     if not (folder / ".git").exists():
         return None
@@ -279,7 +288,7 @@ def to_json(
     return {
         "schema": SCHEMA,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": git_commit(),
+        "commit": commit(),
         "device": {
             "platform": jax.default_backend(),
             "name": device_name(),

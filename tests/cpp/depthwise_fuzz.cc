@@ -6,13 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <limits>
-#include <random>
 #include <vector>
 
 #include "cuda/depthwise.cu"
+#include "fuzz.h"
 
 namespace {
 
@@ -22,12 +19,10 @@ using jax_convgrad::DepthwisePlan;
 using jax_convgrad::DepthwiseProblem;
 using jax_convgrad::DepthwiseType;
 
-using Random = std::mt19937_64;
+using fuzz::Array;
+using fuzz::Between;
+using fuzz::Random;
 using Numbers = std::vector<double>;
-
-int64_t Between(Random* random, int64_t low, int64_t high) {
-  return std::uniform_int_distribution<int64_t>(low, high)(*random);
-}
 
 int64_t OneOf(Random* random, std::initializer_list<int64_t> values) {
   return values.begin()[Between(random, 0, static_cast<int64_t>(values.size()) - 1)];
@@ -110,33 +105,13 @@ void ForEachProduct(const DepthwiseProblem& p, Each each) {
 }
 
 template <typename T>
-T FromDouble(double value) {
-  T result;
-  jax_convgrad::Narrow(static_cast<jax_convgrad::Sum<T>>(value), &result);
-  return result;
-}
-
-// An array of its exact size, `offset` bytes behind an address that is a multiple of 16.
-template <typename T>
-class Array {
- public:
-  Array(const Numbers& numbers, int64_t offset)
-      : bytes_(static_cast<size_t>(offset) + numbers.size() * sizeof(T)),
-        memory_(static_cast<char*>(std::malloc(bytes_))),
-        data_(reinterpret_cast<T*>(memory_ + offset)),
-        size_(numbers.size()) {
-    for (size_t i = 0; i < size_; ++i) data_[i] = FromDouble<T>(numbers[i]);
+std::vector<T> Narrowed(const Numbers& numbers) {
+  std::vector<T> narrow(numbers.size());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    jax_convgrad::Narrow(static_cast<jax_convgrad::Sum<T>>(numbers[i]), &narrow[i]);
   }
-  ~Array() { std::free(memory_); }
-  T* data() const { return data_; }
-  void Fill(int byte) { std::memset(data_, byte, size_ * sizeof(T)); }
-
- private:
-  const size_t bytes_;
-  char* const memory_;
-  T* const data_;
-  const size_t size_;
-};
+  return narrow;
+}
 
 template <typename T>
 bool Check(const DepthwiseProblem& problem, Random* random) {
@@ -151,10 +126,11 @@ bool Check(const DepthwiseProblem& problem, Random* random) {
   Numbers x = numbers(p.batch * Volume(p.in) * p.channels),
           w = numbers(Volume(p.kernel) * p.channels),
           y = numbers(p.batch * Volume(p.out) * p.channels);
-  Array<T> x_array(x, offset), w_array(w, offset), y_array(y, offset);
-  Array<T>& result = p.kind == DepthwiseKind::kFprop   ? y_array
-                     : p.kind == DepthwiseKind::kDgrad ? x_array
-                                                       : w_array;
+  const Array<T> x_array(Narrowed<T>(x), offset), w_array(Narrowed<T>(w), offset),
+      y_array(Narrowed<T>(y), offset);
+  const Array<T>& result = p.kind == DepthwiseKind::kFprop   ? y_array
+                           : p.kind == DepthwiseKind::kDgrad ? x_array
+                                                             : w_array;
   Numbers& expected = p.kind == DepthwiseKind::kFprop ? y : p.kind == DepthwiseKind::kDgrad ? x : w;
   std::fill(expected.begin(), expected.end(), 0);
   ForEachProduct(p, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
@@ -175,35 +151,10 @@ bool Check(const DepthwiseProblem& problem, Random* random) {
     Print(p, "more workspace than the limit");
     return false;
   }
-  std::vector<T> first;
-  for (int run = 0; run < 2; ++run) {
-    void* const workspace = std::malloc(static_cast<size_t>(plan->workspace_bytes()));
-    std::memset(workspace, 0xff, static_cast<size_t>(plan->workspace_bytes()));
-    result.Fill(run == 0 ? 0x2a : 0x15);  // differs, so that an element left alone shows
-    const cudaError_t status =
-        plan->Run({x_array.data(), w_array.data(), y_array.data(), workspace}, nullptr);
-    std::free(workspace);
-    if (status != cudaSuccess) {
-      Print(p, "not launched");
-      return false;
-    }
-    for (size_t i = 0; i < expected.size(); ++i) {
-      const T wanted = FromDouble<T>(expected[i]);
-      // Not the bits: zero has two signs.
-      if (jax_convgrad::Widen(result.data()[i]) != jax_convgrad::Widen(wanted)) {
-        Print(p, "wrong");
-        std::printf("element %zu: %g, expected %g\n", i,
-                    static_cast<double>(jax_convgrad::Widen(result.data()[i])), expected[i]);
-        return false;
-      }
-    }
-    if (run == 0) first.assign(result.data(), result.data() + expected.size());
-    if (run == 1 && std::memcmp(first.data(), result.data(), expected.size() * sizeof(T)) != 0) {
-      Print(p, "other bits the second time");
-      return false;
-    }
-  }
-  return true;
+  return fuzz::RunsExactly(
+      *plan, DepthwiseArrays{x_array.data(), w_array.data(), y_array.data(), nullptr}, result,
+      Narrowed<T>(expected), [](T value) { return jax_convgrad::Widen(value); },
+      [&](const char* what) { Print(p, what); });
 }
 
 bool Check(const DepthwiseProblem& problem, Random* random) {
@@ -223,21 +174,9 @@ bool Check(const DepthwiseProblem& problem, Random* random) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
-  const uint64_t seed = std::strtoull(argv[1], nullptr, 10);
-  const int64_t count = std::strtoll(argv[2], nullptr, 10);
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a failure shows even if the run is cut off
-  int failures = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    Random random(seed + static_cast<uint64_t>(i));
-    DepthwiseProblem problem = RandomProblem(&random);
-    while (Products(problem) > kMostProducts) problem = RandomProblem(&random);
-    if (!Check(problem, &random)) {
-      std::printf("again: depthwise_fuzz %llu 1\n",
-                  static_cast<unsigned long long>(seed + static_cast<uint64_t>(i)));
-      ++failures;
-    }
-  }
-  std::printf("%lld problems, %d failures\n", static_cast<long long>(count), failures);
-  return failures == 0 ? 0 : 1;
+  return fuzz::Main(argc, argv, "depthwise_fuzz", [](Random* random) {
+    DepthwiseProblem problem = RandomProblem(random);
+    while (Products(problem) > kMostProducts) problem = RandomProblem(random);
+    return Check(problem, random);
+  });
 }

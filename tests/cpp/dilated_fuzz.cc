@@ -6,24 +6,20 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <random>
 #include <vector>
 
 #include "cuda/dilated.cu"
 #include "cuda/dilated_work.cc"
+#include "fuzz.h"
 
 namespace {
 
 using jax_convgrad::DilatedPlan;
 using jax_convgrad::DilatedProblem;
 
-using Random = std::mt19937_64;
-
-int64_t Between(Random* random, int64_t low, int64_t high) {
-  return std::uniform_int_distribution<int64_t>(low, high)(*random);
-}
+using fuzz::Between;
+using fuzz::Random;
+using Array = fuzz::Array<float>;
 
 DilatedProblem RandomProblem(Random* random) {
   DilatedProblem p;
@@ -109,22 +105,6 @@ bool CheckGeometry(const DilatedProblem& p) {
   return reads == 0;
 }
 
-// An array of its exact size, at an address that is a multiple of 16.
-class Array {
- public:
-  explicit Array(const std::vector<float>& numbers)
-      : size_(numbers.size()), data_(static_cast<float*>(std::malloc(size_ * sizeof(float)))) {
-    std::copy(numbers.begin(), numbers.end(), data_);
-  }
-  ~Array() { std::free(data_); }
-  float* data() const { return data_; }
-  size_t size() const { return size_; }
-
- private:
-  const size_t size_;
-  float* const data_;
-};
-
 bool CheckPlan(const DilatedProblem& p, const DilatedPlan* plan, Random* random) {
   if (plan == nullptr) {
     Print(p, "not taken");
@@ -156,35 +136,10 @@ bool CheckPlan(const DilatedProblem& p, const DilatedPlan* plan, Random* random)
       }
     }
   });
-  std::vector<float> first;
-  for (int run = 0; run < 2; ++run) {
-    const size_t workspace_bytes = static_cast<size_t>(plan->workspace_bytes());
-    void* const workspace = std::malloc(workspace_bytes);
-    std::memset(workspace, 0xff, workspace_bytes);
-    // Differs, so that an element left alone shows.
-    std::memset(result.data(), run == 0 ? 0x2a : 0x15, result.size() * sizeof(float));
-    const cudaError_t status =
-        plan->Run({x_array.data(), w_array.data(), y_array.data(), workspace}, nullptr);
-    std::free(workspace);
-    if (status != cudaSuccess) {
-      Print(p, "not launched");
-      return false;
-    }
-    for (size_t i = 0; i < expected.size(); ++i) {
-      if (result.data()[i] != expected[i]) {
-        Print(p, "wrong");
-        std::printf("element %zu: %g, expected %g\n", i, static_cast<double>(result.data()[i]),
-                    static_cast<double>(expected[i]));
-        return false;
-      }
-    }
-    if (run == 0) first.assign(result.data(), result.data() + result.size());
-    if (run == 1 && std::memcmp(first.data(), result.data(), first.size() * sizeof(float)) != 0) {
-      Print(p, "other bits the second time");
-      return false;
-    }
-  }
-  return true;
+  return fuzz::RunsExactly(
+      *plan, jax_convgrad::DilatedArrays{x_array.data(), w_array.data(), y_array.data(), nullptr},
+      result, expected, [](float value) { return value; },
+      [&](const char* what) { Print(p, what); });
 }
 
 bool Check(const DilatedProblem& p, Random* random) {
@@ -205,25 +160,13 @@ bool Check(const DilatedProblem& p, Random* random) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
-  const uint64_t seed = std::strtoull(argv[1], nullptr, 10);
-  const int64_t count = std::strtoll(argv[2], nullptr, 10);
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a failure shows even if the run is cut off
-  int failures = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    Random random(seed + static_cast<uint64_t>(i));
-    DilatedProblem problem = RandomProblem(&random);
+  return fuzz::Main(argc, argv, "dilated_fuzz", [](Random* random) {
     const auto too_large = [](const DilatedProblem& p) {
       return jax_convgrad::DilatedRegions(p).size() > jax_convgrad::kMostDilatedRegions ||
              CountReads(p) * p.in_channels * p.out_channels > 20000000;
     };
-    while (too_large(problem)) problem = RandomProblem(&random);
-    if (!Check(problem, &random)) {
-      std::printf("again: dilated_fuzz %llu 1\n",
-                  static_cast<unsigned long long>(seed + static_cast<uint64_t>(i)));
-      ++failures;
-    }
-  }
-  std::printf("%lld problems, %d failures\n", static_cast<long long>(count), failures);
-  return failures == 0 ? 0 : 1;
+    DilatedProblem problem = RandomProblem(random);
+    while (too_large(problem)) problem = RandomProblem(random);
+    return Check(problem, random);
+  });
 }
