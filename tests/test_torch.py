@@ -9,7 +9,7 @@ import itertools
 import math
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -25,6 +25,13 @@ import jax_convgrad
 from jax_convgrad import torch
 
 Shape = tuple[int, ...]
+
+
+@pytest.fixture(autouse=True)
+def _full_float32() -> Iterator[None]:
+    """PyTorch's results here are those of its CPU, which has no TF32."""
+    with jax.default_matmul_precision("highest"):
+        yield
 
 
 @dataclasses.dataclass(frozen=True)
