@@ -157,8 +157,9 @@ survey() {
     --seconds "${SURVEY_SECONDS:-300}" ${SURVEY_OPTIONS:-})
 }
 
+# With exec, so that it is this program that a time limit ends, and waits for: it then writes what it has.
 bench() {
-  (cd "$work" && python3 -m jax_convgrad bench --json "$out/bench.json" --markdown "$out/bench.md" ${BENCH_OPTIONS:-})
+  cd "$work" && exec python3 -m jax_convgrad bench --json "$out/bench.json" --markdown "$out/bench.md" ${BENCH_OPTIONS:-}
 }
 
 failed=0
@@ -170,7 +171,7 @@ for step in "$@"; do
   export -f "$step" run_pytest train_run sanitized
   start=$SECONDS
   export root out work jobs
-  timeout "${STEP_SECONDS:-600}" bash -c "$step" > "$out/$step.log" 2>&1
+  timeout -k 60 "${STEP_SECONDS:-600}" bash -c "$step" > "$out/$step.log" 2>&1
   status=$?
   [ $status -eq 0 ] || failed=1
   printf '%s: exit status %d, %d s\n' "$step" $status $((SECONDS - start)) | tee -a "$out/summary.txt"
