@@ -1,6 +1,6 @@
 """The measurement behind the CPU rows of `jax_convgrad/routes.py`.
 
-    python benchmarks/survey_cpu.py [float32|bfloat16] [--markdown OUT.md]
+    python benchmarks/survey_cpu.py [float32|bfloat16] [--only REGEX] [--markdown OUT.md]
 
 Each operator of each problem by the oneDNN handler and by the pure-JAX route, interleaved in one run, the
 median of several rounds in milliseconds. Problems are channels-last; a time is marked where the handler
@@ -15,6 +15,7 @@ import functools
 import math
 import os
 import platform
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -42,6 +43,18 @@ PROBLEMS: list[tuple[str, int, tuple[int, ...], int, int, int, dict[str, int]]] 
     ("32 to 8, k3", 4, (64, 64), 32, 8, 3, {}),
     ("3 to 64, k4 s2", 4, (64, 64), 3, 64, 4, {"stride": 2}),
     ("64 to 1, k7", 4, (64, 64), 64, 1, 7, {"padding": 3}),
+    ("4 to 4, k3", 4, (64, 64), 4, 4, 3, {}),
+    ("8 to 8, k3", 4, (64, 64), 8, 8, 3, {}),
+    ("16 to 3, k3", 4, (64, 64), 16, 3, 3, {}),
+    ("24 to 8, k3", 4, (64, 64), 24, 8, 3, {}),
+    ("4 to 24, k4 s2", 4, (64, 64), 4, 24, 4, {"stride": 2}),
+    ("16 to 1, k7", 4, (64, 64), 16, 1, 7, {"padding": 3}),
+    ("3 to 16, k7 s2", 4, (112, 112), 3, 16, 7, {"stride": 2, "padding": 3}),
+    ("1-D 4 to 4, k3", 4, (8192,), 4, 4, 3, {}),
+    ("1-D 8 to 8, k3 d5", 4, (8192,), 8, 8, 3, {"padding": 5, "dilation": 5}),
+    ("1-D 16 to 1, k7", 4, (8192,), 16, 1, 7, {"padding": 3}),
+    ("1-D 8 to 16, k4 s2", 4, (8192,), 8, 16, 4, {"stride": 2}),
+    ("1-D 1 to 16, k5 s2", 4, (16000,), 1, 16, 5, {"stride": 2, "padding": 2}),
     ("21 to 21, k16 s8", 2, (128, 128), 21, 21, 16, {"stride": 8, "padding": 4}),
     (
         "21 to 21, k16 s8, 21 groups",
@@ -99,6 +112,7 @@ ROUNDS = 9
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dtype", nargs="?", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--only", default="", help="problems whose names match")
     parser.add_argument("--markdown", metavar="OUT.md")
     arguments = parser.parse_args()
     found = registry.handlers("cpu")
@@ -115,7 +129,7 @@ def main() -> None:
         "|---|---|---|---|",
     ]
     print("\n".join(lines))
-    for problem in PROBLEMS:
+    for problem in (entry for entry in PROBLEMS if re.search(arguments.only, entry[0])):
         lines.append(row(arguments.dtype, *problem))
         print(lines[-1], flush=True)
     if arguments.markdown:

@@ -1,6 +1,6 @@
 """Fast backward passes of convolution, transposed convolution and resize for JAX."""
 
-from jax_convgrad import onednn, onnx, plans
+from jax_convgrad import onednn, onnx, plans, torch
 from jax_convgrad.conv import (
     conv_dgrad,
     conv_fprop,
@@ -8,6 +8,8 @@ from jax_convgrad.conv import (
     conv_transpose,
     conv_wgrad,
 )
+from jax_convgrad.explain import explain
+from jax_convgrad.install import install, install_from_environment, installed, uninstall
 from jax_convgrad.plans import set_algorithm_search, set_deterministic, set_workspace_limit
 from jax_convgrad.registry import has_cuda, info
 from jax_convgrad.resize import resample, resample_transpose, resize, scale_and_translate
@@ -18,8 +20,11 @@ __all__ = [
     "conv_general_dilated",
     "conv_transpose",
     "conv_wgrad",
+    "explain",
     "has_cuda",
     "info",
+    "install",
+    "installed",
     "onednn",
     "onnx",
     "plans",
@@ -30,4 +35,8 @@ __all__ = [
     "set_algorithm_search",
     "set_deterministic",
     "set_workspace_limit",
+    "torch",
+    "uninstall",
 ]
+
+install_from_environment()

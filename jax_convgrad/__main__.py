@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parses the arguments and runs the command. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m jax_convgrad", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    text = "versions, which handlers are there and, where not, why"
+    text = "versions, which handlers are there and, where not, why; whether install() is on"
     info = commands.add_parser("info", help=text, description=text)
     info.add_argument("--json", action="store_true", help="as JSON")
     text = "time convolution layers on the present device"
@@ -28,8 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _info(as_json: bool) -> int:
     import jax_convgrad
+    from jax_convgrad.install import PLATFORMS
 
-    found = jax_convgrad.info()
+    on = {platform: platform in jax_convgrad.installed() for platform in PLATFORMS}
+    found = {**jax_convgrad.info(), "install() is on": on}
     if as_json:
         print(json.dumps(found, indent=2, default=str))
     else:

@@ -220,15 +220,16 @@ def conv_general_dilated(
     """`jax.lax.conv_general_dilated` with a fast backward pass, and an optional bias.
 
     Arguments, order and defaults are lax's, and so is the result. Reverse mode of any order,
-    `jax.hessian`, `jvp` of `grad`, `linearize` and `vmap` work; plain forward mode does not pass a
+    `jax.hessian`, ``jvp`` and ``linearize`` of ``grad`` and ``vmap`` work; plain forward mode does not pass a
     `jax.custom_vjp` (use `conv_fprop` for that). An operand that is not differentiated costs nothing.
     With ``out_sharding``, or with other than one to three spatial axes, lax's own operation is called.
 
     Args:
       lhs: image; float16, bfloat16, float32 or float64.
       rhs: weights of the same dtype.
-      window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count,
-      batch_group_count, precision, preferred_element_type, out_sharding: as in lax.
+      window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers: as in lax.
+      feature_group_count, batch_group_count: as in lax.
+      precision, preferred_element_type, out_sharding: as in lax.
       bias: None or a vector with one element per output channel, in the arrays' dtype.
 
     Returns:

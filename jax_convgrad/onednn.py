@@ -23,7 +23,7 @@ functions follow the source:
 One thing goes beyond the source: ``output_padding`` is an argument of the transposed backward
 operations too. The schemas have none, so that oneDNN itself refuses what its documentation lists.
 
-The interpolations are in `jax_convgrad.onednn_interpolate`.
+The interpolations are in ``jax_convgrad.onednn_interpolate``.
 """
 
 from __future__ import annotations

@@ -132,9 +132,10 @@ def resize_grad(
     Args:
       dY: gradient of the result, of `resize`'s output shape and X's dtype.
       X: as for `resize`; only its shape and dtype are read.
-      roi, scales, sizes, antialias, axes, coordinate_transformation_mode, cubic_coeff_a,
-      exclude_outside, extrapolation_value, keep_aspect_ratio_policy, mode, nearest_mode: those of the
-        forward operator.
+      roi, scales, sizes, axes: those of the forward operator.
+      antialias, coordinate_transformation_mode, cubic_coeff_a, exclude_outside, mode, nearest_mode:
+        likewise.
+      extrapolation_value, keep_aspect_ratio_policy: likewise.
 
     Returns:
       dX, with the shape and dtype of X.

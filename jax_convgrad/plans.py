@@ -39,7 +39,7 @@ def set_algorithm_search(search: AlgorithmSearch) -> None:
         that every process chooses the same; "heuristic", the first of them that works;
         "exhaustive", the fastest of all. Engines are timed once, on memory of their own, while the
         program is prepared. Where that memory is not free the first one that works is taken, and
-        `list` says so.
+        `plans.list` says so.
 
     Raises:
       ValueError: another word.
@@ -84,7 +84,7 @@ def set_workspace_limit(bytes: int | None) -> None:
 
 
 def workspace_limit() -> int | None:
-    """What `set_workspace_limit` was last called with."""
+    """What `jax_convgrad.set_workspace_limit` was last called with."""
     module = registry.cuda_module()
     limit = -1 if module is None else module.workspace_limit()
     return None if limit < 0 else limit

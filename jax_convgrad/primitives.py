@@ -13,6 +13,7 @@ Parameters of all three: ``config`` (ConvConfig), ``precision`` (as lax has it),
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from jax_convgrad import compat, handlers, reference, registry, routes
+from jax_convgrad.routes import Route
 from jax_convgrad.shapes import ConvConfig, ConvGeometry, Shape, check_float_dtypes
 from jax_convgrad.subsample import subsample
 
@@ -334,8 +336,8 @@ def _conv_fprop_implementation(
             precision=precision,
             preferred_element_type=preferred_element_type,
         )
-    route = _route(platform, "conv_fprop", geometry, x.dtype, preferred_element_type)
-    if route in routes.HANDLER_ROUTES:
+    route = choose_route(platform, "conv_fprop", geometry, x.dtype, preferred_element_type)
+    if route.name in routes.HANDLER_ROUTES:
         return handlers.conv_fprop(
             x,
             w,
@@ -374,8 +376,8 @@ def _conv_dgrad_implementation(
             preferred_element_type=preferred_element_type,
         )
         return smaller.spread(dx)
-    route = _route(platform, "conv_dgrad", geometry, dy.dtype, preferred_element_type)
-    if route in routes.HANDLER_ROUTES:
+    route = choose_route(platform, "conv_dgrad", geometry, dy.dtype, preferred_element_type)
+    if route.name in routes.HANDLER_ROUTES:
         return handlers.conv_dgrad(
             dy,
             w,
@@ -418,8 +420,8 @@ def _conv_wgrad_implementation(
             precision=precision,
             preferred_element_type=preferred_element_type,
         )
-    route = _route(platform, "conv_wgrad", geometry, x.dtype, preferred_element_type)
-    if route in routes.HANDLER_ROUTES:
+    route = choose_route(platform, "conv_wgrad", geometry, x.dtype, preferred_element_type)
+    if route.name in routes.HANDLER_ROUTES:
         return handlers.conv_wgrad(
             x,
             dy,
@@ -436,20 +438,50 @@ def _conv_wgrad_implementation(
         config=config,
         precision=precision,
         preferred_element_type=preferred_element_type,
-        grouping="feature" if route == "swap" else "batch",
+        grouping="feature" if route.name == "swap" else "batch",
     )
 
 
-def _route(
+def choose_route(
     platform: str | None, operator: str, geometry: ConvGeometry, dtype: Any, result_dtype: Any
-) -> str:
-    """The chosen route's name, or the platform's fallback where its handlers are not there."""
-    name = routes.choose(platform, operator, geometry, dtype, result_dtype).name
-    if name in routes.HANDLER_ROUTES:
+) -> Route:
+    """The chosen route, or the platform's fallback where its handlers are not there."""
+    route = routes.choose(platform, operator, geometry, dtype, result_dtype)
+    if route.name in routes.HANDLER_ROUTES:
         assert platform is not None
         if not registry.handlers(platform).serve(registry.CONV_TARGETS[operator], dtype):
-            return routes.fallback(platform).name
-    return name
+            return routes.fallback(platform)
+    return route
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What the lowering of a problem comes to: what is computed in the end, and by which route.
+
+    ``smaller`` says that ``geometry`` is what `subsample` left of the problem.
+    """
+
+    geometry: ConvGeometry
+    route: Route
+    smaller: bool
+
+
+def plan(
+    platform: str | None,
+    operator: str,
+    config: ConvConfig,
+    x_shape: Shape,
+    w_shape: Shape,
+    dtype: Any,
+    result_dtype: Any,
+) -> Plan:
+    """What the rules above do with a problem, without doing it."""
+    geometry = ConvGeometry.make(operator, config, x_shape, w_shape)
+    smaller = None if geometry.is_empty else subsample(config, x_shape)
+    if smaller is not None:
+        geometry = ConvGeometry.make(operator, smaller.config, smaller.x_shape, w_shape)
+    route = choose_route(platform, operator, geometry, dtype, result_dtype)
+    return Plan(geometry, route, smaller is not None)
 
 
 def _define(

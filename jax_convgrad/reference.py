@@ -11,7 +11,7 @@ cropped here: from x before a convolution, from the result after one whose input
 NOTE [What XLA takes for a group]. XLA's algebraic simplifier, when it swaps the operands of a convolution
 with more taps than inputs, takes an axis with 2 taps, base dilation 2 and no padding for one that encodes
 groups, and a failed check aborts the process (jaxlib 0.10 to 0.12, any dtype, lax's own gradients too). The
-zeros of such an axis are inserted by hand.
+zeros of such an axis are inserted by hand, behind a barrier: XLA would take them into the convolution again.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def conv_dgrad(
         if like_groups and pair == (0, 0):
             strides[axis] = 1
     by_hand = tuple(s // t for s, t in zip(config.strides, strides, strict=True))
-    dy = insert_zeros(dy, by_hand, y_spec) if max(by_hand) > 1 else dy
+    if max(by_hand) > 1:
+        dy = lax.optimization_barrier(insert_zeros(dy, by_hand, y_spec))
     dx = lax.conv_general_dilated(
         dy,
         lax.rev(w, w_spec[2:]),

@@ -22,6 +22,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jax_convgrad import compat, registry, resample_reference, routes
 from jax_convgrad.bands import Band
+from jax_convgrad.routes import Route
 from jax_convgrad.shapes import check_float_dtypes
 
 MAX_AXES = 3
@@ -86,11 +87,21 @@ def _implementation(
     shape = _result_shape(x.shape, bands, axes)
     if 0 in x.shape or 0 in shape:
         return jnp.zeros(shape, x.dtype)
-    if routes.choose_resample(platform, x.dtype).name == "native":
-        assert platform is not None
-        if registry.handlers(platform).serve(registry.RESAMPLE_TARGET, x.dtype):
-            return _call(x, shape, bands, axes)
+    if choose_route(platform, x.dtype, compat.in_partitioned_program()).name == routes.NATIVE:
+        return _call(x, shape, bands, axes)
     return resample_reference.resample(platform, x, bands=bands, axes=axes)
+
+
+def choose_route(platform: str | None, dtype: Any, partitioned: bool) -> Route:
+    """Who does a resample: the chosen route, or plain lax where that cannot be."""
+    if partitioned:
+        return routes.PARTITIONED
+    route = routes.choose_resample(platform, dtype)
+    if route.name == routes.NATIVE:
+        assert platform is not None
+        if not registry.handlers(platform).serve(registry.RESAMPLE_TARGET, dtype):
+            return Route("xla", "no handler")
+    return route
 
 
 def _call(

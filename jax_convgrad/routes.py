@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from jax_convgrad.shapes import ConvGeometry
 
-_PLATFORMS = {"onednn": "cpu", "cudnn": "cuda"}
-HANDLER_ROUTES = frozenset(_PLATFORMS)
+# Where each route of the handlers is.
+PLATFORMS = {"onednn": "cpu", "cudnn": "cuda"}
+HANDLER_ROUTES = frozenset(PLATFORMS)
 NATIVE = "native"
 
 _forced: str | None = None
@@ -27,6 +28,14 @@ class Route(NamedTuple):
 
     name: str
     reason: str
+
+
+# Beside the rows: what XLA:CPU makes of lax's own grouped weight gradients.
+BATCH_GROUPS_ON_CPU = "XLA:CPU runs batch_group_count 20 to 400 times slower than feature groups"
+PARTITIONED = Route(
+    "xla",
+    "XLA divides the program among devices: its own operations too, but it would gather a call's operands",
+)
 
 
 def choose(
@@ -40,8 +49,8 @@ def choose(
     """
     if geometry.is_empty:
         return Route("xla", "nothing to compute: zeros")
-    if _forced in _PLATFORMS:
-        if _PLATFORMS[_forced] == platform and result_dtype == dtype:
+    if _forced in PLATFORMS:
+        if PLATFORMS[_forced] == platform and result_dtype == dtype:
             return Route(_forced, "forced")
     elif _forced not in (None, NATIVE):
         return Route(_forced, "forced")
@@ -62,9 +71,21 @@ def choose_resample(platform: str | None, dtype: Any) -> Route:
         return Route("xla", "forced")
     if platform not in ("cpu", "cuda"):
         return Route("xla", "no kernel for this platform")
-    if _PLATFORMS.get(_forced or "", platform) != platform:
+    if PLATFORMS.get(_forced or "", platform) != platform:
         return Route("xla", "forced for another platform")
     return Route(NATIVE, "one pass over memory for all axes")
+
+
+def is_lax_form(name: str, operator: str, geometry: ConvGeometry, swapped: bool) -> bool:
+    """Whether a route would compute an equation of lax's in the form in which lax has it already.
+
+    ``swapped`` says that the equation has the operator's operands the other way round: lax then dilates
+    its lhs, or has a window as large as an image, where the routes' own forms do not.
+    """
+    if name in HANDLER_ROUTES or swapped:
+        return False
+    # "swap" has weight gradients in feature groups, lax in groups of the batch.
+    return name == "xla" or operator != "conv_wgrad" or geometry.config.groups == 1
 
 
 @contextlib.contextmanager
@@ -90,10 +111,7 @@ def forced() -> str | None:
 def fallback(platform: str | None) -> Route:
     """Where a problem goes when its platform's handlers are not there."""
     if platform == "cpu":
-        return Route(
-            "swap",
-            "no handler; XLA:CPU runs batch_group_count 20 to 400 times slower than feature groups",
-        )
+        return Route("swap", f"no handler; {BATCH_GROUPS_ON_CPU}")
     return Route("xla", "no handler; XLA's own grouped weight gradient is at its best here")
 
 
@@ -118,13 +136,16 @@ def _cpu_plane_slow(operator: str, geometry: ConvGeometry) -> str | None:
     """Why oneDNN is slower than XLA:CPU for a dense float32 problem in one or two dimensions, if so.
 
     It computes result channels in blocks of 16, so a handful of them costs as much as 16; and it has no
-    kernels of its own, only matrix products, for some weight gradients.
+    kernels of its own, only matrix products, for some weight gradients. Where the operand has no more than
+    16 channels either XLA:CPU is slower still: 4 to 4, k3 0.19 ms by oneDNN, 1.02 by XLA:CPU, 16 to 3
+    0.56 and 1.27; 16 to 1, k7 and the gradient of 1 to 16 are equal (benchmarks/cpu/survey_few_channels.md).
     """
     config = geometry.config
-    if operator == "conv_fprop" and geometry.out_channels <= 8:
+    if operator == "conv_fprop" and geometry.out_channels <= 8 and geometry.in_channels > 16:
         return "few output channels: 64 to 1, k7 9.2 ms by oneDNN, 3.6 by XLA:CPU"
     # XLA inserts the zeros of a strided gradient: at 16x16 it multiplies 256 times too much.
-    if operator == "conv_dgrad" and geometry.in_channels <= 8 and math.prod(config.strides) < 64:
+    few_inputs = geometry.in_channels <= 8 and geometry.out_channels > 16
+    if operator == "conv_dgrad" and few_inputs and math.prod(config.strides) < 64:
         return "few input channels: 3 to 64, k7 s2 7.7 ms by oneDNN, 3.5 by XLA:CPU"
     if operator == "conv_wgrad" and geometry.kernel[-1] >= 15 > config.strides[-1]:
         return "wide overlapping windows: 32 to 32, k15 59 ms by oneDNN, 17 by XLA:CPU"

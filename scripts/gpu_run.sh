@@ -17,6 +17,7 @@
 #   stress     benchmarks/stress_threads.py (THREADS_SECONDS, default 60) and
 #              benchmarks/stress_memory.py (MEMORY_SECONDS, default 240)
 #   first_call benchmarks/first_call.py (FIRST_CALL_SECONDS, default 300)
+#   models     benchmarks/models.py (MODELS_OPTIONS), which needs flax; torch where it is installed
 #   train      examples/train_superres.py at its full length, and a wider network for fewer steps
 #   engines    benchmarks/check_engines.py (ENGINES_SECONDS, default 240)
 #   survey     benchmarks/survey_cuda.py (SURVEY_SECONDS, default 300)
@@ -119,6 +120,11 @@ first_call() {
     --markdown "$out/first_call.md" --json "$out/first_call.json" ${FIRST_CALL_OPTIONS:-})
 }
 
+models() {
+  (cd "$work" && python3 "$root/benchmarks/models.py" --markdown "$out/models.md" --json "$out/models.json" \
+    ${MODELS_OPTIONS:-})
+}
+
 # train_run NAME ARGUMENT... trains, and leaves what was printed and the picture in $out.
 train_run() {
   local name=$1
@@ -160,7 +166,7 @@ bench() {
 failed=0
 for step in "$@"; do
   case $step in
-    build | info | smoke | tests | forced | large | random | sanitizer | stress | first_call | train | engines | survey | bench) ;;
+    build | info | smoke | tests | forced | large | random | sanitizer | stress | first_call | models | train | engines | survey | bench) ;;
     *) echo "no step is called $step" >&2; exit 2 ;;
   esac
   export -f "$step" run_pytest train_run sanitized

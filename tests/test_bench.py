@@ -5,6 +5,7 @@ How fast anything is, is the business of the benchmark's report; nothing here as
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -26,7 +27,7 @@ from rounding import may_use_tf32
 
 from jax_convgrad import registry, routes
 from jax_convgrad.__main__ import main
-from jax_convgrad.bench import device, float64, floor, forms, report, timing
+from jax_convgrad.bench import compare, device, float64, floor, forms, report, timing
 from jax_convgrad.bench.cases import (
     PUBLISHED,
     Case,
@@ -425,6 +426,34 @@ def test_programs_are_enqueued_behind_what_holds_the_device(
     assert gpu.events == ["hold", "hold", *calls, "held", "held", "wait"]
     assert seconds == pytest.approx(gpu.seconds, rel=0.01)
     assert not doubtful
+
+
+def test_any_functions_are_compared_by_the_device_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Device(monkeypatch)
+    monkeypatch.setattr(compare, "jax_runner", lambda function, load, fetch: function(gpu))
+    entered: list[str] = []
+
+    def runner(seconds: float) -> Any:
+        def make(gpu: Device) -> forms.Runner:
+            def call(arrays: Any) -> float:
+                return gpu.enqueue(seconds)
+
+            def wait(out: Any) -> None:
+                gpu.wait_until(out[-1] if isinstance(out, list) else out)
+
+            return dataclasses.replace(gpu.runner(), call=call, wait=wait)
+
+        return make
+
+    def context(name: str) -> Any:
+        return lambda: contextlib.nullcontext(entered.append(name))
+
+    functions = {name: (runner(s), context(name)) for name, s in (("a", 20e-6), ("b", 70e-6))}
+    operands = compare.Operands((np.ones(4), np.ones(2)))
+    assert operands.nbytes == 8 * 6
+    found = compare.compare(functions, operands, timing.Method(rounds=3, pause_seconds=0))
+    assert entered == ["a", "b"]
+    assert found == {"a": pytest.approx(20e-6, rel=0.01), "b": pytest.approx(70e-6, rel=0.01)}
 
 
 def test_a_host_that_is_too_slow_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:

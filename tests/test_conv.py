@@ -32,7 +32,14 @@ from jax.test_util import check_grads
 from rounding import check_errors, random_data
 
 import jax_convgrad
-from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_transpose, conv_wgrad
+from jax_convgrad import (
+    conv_dgrad,
+    conv_fprop,
+    conv_general_dilated,
+    conv_transpose,
+    conv_wgrad,
+    routes,
+)
 
 WIDER = [("bfloat16", "float32"), ("float16", "float32"), ("float32", "float64")]
 WIDER_IDS = [f"{a}-to-{b}" for a, b in WIDER]
@@ -63,6 +70,25 @@ def test_operators_with_a_wider_result_are_exact(
     case: Case, dtype: str, wider: str, rng: np.random.Generator
 ):
     check_operators(case, dtype, wider, rng, preferred_element_type=wider)
+
+
+def test_a_reversed_gradient_at_two_taps_with_stride_2(rng: np.random.Generator):
+    """The zeros that reference.py inserts by hand, behind a reversal: XLA used to take them into the
+    convolution again, and to abort while compiling."""
+    layout = ("NHWC", "HWIO", "NHWC")
+    case = Case("reversed", (1, 4, 4, 7), (2, 4, 3, 2), (1, 2), ((0, 0), (2, 2)), layout=layout)
+    x, w, dy = case.data(rng, "float32")
+    _, dx, _ = conv_oracle(case, x, w, np.flip(dy, (2, 3)))
+    _, w, dy = in_layout(case, x, w, dy)
+    spatial = case.numbers.out_spec[2:]
+    run = jax.jit(
+        lambda dy, w: conv_dgrad(
+            lax.rev(dy, spatial), w, case.logical("x"), **case.operator_keywords
+        )
+    )
+    with routes.force("swap"):
+        got = run(*cast("float32", dy, w))
+    assert_exact(got, to_layout(dx, case.numbers.lhs_spec), "float32")
 
 
 def check_operators(

@@ -9,6 +9,7 @@ its time.
     float64.py   what the right answer is
     timing.py    how it is timed
     device.py    the same on a GPU
+    compare.py   any JAX functions of the same operands by the same method
     floor.py     what no time can be below
     report.py    table, Markdown, JSON, chart
     cli.py       the command line

@@ -32,7 +32,7 @@ from typing import Any
 
 import jax
 
-from jax_convgrad.bench.forms import Hold, Inputs, Runner
+from jax_convgrad.bench.forms import Hold, Runner
 
 MAX_HOLDS = 8
 
@@ -135,7 +135,7 @@ class Batch:
 
 def make_batch(
     runner: Runner,
-    inputs: Inputs,
+    inputs: Any,
     estimate: float,
     cache: int,
     method: DeviceMethod,
@@ -145,7 +145,7 @@ def make_batch(
 
     Args:
       runner: of one pass of one case; it has a hold.
-      inputs: the operands' values.
+      inputs: what the runner loads: the operands' values, with their size as `nbytes`.
       estimate: about how many seconds one call takes.
       cache: the bytes that the copies of the operands are to exceed in all, so that no call reads
         from the cache what the call before left there.

@@ -5,25 +5,14 @@ A time below it is no speed but a fault of the clock, and is not to be quoted.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import math
-from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jax_convgrad.bench import resize_float64
 from jax_convgrad.bench.cases import DTYPES, Case
 from jax_convgrad.bench.resize_cases import ResizeCase
-
-
-class Memory(NamedTuple):
-    """A device's memory: bytes per second at its nominal clock, and the bytes of its last cache."""
-
-    bandwidth: float
-    cache: int
+from jax_convgrad.floor import Memory, device_memory, reach, read_memory
 
 
 def least_bytes(case: Case | ResizeCase, pass_: str) -> int:
@@ -65,20 +54,22 @@ def _resize_bytes(case: ResizeCase, pass_: str) -> int:
 
 
 def _used(case: Case) -> list[tuple[int, int, int]]:
-    """For each spatial axis: how many indices of x, of y and of the kernel reach anything.
-
-    With i an index of the strided side and o one of the dense side, tap t connects o = i * s - p + t * d.
-    """
+    """For each spatial axis: how many indices of x, of y and of the kernel reach anything."""
     counts = []
     for axis in range(case.ndim):
+        # A transposed convolution is the convolution from its output to its input, run backwards.
         sizes = case.spatial[axis], case.out_spatial[axis]
-        strided, dense = sizes if case.transposed else sizes[::-1]
-        i, t = np.indices((strided, case.kernel[axis]))
-        o = i * case.stride[axis] - case.padding[axis] + t * case.dilation[axis]
-        inside = (0 <= o) & (o < dense)
-        few, many = int(inside.any(1).sum()), len(np.unique(o[inside]))
-        near, far = (few, many) if case.transposed else (many, few)
-        counts.append((near, far, int(inside.any(0).sum())))
+        dense, strided = sizes[::-1] if case.transposed else sizes
+        found = reach(
+            dense,
+            strided,
+            case.kernel[axis],
+            case.stride[axis],
+            case.padding[axis],
+            case.dilation[axis],
+        )
+        near, far = (found.y, found.x) if case.transposed else (found.x, found.y)
+        counts.append((near, far, found.taps))
     return counts
 
 
@@ -93,34 +84,4 @@ def least_seconds(case: Case | ResizeCase, pass_: str, calls: int, memory: Memor
     return max(0.0, least_bytes(case, pass_) - memory.cache / calls) / memory.bandwidth
 
 
-@functools.cache
-def device_memory() -> Memory | None:
-    """The memory of the GPU that JAX runs on, as the CUDA driver describes it; None for others."""
-    if jax.default_backend() != "gpu":
-        return None
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-    return read_memory(driver, getattr(jax.devices()[0], "local_hardware_id", 0) or 0)
-
-
-# From cuda.h: CUdevice_attribute. Kilohertz, bits and bytes.
-_MEMORY_CLOCK_RATE, _GLOBAL_MEMORY_BUS_WIDTH, _L2_CACHE_SIZE = 36, 37, 38
-
-
-def read_memory(driver: Any, ordinal: int) -> Memory | None:
-    """Asks the driver, a library with cuda.h's functions; None if it does not answer."""
-    device = ctypes.c_int()
-    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), ordinal):
-        return None
-    values = []
-    for attribute in (_MEMORY_CLOCK_RATE, _GLOBAL_MEMORY_BUS_WIDTH, _L2_CACHE_SIZE):
-        value = ctypes.c_int()
-        if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device):
-            return None
-        values.append(value.value)
-    kilohertz, bits, cache = values
-    # Two transfers in a cycle: double data rate.
-    bandwidth = 2 * 1e3 * kilohertz * bits / 8
-    return Memory(bandwidth, cache) if bandwidth > 0 else None
+__all__ = ["Memory", "device_memory", "least_bytes", "least_seconds", "read_memory"]

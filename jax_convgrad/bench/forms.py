@@ -204,7 +204,6 @@ class JaxForm(Form):
         """One runner: the jitted function."""
         order = WeightsOrder.make(case, layout, weights)
         function = self.function(case, pass_, layout, order)
-        fn, batch = jax.jit(function), jax.jit(chained(function))
         to_x, from_x = _activation_axes(case.ndim, layout)
 
         def load(inputs: Inputs) -> tuple[jax.Array, ...]:
@@ -226,18 +225,7 @@ class JaxForm(Form):
                 for key, value in found.items()
             }
 
-        hold = _jax_hold if jax.default_backend() == "gpu" else None
-        return [
-            Runner(
-                load,
-                lambda arrays: fn(*arrays),
-                jax.block_until_ready,
-                fetch,
-                copy=lambda arrays: tuple(map(jnp.copy, arrays)),
-                batch=lambda sets: batch(tuple(sets)),
-                hold=hold,
-            )
-        ]
+        return [jax_runner(function, load, fetch)]
 
 
 def _widened(array: jax.Array) -> np.ndarray:
@@ -245,7 +233,25 @@ def _widened(array: jax.Array) -> np.ndarray:
     return np.asarray(array.astype(jnp.promote_types(array.dtype, jnp.float32)))
 
 
-def chained(function: Pass) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+def jax_runner(
+    function: Callable[..., Any],
+    load: Callable[[Any], Any],
+    fetch: Callable[[Any], dict[str, np.ndarray]],
+) -> Runner:
+    """The runner of a JAX function: jitted, and on a GPU several calls as one program."""
+    call, batch = jax.jit(function), jax.jit(chained(function))
+    return Runner(
+        load,
+        lambda arrays: call(*arrays),
+        jax.block_until_ready,
+        fetch,
+        copy=lambda arrays: tuple(map(jnp.copy, arrays)),
+        batch=lambda sets: batch(tuple(sets)),
+        hold=_jax_hold if jax.default_backend() == "gpu" else None,
+    )
+
+
+def chained(function: Callable[..., Any]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     """A function of several sets of operands that calls ``function`` on one after the other.
 
     Each call's operands pass a barrier together with the results of the call before, so that the

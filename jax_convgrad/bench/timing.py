@@ -197,7 +197,7 @@ class _Contestant:
             self.batch.warm_up()
             return self.batch.sample()
         self.runner.wait(self.runner.call(self.sets[-1]))
-        return _sample(self.runner, self.sets, self.repeats), False
+        return sample_calls(self.runner, self.sets, self.repeats), False
 
 
 def _run_pass(
@@ -249,7 +249,7 @@ def _prepare(
         first = runner.load(yardstick.inputs)
         out = runner.call(first)
         runner.wait(out)
-        candidates.append((_estimate(runner, first), runner, first, out))
+        candidates.append((estimate_call(runner, first), runner, first, out))
     estimate, runner, first, out = min(candidates, key=lambda entry: entry[0])
     result.variant = runner.variant
     entry = _Contestant(result, runner, [])
@@ -269,7 +269,7 @@ def _prepare(
         result.input_sets = len(batch.groups) * batch.calls
         result.least_seconds = batch.least_seconds
     else:
-        result.input_sets = _input_sets(yardstick.inputs.nbytes, method)
+        result.input_sets = count_input_sets(yardstick.inputs.nbytes, method)
         copies = range(result.input_sets - 1)
         entry.sets = [first, *(runner.load(yardstick.inputs) for _ in copies)]
         most = method.max_repeats
@@ -287,17 +287,17 @@ def _prepare(
     return entry
 
 
-def _estimate(runner: Runner, arrays: Any) -> float:
+def estimate_call(runner: Runner, arrays: Any) -> float:
     """About how many seconds one call takes."""
     if runner.hold:
         return device.estimate(runner, arrays)
-    estimate = min(_sample(runner, [arrays], 1) for _ in range(2))
+    estimate = min(sample_calls(runner, [arrays], 1) for _ in range(2))
     if estimate < 0.1:
-        estimate = min(estimate, *(_sample(runner, [arrays], 1) for _ in range(3)))
+        estimate = min(estimate, *(sample_calls(runner, [arrays], 1) for _ in range(3)))
     return estimate
 
 
-def _sample(runner: Runner, sets: Sequence[Any], repeats: int) -> float:
+def sample_calls(runner: Runner, sets: Sequence[Any], repeats: int) -> float:
     """Seconds per call over a batch of calls on a CPU."""
     collecting = gc.isenabled()
     gc.disable()
@@ -312,7 +312,7 @@ def _sample(runner: Runner, sets: Sequence[Any], repeats: int) -> float:
             gc.enable()
 
 
-def _input_sets(nbytes: int, method: Method) -> int:
+def count_input_sets(nbytes: int, method: Method) -> int:
     """How many copies of the inputs it takes to exceed the last-level cache, within limits."""
     wanted = math.ceil(2 * last_level_cache() / max(1, nbytes))
     affordable = method.max_input_bytes // max(1, nbytes)
@@ -342,4 +342,13 @@ def _x64_for(case: Case) -> Iterator[None]:
         yield
 
 
-__all__ = ["RESULTS", "Method", "Result", "last_level_cache", "run"]
+__all__ = [
+    "RESULTS",
+    "Method",
+    "Result",
+    "count_input_sets",
+    "estimate_call",
+    "last_level_cache",
+    "run",
+    "sample_calls",
+]

@@ -1,0 +1,427 @@
+"""Training steps of whole models: Flax, Flax after install(), PyTorch.
+
+    python benchmarks/models.py --markdown OUT.md --json OUT.json
+
+The models are those of models_flax.py, written as a user of Flax writes them, and of models_torch.py, the
+same with the same weights. A step is the mean squared error, its gradients, and Adam, on one batch again
+and again. bfloat16 is what a user of the library calls mixed precision: weights in float32, the layers'
+work in bfloat16 (`dtype=` in Flax, `autocast` in PyTorch).
+
+The contenders of a model are compiled and warmed up, and take turns then, in an order that rotates. A
+sample is as many steps in a row as last a quarter of a second, waited for once at the end: what a
+training loop sees. Figures are medians. PyTorch runs in both memory formats (one for 1-D models), with
+cudnn.benchmark on and TF32 allowed as in JAX's default. "compile" is the time to trace, lower and compile
+the step, each in processes of its own, so that nothing is cached from the other's; the handlers' libraries
+are loaded in it. Losses are those of the first ten steps from the same weights; "differ" is the largest
+difference from Flax's, relative to it.
+
+--small takes models that two CPU cores can train. PyTorch's threads disturb others on a CPU unless
+OMP_WAIT_POLICY=PASSIVE is in the environment; this program sees to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import importlib.util
+import json
+import math
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+FLAX, INSTALL, TORCH, TORCH_LAST = "Flax", "install()", "PyTorch", "PyTorch, channels last"
+STEPS_COMPARED = 10
+SAMPLE_SECONDS = 0.25
+TIMEOUT = 900
+
+
+@dataclasses.dataclass
+class Contender:
+    """A training loop. ``run`` takes so many steps, waits, and returns the last loss."""
+
+    name: str
+    run: Callable[[int], float]
+    losses: list[float] = dataclasses.field(default_factory=list)
+    samples: list[float] = dataclasses.field(default_factory=list)
+    steps: int = 1
+
+
+# --- The contenders -------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A task with its data and first weights."""
+
+    task: Any
+    x: Any
+    y: Any
+    weights: Any
+
+    @classmethod
+    def make(cls, task: Any) -> Problem:
+        import jax
+        import numpy as np
+
+        rng = np.random.default_rng(0)
+        x, y = (rng.standard_normal(shape, np.float32) for shape in (task.x, task.y))
+        return cls(task, x, y, jax.jit(task.model().init)(jax.random.key(0), x))
+
+
+def flax_step(task: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The step of a Flax user's program, not compiled, and what makes its optimizer's state."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    model, adam = task.model(), optax.adam(1e-4)
+
+    def loss(weights: Any, x: Any, y: Any) -> Any:
+        return jnp.mean((model.apply(weights, x).astype(jnp.float32) - y) ** 2)
+
+    def step(weights: Any, state: Any, x: Any, y: Any) -> Any:
+        value, gradients = jax.value_and_grad(loss)(weights, x, y)
+        updates, state = adam.update(gradients, state, weights)
+        return optax.apply_updates(weights, updates), state, value
+
+    return step, adam.init
+
+
+def flax_contender(problem: Problem, installed: bool) -> Contender:
+    """The compiled step, with install() or without. What is compiled stays as it is after uninstall()."""
+    import jax
+
+    import jax_convgrad
+
+    step, init = flax_step(problem.task)
+    data = jax.device_put((problem.x, problem.y))
+    arguments = problem.weights, init(problem.weights), *data
+    jax_convgrad.uninstall()
+    if installed:
+        jax_convgrad.install()
+    compiled = jax.jit(step).lower(*arguments).compile()
+    jax_convgrad.uninstall()
+    held = {"state": arguments[:2]}
+
+    def run(count: int) -> float:
+        for _ in range(count):
+            *state, value = compiled(*held["state"], *arguments[2:])
+            held["state"] = state
+        jax.block_until_ready(state)
+        return float(value)
+
+    return Contender(INSTALL if installed else FLAX, run)
+
+
+def torch_contender(problem: Problem, channels_last: bool) -> Contender:
+    """The same step in PyTorch."""
+    import jax
+    import models_flax
+    import models_torch
+    import torch
+
+    from jax_convgrad.bench.forms import cpu_threads
+
+    on_gpu = jax.default_backend() == "gpu"
+    device = torch.device("cuda" if on_gpu else "cpu")
+    if not on_gpu:
+        torch.set_num_threads(cpu_threads())
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    task = problem.task
+    model = models_torch.make_model(task)
+    order = models_flax.weights_in_order(task.model(), problem.weights, problem.x)
+    models_torch.load(model, order)
+    rank = len(task.y) - 2
+    formats = {2: torch.channels_last, 3: torch.channels_last_3d}
+    memory = formats[rank] if channels_last else torch.contiguous_format
+    model = model.to(device)
+    if channels_last:
+        model = model.to(memory_format=memory)
+
+    def tensor(array: Any) -> Any:
+        t = torch.from_numpy(array).to(device)
+        if t.ndim == 2:
+            return t
+        t = t.permute(0, t.ndim - 1, *range(1, t.ndim - 1))
+        return t.contiguous(memory_format=memory)
+
+    x, y = tensor(problem.x), tensor(problem.y)
+    adam = torch.optim.Adam(model.parameters(), lr=1e-4)
+    mixed = task.dtype == "bfloat16"
+
+    def run(count: int) -> float:
+        for _ in range(count):
+            adam.zero_grad(set_to_none=True)
+            with torch.autocast(device.type, torch.bfloat16, enabled=mixed):
+                out = model(x)
+            loss = torch.mean((out.float() - y) ** 2)
+            loss.backward()
+            adam.step()
+        if on_gpu:
+            torch.cuda.synchronize()
+        return float(loss.detach())
+
+    return Contender(TORCH_LAST if channels_last else TORCH, run)
+
+
+def contenders(problem: Problem) -> list[Callable[[], Contender]]:
+    """What makes them, one after the other."""
+    makers: list[Callable[[], Contender]] = [
+        functools.partial(flax_contender, problem, installed) for installed in (False, True)
+    ]
+    if has_torch():
+        formats = (False,) if len(problem.task.y) == 3 else (False, True)
+        makers += [functools.partial(torch_contender, problem, last) for last in formats]
+    return makers
+
+
+def has_torch() -> bool:
+    """Whether PyTorch is here, and sees the device that JAX runs on."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import jax
+    import torch
+
+    return jax.default_backend() == "cpu" or torch.cuda.is_available()
+
+
+# --- Measuring ------------------------------------------------------------------------------------
+
+
+def measure(name: str, task: Any, rounds: int, seconds: float) -> list[dict[str, Any]]:
+    """One row for each contender of a model. One that fails has its error for a row."""
+    problem = Problem.make(task)
+    taking, rows = [], []
+    for make in contenders(problem):
+        label = f"{make.func.__name__}{make.args[1:]}"
+        try:
+            contender = make()
+            contender.losses = [contender.run(1) for _ in range(STEPS_COMPARED)]
+        except Exception as error:  # the others are none the worse
+            text = str(error).strip().splitlines() or [""]
+            rows.append(
+                {"model": name, "by": label, "failure": f"{type(error).__name__}: {text[0]}"}
+            )
+            continue
+        started = time.perf_counter()
+        contender.run(1)
+        once = time.perf_counter() - started
+        contender.steps = max(1, math.ceil(SAMPLE_SECONDS / once))
+        taking.append(contender)
+    started = time.monotonic()
+    for round_ in range(rounds):
+        if round_ >= 3 and time.monotonic() - started > seconds:
+            break
+        turn = round_ % max(1, len(taking))
+        for contender in taking[turn:] + taking[:turn]:
+            contender.run(1)
+            begun = time.perf_counter()
+            contender.run(contender.steps)
+            contender.samples.append((time.perf_counter() - begun) / contender.steps)
+    first = taking[0].losses if taking and taking[0].name == FLAX else None
+    return rows + [_row(name, contender, first) for contender in taking]
+
+
+def _row(name: str, contender: Contender, first: list[float] | None) -> dict[str, Any]:
+    differ = None
+    if first is not None:
+        pairs = zip(contender.losses, first, strict=True)
+        differ = max(abs(a - b) / abs(b) for a, b in pairs)
+    return {
+        "model": name,
+        "by": contender.name,
+        "seconds": statistics.median(contender.samples),
+        "samples": contender.samples,
+        "steps": contender.steps,
+        "losses": contender.losses,
+        "differ": differ,
+    }
+
+
+def explained(task: Any) -> dict[str, int]:
+    """How many convolutions and resizes explain() finds in the step, and how many are ours."""
+    import jax
+
+    import jax_convgrad
+
+    problem = Problem.make(task)
+    step, init = flax_step(task)
+    rows = jax_convgrad.explain(
+        jax.jit(step), problem.weights, init(problem.weights), problem.x, problem.y
+    ).rows
+    return {"rows": len(rows), "ours": sum(row.ours for row in rows)}
+
+
+def compile_seconds(task: Any, installed: bool) -> float:
+    """Seconds to lower and compile the step, in a process that has compiled nothing like it."""
+    import jax
+
+    import jax_convgrad
+
+    problem = Problem.make(task)
+    step, init = flax_step(task)
+    arguments = jax.block_until_ready(
+        jax.device_put((problem.weights, init(problem.weights), problem.x, problem.y))
+    )
+    if installed:
+        jax_convgrad.install()
+    started = time.perf_counter()
+    jax.jit(step).lower(*arguments).compile()
+    return time.perf_counter() - started
+
+
+def compile_in_process(name: str, small: bool, installed: bool) -> float:
+    command = [sys.executable, __file__, "--compile", name, INSTALL if installed else FLAX]
+    done = subprocess.run(
+        command + ["--small"] * small,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+        env={k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"},
+    )
+    if done.returncode != 0:
+        sys.exit(f"models: compiling {name} failed:\n{done.stderr[-3000:]}")
+    return float(done.stdout.splitlines()[-1])
+
+
+# --- The report -----------------------------------------------------------------------------------
+
+
+def report(result: dict[str, Any]) -> str:
+    """A table, a line for each model."""
+    columns = [FLAX, INSTALL]
+    if any(row["by"].startswith(TORCH) for row in result["rows"]):
+        columns += [TORCH, TORCH_LAST]
+    lines = [
+        "# Training steps",
+        "",
+        f"`python benchmarks/models.py{' --small' if result['small'] else ''}` on {result['device']}; "
+        f"{', '.join(f'{k} {v}' for k, v in result['versions'].items())}. Milliseconds a step, medians; "
+        "see the program for what the columns mean.",
+        "",
+        f"| model | {' | '.join(columns)} | Flax / install() | best other / install() | losses differ: "
+        "install(), PyTorch | compile, s: Flax, install() | explained, ours |",
+        "|---|" + "---|" * (len(columns) + 5),
+    ]
+    for name in dict.fromkeys(row["model"] for row in result["rows"]):
+        rows = {row["by"]: row for row in result["rows"] if row["model"] == name}
+        times = {by: row.get("seconds") for by, row in rows.items()}
+        others = [t for by, t in times.items() if by != INSTALL and t is not None]
+        cells = [_milliseconds(times.get(by)) for by in columns]
+        cells.append(_ratio(times.get(FLAX), times.get(INSTALL)))
+        cells.append(_ratio(min(others, default=None), times.get(INSTALL)))
+        differ = [rows[by]["differ"] for by in (INSTALL, TORCH) if "differ" in rows.get(by, {})]
+        cells.append(", ".join(f"{value:.1e}" for value in differ if value is not None) or "-")
+        found = result["models"][name]
+        cells.append(", ".join(f"{s:.2f}" for s in found["compile"]) or "-")
+        cells.append(f"{found['explained']['rows']}, {found['explained']['ours']}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    failures = [row for row in result["rows"] if "failure" in row]
+    if failures:
+        lines += ["", *(f"- {r['model']}, {r['by']} failed: {r['failure']}" for r in failures)]
+    return "\n".join(lines) + "\n"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    value = 1e3 * seconds
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def _ratio(other: float | None, ours: float | None) -> str:
+    return "-" if other is None or ours is None else f"{other / ours:.2f}"
+
+
+def versions() -> dict[str, str]:
+    import importlib.metadata as metadata
+
+    found = {"Python": platform.python_version()}
+    for name in ("jax", "jaxlib", "flax", "optax", "torch", "jax-convgrad"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--small", action="store_true", help="models for two CPU cores")
+    parser.add_argument("--models", help="only those whose name holds this text")
+    parser.add_argument("--rounds", type=int, default=7, help="samples of each, at most (7)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=60,
+        help="after 3 rounds, no further one later than this (60)",
+    )
+    parser.add_argument("--compiles", type=int, default=1, help="processes that compile each (1)")
+    parser.add_argument("--markdown", metavar="OUT", type=pathlib.Path)
+    parser.add_argument("--json", metavar="OUT", type=pathlib.Path)
+    parser.add_argument("--compile", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    # Before JAX and PyTorch start: memory for both on a GPU, threads that do not spin on a CPU.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+    import models_flax
+
+    tasks = models_flax.SMALL_TASKS if arguments.small else models_flax.TASKS
+    if arguments.compile:
+        name, by = arguments.compile
+        print(compile_seconds(tasks[name], by == INSTALL))
+        return
+    chosen = {k: v for k, v in tasks.items() if arguments.models is None or arguments.models in k}
+    if not chosen:
+        parser.error(f"no model's name holds {arguments.models!r}: {', '.join(tasks)}")
+    from jax_convgrad.bench.report import device_name
+
+    result: dict[str, Any] = {
+        "small": arguments.small,
+        "device": device_name(),
+        "versions": versions(),
+        "models": {},
+        "rows": [],
+    }
+    for name, task in chosen.items():
+        rows = measure(name, task, arguments.rounds, arguments.seconds)
+        result["models"][name] = {"compile": [], "explained": explained(task)}
+        result["rows"] += rows
+        for row in rows:
+            text = row.get("failure") or f"{_milliseconds(row['seconds'])} ms"
+            print(f"{name}, {row['by']}: {text}", file=sys.stderr, flush=True)
+        write(result, arguments)
+    for name in chosen if arguments.compiles else ():
+        found: dict[bool, list[float]] = {False: [], True: []}
+        for _ in range(arguments.compiles):
+            for installed, times in found.items():
+                times.append(compile_in_process(name, arguments.small, installed))
+        result["models"][name]["compile"] = [statistics.median(times) for times in found.values()]
+        print(f"{name}: compiled in {list(found.values())} s", file=sys.stderr, flush=True)
+        write(result, arguments)
+    print(report(result))
+
+
+def write(result: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """What has been found so far: a run that is stopped has left it."""
+    if arguments.markdown:
+        arguments.markdown.write_text(report(result))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
