@@ -74,7 +74,7 @@ run_pytest() {
   export JAX_CONVGRAD_FAILURES="$out/failures.txt"
   local parallel=()
   [ "$jobs" -gt 1 ] && python3 -c 'import xdist' 2> /dev/null && parallel=(-n "$jobs")
-  (cd "$work" && python3 -m pytest -q --rootdir "$root" -c "$root/pyproject.toml" "${parallel[@]}" "$@")
+  (cd "$work" && python3 -m pytest -q --durations 30 --rootdir "$root" -c "$root/pyproject.toml" "${parallel[@]}" "$@")
 }
 
 smoke() { run_pytest "$root/tests/test_cuda_lowering.py" "$root/tests/test_cuda.py"; }
