@@ -84,6 +84,22 @@ def _bounded_memory() -> Iterator[None]:
         jax.clear_caches()
 
 
+@pytest.fixture
+def uninstalled() -> Iterator[None]:
+    """install() is off, before and after, and no route is forced."""
+    jax_convgrad.uninstall()
+    with routes.force(None):
+        yield
+    jax_convgrad.uninstall()
+
+
+@pytest.fixture
+def without_x64() -> Iterator[None]:
+    """JAX's own default, in which a model's numbers are float32."""
+    with jax.enable_x64(False):
+        yield
+
+
 @pytest.fixture(scope="session")
 def cpu_handlers() -> bool:
     """Whether the compiled CPU module serves; JAX_CONVGRAD_REQUIRE_CPU=1 makes it an error if not."""

@@ -13,7 +13,7 @@ import math
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -36,18 +36,12 @@ from jax_convgrad.explain import Row, problem, walk, xla
 from jax_convgrad.floor import Memory, conv_floor, reach, resample_floor
 from jax_convgrad.shapes import ConvGeometry, make_config
 
+pytestmark = pytest.mark.usefixtures("uninstalled", "without_x64")
+
 NHWC = ("NHWC", "HWIO", "NHWC")
 NONE = ((0, 0), (0, 0))
 KINDS = {"conv_general_dilated", "conv_fprop", "conv_dgrad", "conv_wgrad", "resample"}
 on_cpu = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the CPU's routes")
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    jax_convgrad.uninstall()
-    with jax.enable_x64(False), routes.force(None):
-        yield
-    jax_convgrad.uninstall()
 
 
 def equations_of(f: Callable[..., Any], *arguments: Any) -> Counter[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,23 +19,18 @@ from test_install import called, compiled
 from test_transformations import assert_same
 
 import jax_convgrad
-from jax_convgrad import registry, routes
+from jax_convgrad import registry
 
-pytestmark = pytest.mark.skipif(
-    jax.default_backend() != "cpu", reason="asks for the calls that the CPU's routes choose"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        jax.default_backend() != "cpu", reason="asks for the calls that the CPU's routes choose"
+    ),
+    pytest.mark.usefixtures("uninstalled", "without_x64"),
+]
 
 RANKS = (1, 2, 3)
 SIZES = (7, 6, 5)
 CHANNELS, OUTPUTS = 12, 24  # more than the few that the routes leave to XLA
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    jax_convgrad.uninstall()
-    with jax.enable_x64(False), routes.force(None):
-        yield
-    jax_convgrad.uninstall()
 
 
 def image(rng: np.random.Generator, rank: int, channels_first: bool = False) -> jax.Array:

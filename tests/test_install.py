@@ -13,7 +13,7 @@ import re
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -28,9 +28,12 @@ from test_transformations import DEVICES, assert_same, ints, make_mesh
 import jax_convgrad
 from jax_convgrad import registry, routes
 
-pytestmark = pytest.mark.skipif(
-    jax.default_backend() != "cpu", reason="asks for the calls that the CPU's routes choose"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        jax.default_backend() != "cpu", reason="asks for the calls that the CPU's routes choose"
+    ),
+    pytest.mark.usefixtures("uninstalled"),
+]
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 
@@ -67,14 +70,6 @@ per_layer = pytest.mark.parametrize("name", list(LAYERS))
 def handlers(cpu_handlers: bool) -> None:
     if not cpu_handlers:
         pytest.skip("the CPU handlers were not built")
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    jax_convgrad.uninstall()
-    with routes.force(None):
-        yield
-    jax_convgrad.uninstall()
 
 
 def loss(layer: Callable[..., Any], x: Any, w: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,14 @@ import pytest
 from test_explain import equations_of
 
 import jax_convgrad
-from jax_convgrad import routes
 
 pytest.importorskip("flax")
 pytest.importorskip("optax")
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import models
 import models_flax
+
+pytestmark = pytest.mark.usefixtures("uninstalled")
 
 TINY = {
     "unet2": models_flax._unet(2, 2, 8, 3, (2, 4, 8), "float32"),
@@ -30,14 +30,6 @@ TINY = {
     "generator": models_flax._generator(2, 16, "float32"),
     "segmenter": models_flax._segmenter(1, 33, 2, 4, "float32"),
 }
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    jax_convgrad.uninstall()
-    with routes.force(None):
-        yield
-    jax_convgrad.uninstall()
 
 
 @pytest.mark.parametrize("name", list(TINY))
