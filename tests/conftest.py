@@ -106,6 +106,25 @@ def cpu_handlers() -> bool:
     return registry.handlers("cpu").reason is None
 
 
+@pytest.fixture(scope="session")
+def needs_cpu_handlers() -> None:
+    """For what is said about the handlers' calls: without them there are none (see `cpu_handlers`)."""
+    if (reason := registry.handlers("cpu").reason) is not None:
+        pytest.skip(f"no CPU handlers: {reason}")
+
+
+@pytest.fixture(scope="session")
+def needs_cuda_handlers() -> None:
+    """For what runs on a GPU alone. JAX_CONVGRAD_REQUIRE_CUDA=1 makes it a failure if there is none."""
+    if jax.default_backend() == "gpu" and jax.devices()[0].platform == "gpu":
+        reason = registry.handlers("cuda").reason
+    else:
+        reason = f"JAX runs on {jax.default_backend()}"
+    if reason is not None:
+        end = pytest.fail if os.environ.get("JAX_CONVGRAD_REQUIRE_CUDA") == "1" else pytest.skip
+        end(f"no CUDA handlers: {reason}")
+
+
 @pytest.fixture
 def subprocess_python() -> list[str]:
     """The command that starts this interpreter anew."""

@@ -46,15 +46,8 @@ NHWC = ("NHWC", "HWIO", "NHWC")
 
 
 @pytest.fixture(autouse=True)
-def cudnn() -> Iterator[None]:
+def cudnn(needs_cuda_handlers: None) -> Iterator[None]:
     """Every problem on the handlers, settings as they come, and no plans from another test."""
-    required = os.environ.get("JAX_CONVGRAD_REQUIRE_CUDA") == "1"
-    if jax.default_backend() != "gpu" or jax.devices()[0].platform != "gpu":
-        if required:
-            pytest.fail(f"JAX_CONVGRAD_REQUIRE_CUDA=1, but JAX runs on {jax.default_backend()}")
-        pytest.skip("JAX runs on no GPU")
-    if (reason := registry.handlers("cuda").reason) is not None:
-        pytest.skip(f"no CUDA handlers: {reason}")
     with routes.force("cudnn"):
         yield
     jax_convgrad.set_algorithm_search("default")

@@ -23,13 +23,13 @@ PROBLEMS = 150
 def fuzz(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The compiled tests/cpp/depthwise_fuzz.cc or dilated_fuzz.cc."""
     if (compiler := shutil.which("g++")) is None:
-        pytest.skip("no g++")
+        pytest.skip("g++ compiles the kernels for the processor, and is not installed")
     folder = tmp_path_factory.mktemp(request.param)
     empty = folder / "empty.cc"
     empty.write_text("int main() {}\n")
     command = [compiler, "-std=c++17", "-O1", *SANITIZERS]
     if subprocess.run([*command, empty, "-o", folder / "empty"], capture_output=True).returncode:
-        pytest.skip("g++ has no sanitizers")
+        pytest.skip("without libasan and libubsan a wrong access would not show")
     warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
     # The emulated files come first: tensor_core.cuh is among them.
     headers = [f"-I{ROOT / 'tests/cpp/emulated_cuda'}", f"-I{ROOT / 'cpp'}"]

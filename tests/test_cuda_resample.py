@@ -20,19 +20,10 @@ import pytest
 import resample_cases as cases
 from resample_cases import DTYPES, PROBLEMS, Problem
 
-from jax_convgrad import registry
-
 RANDOM_PROBLEMS = 300
 
 
-@pytest.fixture(autouse=True)
-def _needs_gpu() -> None:
-    if jax.default_backend() != "gpu" or jax.devices()[0].platform != "gpu":
-        if os.environ.get("JAX_CONVGRAD_REQUIRE_CUDA") == "1":
-            pytest.fail(f"JAX_CONVGRAD_REQUIRE_CUDA=1, but JAX runs on {jax.default_backend()}")
-        pytest.skip("JAX runs on no GPU")
-    if (reason := registry.handlers("cuda").reason) is not None:
-        pytest.skip(f"no CUDA handlers: {reason}")
+pytestmark = pytest.mark.usefixtures("needs_cuda_handlers")
 
 
 @pytest.mark.parametrize("integers", [True, False], ids=["integers", "random"])

@@ -221,10 +221,9 @@ def test_what_is_no_member_of_the_family():
 
 
 @on_cpu
+@pytest.mark.usefixtures("needs_cpu_handlers")
 @pytest.mark.parametrize(("inputs", "outputs"), [(24, 24), (24, 4), (4, 4)])
-def test_reasons_are_the_routes_own(inputs: int, outputs: int, cpu_handlers: bool):
-    if not cpu_handlers:
-        pytest.skip("the CPU handlers were not built")
+def test_reasons_are_the_routes_own(inputs: int, outputs: int):
     x, w = np.ones((2, 8, 8, inputs), np.float32), np.ones((3, 3, inputs, outputs), np.float32)
     config = make_config(
         "test",
@@ -246,9 +245,8 @@ def test_reasons_are_the_routes_own(inputs: int, outputs: int, cpu_handlers: boo
 
 
 @on_cpu
-def test_what_subsampling_leaves(cpu_handlers: bool):
-    if not cpu_handlers:
-        pytest.skip("the CPU handlers were not built")
+@pytest.mark.usefixtures("needs_cpu_handlers")
+def test_what_subsampling_leaves():
 
     def f(x: Any, w: Any) -> Any:
         return lax.conv_general_dilated(x, w, (2, 2), "VALID", None, (2, 2), NHWC)
@@ -293,11 +291,10 @@ def test_on_cuda_the_reasons_are_cuda_s(monkeypatch: pytest.MonkeyPatch):
 
 
 @on_cpu
+@pytest.mark.usefixtures("needs_cpu_handlers")
 @pytest.mark.parametrize("name", list(LAYERS))
-def test_the_compiled_program_makes_the_calls(name: str, cpu_handlers: bool):
+def test_the_compiled_program_makes_the_calls(name: str):
     """Used rows on a handler's route are the calls of the compiled program, the others are not in it."""
-    if not cpu_handlers:
-        pytest.skip("the CPU handlers were not built")
     layer, *shapes = LAYERS[name]
     x, w = (np.ones(shape, np.float32) for shape in shapes)
 
@@ -646,11 +643,10 @@ def test_a_row_that_cannot_be_timed(monkeypatch: pytest.MonkeyPatch):
 
 
 @on_cpu
+@pytest.mark.usefixtures("needs_cpu_handlers")
 @pytest.mark.parametrize("installed", [False, True])
-def test_what_is_timed(installed: bool, cpu_handlers: bool, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_timed(installed: bool, monkeypatch: pytest.MonkeyPatch):
     """All compute what the equation does; this package's with its call in it, XLA's without."""
-    if not cpu_handlers:
-        pytest.skip("the CPU handlers were not built")
     calls: list[str] = []
 
     def compare(functions: Any, operands: Any, method: Any) -> dict[str, float]:

@@ -30,11 +30,7 @@ ROLES = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _needs_handlers() -> None:
-    found = registry.handlers("cpu")
-    if found.reason is not None:
-        pytest.skip(found.reason)
+pytestmark = pytest.mark.usefixtures("needs_cpu_handlers")
 
 
 @dataclasses.dataclass(frozen=True)

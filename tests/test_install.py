@@ -66,12 +66,6 @@ LAYERS: dict[str, tuple[Callable[..., jax.Array], tuple[int, ...], tuple[int, ..
 per_layer = pytest.mark.parametrize("name", list(LAYERS))
 
 
-@pytest.fixture
-def handlers(cpu_handlers: bool) -> None:
-    if not cpu_handlers:
-        pytest.skip("the CPU handlers were not built")
-
-
 def loss(layer: Callable[..., Any], x: Any, w: Any) -> Any:
     return jnp.sum(layer(x, w) ** 2)
 
@@ -98,7 +92,9 @@ def without_metadata(text: str) -> str:
 
 
 @per_layer
-def test_gradients_are_the_package_s_calls(name: str, handlers: None, rng: np.random.Generator):
+def test_gradients_are_the_package_s_calls(
+    name: str, needs_cpu_handlers: None, rng: np.random.Generator
+):
     layer, *shapes = LAYERS[name]
     x, w = ints(rng, *shapes)
     f = lambda x, w: jax.value_and_grad(functools.partial(loss, layer), (0, 1))(x, w)  # noqa: E731
@@ -114,7 +110,7 @@ def test_gradients_are_the_package_s_calls(name: str, handlers: None, rng: np.ra
     assert_same(f(x, w), expected)
 
 
-def test_reversals_cancel(handlers: None, rng: np.random.Generator):
+def test_reversals_cancel(needs_cpu_handlers: None, rng: np.random.Generator):
     """The reversed weights of lax's input gradients are read as they lie; nothing is reversed."""
     layer, *shapes = LAYERS["strided"]
     x, w = ints(rng, *shapes)
@@ -126,7 +122,7 @@ def test_reversals_cancel(handlers: None, rng: np.random.Generator):
     assert called(text)["conv_dgrad"] == 1
 
 
-def test_a_compiled_function_is_compiled_anew(handlers: None, rng: np.random.Generator):
+def test_a_compiled_function_is_compiled_anew(needs_cpu_handlers: None, rng: np.random.Generator):
     """Traced and run before, after, and after that: each time by what is installed at the moment."""
     layer, *shapes = LAYERS["transposed"]
     x, w = ints(rng, *shapes)
@@ -195,7 +191,7 @@ def test_other_dtypes_stay_with_jax(channels: int, rng: np.random.Generator):
     assert_same(f(x, w), expected)
 
 
-def test_complex_numbers_are_taken_apart_by_jax(handlers: None, rng: np.random.Generator):
+def test_complex_numbers_are_taken_apart_by_jax(needs_cpu_handlers: None, rng: np.random.Generator):
     """Its own rule makes real convolutions of a complex one, and those are this package's."""
     real = ints(rng, (2, 6, 5, 12), (3, 2, 12, 12))
     imaginary = ints(rng, (2, 6, 5, 12), (3, 2, 12, 12))
@@ -210,7 +206,7 @@ def test_complex_numbers_are_taken_apart_by_jax(handlers: None, rng: np.random.G
     assert_same(f(x, w), expected)
 
 
-def test_preferred_element_type(handlers: None, rng: np.random.Generator):
+def test_preferred_element_type(needs_cpu_handlers: None, rng: np.random.Generator):
     _, *shapes = LAYERS["strided"]
     x, w = (array.astype(jnp.bfloat16) for array in ints(rng, *shapes))
     f = jax.jit(
@@ -422,7 +418,9 @@ def test_sharded_jit_gathers_nothing(name: str, mesh: Any, rng: np.random.Genera
 
 @pytest.mark.parametrize("check_vma", [True, False])
 @per_layer
-def test_shard_map(name: str, check_vma: bool, mesh: Any, handlers: None, rng: np.random.Generator):
+def test_shard_map(
+    name: str, check_vma: bool, mesh: Any, needs_cpu_handlers: None, rng: np.random.Generator
+):
     layer, x, w, split, replicated = split_problem(name, mesh, rng)
 
     @functools.partial(
@@ -503,7 +501,7 @@ def test_export_holds_xla_s_convolutions(rng: np.random.Generator):
 # Turning it on and off.
 
 
-def test_installing_twice_is_installing_once(handlers: None, rng: np.random.Generator):
+def test_installing_twice_is_installing_once(needs_cpu_handlers: None, rng: np.random.Generator):
     layer, *shapes = LAYERS["transposed"]
     x, w = ints(rng, *shapes)
     original = jax.image.resize
@@ -522,7 +520,7 @@ def test_installing_twice_is_installing_once(handlers: None, rng: np.random.Gene
     jax_convgrad.uninstall()
 
 
-def test_only_the_platforms_asked_for(handlers: None, rng: np.random.Generator):
+def test_only_the_platforms_asked_for(needs_cpu_handlers: None, rng: np.random.Generator):
     layer, *shapes = LAYERS["transposed"]
     x, w = ints(rng, *shapes)
     jax_convgrad.install("cuda")

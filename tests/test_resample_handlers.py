@@ -15,16 +15,10 @@ import pytest
 import resample_cases as cases
 from resample_cases import DTYPES, PROBLEMS, Problem
 
-from jax_convgrad import registry
-
 RANDOM_PROBLEMS = 120
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _needs_handlers() -> None:
-    found = registry.handlers("cpu")
-    if found.reason is not None:
-        pytest.skip(found.reason)
+pytestmark = pytest.mark.usefixtures("needs_cpu_handlers")
 
 
 @pytest.mark.parametrize("integers", [True, False], ids=["integers", "random"])

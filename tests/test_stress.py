@@ -27,9 +27,7 @@ import stress_threads  # noqa: E402
 
 
 @pytest.fixture
-def callable_handlers(cpu_handlers: bool) -> None:
-    if not cpu_handlers:
-        pytest.skip("no CPU handlers")
+def callable_handlers(needs_cpu_handlers: None) -> None:
     if shutil.which("g++") is None:
         pytest.skip("no g++ for ffi_caller.cc")
 
