@@ -14,13 +14,40 @@ from typing import Any
 import jax
 from jax import Array, lax
 from jax.experimental.xla_metadata import set_xla_metadata
-from jax.interpreters import mlir, xla
+from jax.extend.core import Literal
+from jax.interpreters import mlir, partial_eval, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
 
 def apply_primitive(primitive: Any, *operands: Any, **params: Any) -> Any:
     """Runs one primitive outside any trace, compiled and cached by its parameters."""
     return xla.apply_primitive(primitive, *operands, **params)
+
+
+def checkpoint_like(primitive: Any, model: Any) -> None:
+    """Policies of `jax.checkpoint` decide about ``primitive`` as they do about ``model``.
+
+    "dots_saveable" and its kin save the results of JAX's own products, which they know one by one. A
+    policy that saves ``primitive`` by itself is asked first. One that would move its result to another
+    memory saves it where it is.
+    """
+
+    def rule(policy: Any, unknown: Any, available: Any, equation: Any) -> Any:
+        needed = [
+            atom
+            for atom, there in zip(equation.invars, available, strict=True)
+            if not there and not isinstance(atom, Literal)
+        ]
+        if any(unknown):
+            return None, equation, [True], [True], needed
+        avals = [atom.aval for atom in equation.invars]
+        for asked in (primitive, model):
+            decision = policy(asked, *avals, **equation.params)
+            if decision is not False and type(decision).__name__ != "RecomputeType":
+                return equation, None, [False], [False], []
+        return equation, equation, [False], [True], needed
+
+    partial_eval.partial_eval_jaxpr_custom_rules[primitive] = rule
 
 
 def varying_axes(aval: Any) -> frozenset[Any]:

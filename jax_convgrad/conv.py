@@ -1,26 +1,25 @@
 """Layers and operators of the convolution family.
 
-The layers are `jax.lax`'s functions of the same names with a fast backward pass, wired by
-`jax.custom_vjp`; the operators are the three bilinear maps themselves.
+The layers are `jax.lax`'s functions of the same names with a fast backward pass; the operators are the
+three bilinear maps themselves. A layer is one operator and, with a bias, a sum. JAX derives everything
+else from the operators' own rules, both modes of differentiation included, and leaves out what belongs
+to an operand that is not differentiated.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_convgrad import compat, primitives, shapes
+from jax_convgrad import primitives, shapes
 from jax_convgrad.reference import insert_zeros, move_groups, swap_channels
-from jax_convgrad.shapes import ConvConfig, ConvGeometry, Pairs, Shape
+from jax_convgrad.shapes import ConvConfig, ConvGeometry, Pairs
 
 # Operators.
 
@@ -219,9 +218,8 @@ def conv_general_dilated(
 ) -> Array:
     """`jax.lax.conv_general_dilated` with a fast backward pass, and an optional bias.
 
-    Arguments, order and defaults are lax's, and so is the result. Reverse mode of any order,
-    `jax.hessian`, ``jvp`` and ``linearize`` of ``grad`` and ``vmap`` work; plain forward mode does not pass a
-    `jax.custom_vjp` (use `conv_fprop` for that). An operand that is not differentiated costs nothing.
+    Arguments, order and defaults are lax's, and so is the result. Derivatives of any order work in both
+    modes, and so does every other transformation. An operand that is not differentiated costs nothing.
     With ``out_sharding``, or with other than one to three spatial axes, lax's own operation is called.
 
     Args:
@@ -323,7 +321,8 @@ def conv_general_dilated(
         dimension_numbers=numbers,
     )
     ConvGeometry.make(name, config, lhs.shape, rhs.shape)
-    return _layer(_Fprop(config, precision, preferred), lhs, rhs, bias)
+    y = primitives.conv_fprop(lhs, rhs, config, precision, preferred)
+    return y if bias is None else y + _along(bias, y, numbers.out_spec[1])
 
 
 def conv_transpose(
@@ -502,8 +501,9 @@ def _transposed(
         lax.ConvDimensionNumbers(out_spec, (in_axis, out_axis, *kernel_axes), lhs_spec),
     )
     ConvGeometry.make(name, config, tuple(shape), weights.shape).check_dy(name, lhs.shape)
-    y = _layer(_Dgrad(config, precision, preferred, tuple(shape)), lhs, weights, bias)
-    return lax.rev(y, out_spec[2:]) if mirror else y
+    y = primitives.conv_dgrad(lhs, weights, tuple(shape), config, precision, preferred)
+    y = lax.rev(y, out_spec[2:]) if mirror else y
+    return y if bias is None else y + _along(bias, y, out_spec[1])
 
 
 def _mirrors_images(x: Array, w: Array, y_size: int) -> bool:
@@ -514,115 +514,6 @@ def _mirrors_images(x: Array, w: Array, y_size: int) -> bool:
     order.
     """
     return w.nbytes >= 2**25 and w.size > x.size + y_size
-
-
-# The layers' custom VJP, one for both: a layer is one member of the family, its gradients the others.
-
-
-@dataclasses.dataclass(frozen=True)
-class _Fprop:
-    """A convolution as a layer: input x, gradients dgrad and wgrad."""
-
-    config: ConvConfig
-    precision: Any
-    dtype: np.dtype
-
-    @property
-    def channel_axis(self) -> int:
-        return self.config.dimension_numbers.out_spec[1]
-
-    def forward(self, x: Array, w: Array) -> Array:
-        return primitives.conv_fprop(x, w, self.config, self.precision, self.dtype)
-
-    def input_gradient(self, dy: Array, w: Array, x_shape: Shape) -> Array:
-        return primitives.conv_dgrad(dy, w, x_shape, self.config, self.precision, dy.dtype)
-
-    def weight_gradient(self, x: Array, dy: Array, w_shape: Shape) -> Array:
-        return primitives.conv_wgrad(x, dy, w_shape, self.config, self.precision, dy.dtype)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Dgrad:
-    """A transposed convolution as a layer: its input is the gradient side of the one underneath."""
-
-    config: ConvConfig
-    precision: Any
-    dtype: np.dtype
-    x_shape: Shape
-
-    @property
-    def channel_axis(self) -> int:
-        return self.config.dimension_numbers.lhs_spec[1]
-
-    def forward(self, x: Array, w: Array) -> Array:
-        return primitives.conv_dgrad(x, w, self.x_shape, self.config, self.precision, self.dtype)
-
-    def input_gradient(self, dy: Array, w: Array, x_shape: Shape) -> Array:
-        return primitives.conv_fprop(dy, w, self.config, self.precision, dy.dtype)
-
-    def weight_gradient(self, x: Array, dy: Array, w_shape: Shape) -> Array:
-        return primitives.conv_wgrad(dy, x, w_shape, self.config, self.precision, dy.dtype)
-
-
-def _layer(kind: _Fprop | _Dgrad, x: Array, w: Array, bias: Array | None) -> Array:
-    # Replicated operands are spread over the mesh axes of shard_map out here, where JAX itself adds the
-    # sum over devices that the gradient of a replicated weight needs.
-    operands = [x, w] if bias is None else [x, w, bias]
-    return _custom_layer(kind, *compat.match_varying(*operands), *([None] if bias is None else []))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _custom_layer(kind: _Fprop | _Dgrad, x: Array, w: Array, bias: Array | None) -> Array:
-    return _forward(kind, x, w, bias)
-
-
-def _forward(kind: _Fprop | _Dgrad, x: Array, w: Array, bias: Array | None) -> Array:
-    y = kind.forward(x, w)
-    return y if bias is None else y + _along(bias, y, kind.channel_axis)
-
-
-def _custom_layer_fwd(kind: _Fprop | _Dgrad, x: Any, w: Any, bias: Any) -> tuple[Array, Any]:
-    # What is not differentiated is not computed: an operand is kept only for the gradient that reads
-    # it, and its abstract value stands in where only that is needed.
-    y = _forward(kind, x.value, w.value, None if bias is None else bias.value)
-    kept_x = x.value if w.perturbed else None
-    kept_w = w.value if x.perturbed else None
-    kept_bias = bias.value if bias is not None and bias.perturbed else None
-    return y, (
-        kept_x,
-        kept_w,
-        kept_bias,
-        _Static(jax.typeof(x.value)),
-        _Static(jax.typeof(w.value)),
-    )
-
-
-def _custom_layer_bwd(kind: _Fprop | _Dgrad, residuals: Any, dy: Any) -> Any:
-    x, w, bias, x_type, w_type = residuals
-    if isinstance(dy, jax.custom_derivatives.SymbolicZero):
-        return None, None, None
-    dx = dw = dbias = None
-    if w is not None:
-        dx = kind.input_gradient(dy, w.astype(dy.dtype), x_type.aval.shape)
-        dx = compat.reshard_like(dx.astype(x_type.aval.dtype), x_type.aval)
-    if x is not None:
-        dw = kind.weight_gradient(x.astype(dy.dtype), dy, w_type.aval.shape)
-        dw = compat.reshard_like(dw.astype(w_type.aval.dtype), w_type.aval)
-    if bias is not None:
-        axes = tuple(axis for axis in range(dy.ndim) if axis != kind.channel_axis)
-        dbias = jnp.sum(dy, axes).astype(bias.dtype)
-    return dx, dw, dbias
-
-
-_custom_layer.defvjp(_custom_layer_fwd, _custom_layer_bwd, symbolic_zeros=True)
-
-
-@jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
-class _Static:
-    """The abstract value of a residual whose values are not needed, carried as part of the program."""
-
-    aval: Any
 
 
 def _arrays(
