@@ -511,8 +511,11 @@ def _mirrors_images(x: Array, w: Array, y_size: int) -> bool:
 
     It takes less memory where the weights are larger. A copy of them that is below 32 MB fits beside
     what the handlers need, and costs nothing on CUDA, where XLA makes it one with the copy in cuDNN's
-    order.
+    order. Where a size is symbolic that cannot be known, and the weights are reversed.
     """
+    sizes = w.size, x.size, y_size
+    if not all(isinstance(size, int) for size in sizes):
+        return False
     return w.nbytes >= 2**25 and w.size > x.size + y_size
 
 

@@ -531,7 +531,9 @@ def _define(
     batching.primitive_batchers[primitive] = _batch_rule(primitive, batch)
     compat.checkpoint_like(primitive, lax.conv_general_dilated_p)
     for platform in (None, "cpu", "cuda"):
-        rule = compat.lower_fun(functools.partial(implementation, platform))
+        # The operator's name is seen in profiles, whatever it is lowered to.
+        named = jax.named_scope(primitive.name)(functools.partial(implementation, platform))
+        rule = compat.lower_fun(named)
         mlir.register_lowering(primitive, rule, platform=platform)
 
 
