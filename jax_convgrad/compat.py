@@ -12,11 +12,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import Literal
 from jax.interpreters import mlir, partial_eval, xla
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
+
+
+def as_array(value: ArrayLike) -> Array:
+    """``value`` as an array; an array as it is.
+
+    `jnp.asarray` of one that is being differentiated outside of jit runs a conversion, which copies it.
+    """
+    return value if isinstance(value, Array) else jnp.asarray(value)
 
 
 def apply_primitive(primitive: Any, *operands: Any, **params: Any) -> Any:

@@ -12,12 +12,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_convgrad import primitives, shapes
+from jax_convgrad import compat, primitives, shapes
 from jax_convgrad.reference import insert_zeros, move_groups, swap_channels
 from jax_convgrad.shapes import ConvConfig, ConvGeometry, Pairs
 
@@ -67,7 +68,7 @@ def conv_fprop(
       >>> conv_fprop(jnp.ones((2, 3, 8)), jnp.ones((4, 3, 5)), strides=2, padding="SAME").shape
       (2, 4, 4)
     """
-    x, w = jnp.asarray(x), jnp.asarray(w)
+    x, w = compat.as_array(x), compat.as_array(w)
     dtype = shapes.check_float_dtypes("conv_fprop", x=x.dtype, w=w.dtype)
     preferred = shapes.result_dtype("conv_fprop", dtype, preferred_element_type)
     config = shapes.make_config(
@@ -123,7 +124,7 @@ def conv_dgrad(
       >>> conv_dgrad(jnp.ones((2, 4, 4)), jnp.ones((4, 3, 5)), (2, 3, 8), strides=2, padding="SAME").shape
       (2, 3, 8)
     """
-    dy, w = jnp.asarray(dy), jnp.asarray(w)
+    dy, w = compat.as_array(dy), compat.as_array(w)
     dtype = shapes.check_float_dtypes("conv_dgrad", dy=dy.dtype, w=w.dtype)
     preferred = shapes.result_dtype("conv_dgrad", dtype, preferred_element_type)
     x_shape = shapes.full_shape("conv_dgrad", "x_shape", x_shape, w.ndim)
@@ -179,7 +180,7 @@ def conv_wgrad(
       >>> conv_wgrad(jnp.ones((2, 3, 8)), jnp.ones((2, 4, 4)), (4, 3, 5), strides=2, padding="SAME").shape
       (4, 3, 5)
     """
-    x, dy = jnp.asarray(x), jnp.asarray(dy)
+    x, dy = compat.as_array(x), compat.as_array(dy)
     dtype = shapes.check_float_dtypes("conv_wgrad", x=x.dtype, dy=dy.dtype)
     preferred = shapes.result_dtype("conv_wgrad", dtype, preferred_element_type)
     w_shape = shapes.full_shape("conv_wgrad", "w_shape", w_shape, x.ndim)
@@ -248,7 +249,8 @@ def conv_general_dilated(
       [(3, 3, 3, 4), (4,)]
     """
     name = "conv_general_dilated"
-    lhs, rhs, bias = _arrays(lhs, rhs, bias)
+    lhs, rhs = compat.as_array(lhs), compat.as_array(rhs)
+    bias = None if bias is None else compat.as_array(bias)
     dtype = shapes.check_float_dtypes(name, lhs=lhs.dtype, rhs=rhs.dtype)
     preferred = shapes.result_dtype(name, dtype, preferred_element_type)
     numbers = shapes.make_dimension_numbers(name, lhs.shape, rhs.shape, dimension_numbers)
@@ -292,6 +294,21 @@ def conv_general_dilated(
     if batch_group_count > 1:
         # The groups of the batch, moved beside the channels, are groups of channels.
         lhs = move_groups(lhs, batch_group_count, numbers.lhs_spec[0], numbers.lhs_spec[1])
+
+    def convolve(x: Array, w: Array) -> Array:
+        config = shapes.make_config(
+            name,
+            x.shape,
+            w.shape,
+            strides=strides,
+            padding=padding,
+            dilation=rhs_dilation,
+            groups=groups,
+            dimension_numbers=numbers,
+        )
+        ConvGeometry.make(name, config, x.shape, w.shape)
+        return primitives.conv_fprop(x, w, config, precision, preferred)
+
     if any(d > 1 for d in lhs_dilation):
         pairs = shapes.int_pairs(name, "padding", padding, rank, shown)
         if all(s == 1 for s in strides):
@@ -308,20 +325,15 @@ def conv_general_dilated(
                 precision,
                 preferred,
             )
-        # Dilated and strided at once: outside the family, so the zeros are really inserted.
-        lhs = insert_zeros(lhs, lhs_dilation, numbers.lhs_spec)
-    config = shapes.make_config(
-        name,
-        lhs.shape,
-        rhs.shape,
-        strides=strides,
-        padding=padding,
-        dilation=rhs_dilation,
-        groups=groups,
-        dimension_numbers=numbers,
-    )
-    ConvGeometry.make(name, config, lhs.shape, rhs.shape)
-    y = primitives.conv_fprop(lhs, rhs, config, precision, preferred)
+
+        # Dilated and strided at once: outside the family, so the zeros are really inserted. The backward
+        # pass inserts them again, rather than keep them from the forward pass on.
+        def forward(x: Array, w: Array) -> Array:
+            return convolve(insert_zeros(x, lhs_dilation, numbers.lhs_spec), w)
+
+        y = jax.checkpoint(forward)(lhs, rhs)
+    else:
+        y = convolve(lhs, rhs)
     return y if bias is None else y + _along(bias, y, numbers.out_spec[1])
 
 
@@ -385,7 +397,8 @@ def conv_transpose(
       (4, 4, 6, 3)
     """
     name = "conv_transpose"
-    lhs, rhs, bias = _arrays(lhs, rhs, bias)
+    lhs, rhs = compat.as_array(lhs), compat.as_array(rhs)
+    bias = None if bias is None else compat.as_array(bias)
     dtype = shapes.check_float_dtypes(name, lhs=lhs.dtype, rhs=rhs.dtype)
     preferred = shapes.result_dtype(name, dtype, preferred_element_type)
     rank = lhs.ndim - 2
@@ -517,12 +530,6 @@ def _mirrors_images(x: Array, w: Array, y_size: int) -> bool:
     if not all(isinstance(size, int) for size in sizes):
         return False
     return w.nbytes >= 2**25 and w.size > x.size + y_size
-
-
-def _arrays(
-    lhs: ArrayLike, rhs: ArrayLike, bias: ArrayLike | None
-) -> tuple[Array, Array, Array | None]:
-    return jnp.asarray(lhs), jnp.asarray(rhs), None if bias is None else jnp.asarray(bias)
 
 
 def _along(bias: Array, y: Array, axis: int) -> Array:
