@@ -501,20 +501,31 @@ def plan(
 
 
 def _batch_rule(primitive: Primitive, rule: Callable[..., Any]) -> Callable[..., Any]:
-    """``rule``, and an empty result where no examples are mapped: `_unfold` could not divide by them."""
+    """``rule``, and what a merged axis cannot hold: no examples, and an unknown number of weights."""
 
     def batch(operands: Any, axes: Any, **params: Any) -> Any:
         pairs = list(zip(operands, axes, strict=True))
-        if not any(axis is not None and operand.shape[axis] == 0 for operand, axis in pairs):
-            return rule(operands, axes, **params)
-        one = [
-            jax.ShapeDtypeStruct(_without(operand.shape, axis), operand.dtype)
-            for operand, axis in pairs
-        ]
-        result = jax.eval_shape(functools.partial(primitive.bind, **params), *one)
-        return jnp.zeros((0, *result.shape), result.dtype), 0
+        size = next(operand.shape[axis] for operand, axis in pairs if axis is not None)
+        if not isinstance(size, int) and (axes[1] is not None or primitive is conv_wgrad_p):
+            # Symbolic: no program has an unknown number of groups or of channels, lax's neither.
+            return _one_after_another(functools.partial(primitive.bind, **params), pairs), 0
+        if isinstance(size, int) and size == 0:
+            one = [jax.ShapeDtypeStruct(_without(a.shape, axis), a.dtype) for a, axis in pairs]
+            result = jax.eval_shape(functools.partial(primitive.bind, **params), *one)
+            return jnp.zeros((0, *result.shape), result.dtype), 0
+        return rule(operands, axes, **params)
 
     return batch
+
+
+def _one_after_another(bind: Callable[..., Array], pairs: list[tuple[Array, int | None]]) -> Array:
+    mapped = [jnp.moveaxis(array, axis, 0) for array, axis in pairs if axis is not None]
+
+    def one(examples: list[Array]) -> Array:
+        left = iter(examples)
+        return bind(*(array if axis is None else next(left) for array, axis in pairs))
+
+    return lax.map(one, mapped)
 
 
 def _define(

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from jax import lax
 from layers import LAYERS, assert_same, operators_in, per_layer, resample_is_called, squares
+from meshes import DEVICES
 
 from jax_convgrad import registry
 
@@ -87,6 +88,19 @@ def test_cond(name: str, rng: np.random.Generator):
             for f in (layer.ours, layer.theirs)
         )
         assert_same(jax.jit(ours)(params, x, flag), theirs(params, x, flag))
+
+
+@pytest.mark.matrix("pmap")
+@per_layer
+def test_pmap(name: str, rng: np.random.Generator):
+    layer = LAYERS[name]
+    x, params = layer.ints(rng)
+    xs = jnp.stack([(-1) ** i * x for i in range(DEVICES)])
+    devices = jax.devices()[:DEVICES]
+    gradients = lambda f: jax.value_and_grad(squares(f), (0, 1))  # noqa: E731
+    got = jax.pmap(gradients(layer.ours), in_axes=(None, 0), devices=devices)(params, xs)
+    expected = [gradients(layer.theirs)(params, x) for x in xs]
+    assert_same(got, jax.tree.map(lambda *a: jnp.stack(a), *expected))
 
 
 # Memory that is given back.
