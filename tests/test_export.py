@@ -21,7 +21,7 @@ import pytest
 from jax import export
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from layers import LAYERS, Layer, assert_same, per_layer, resample_is_called, squares
+from layers import LAYERS, Layer, assert_same, ints, per_layer, resample_is_called, squares
 from meshes import DEVICES, make_mesh
 
 import jax_convgrad
@@ -78,6 +78,25 @@ def test_symbolic_batch(name: str, kind: str, rng: np.random.Generator):
         assert_same(exported.call(params, x), theirs(params, x))
     if resample_is_called() and name == "resize":
         assert registry.RESAMPLE_TARGET in exported.mlir_module()
+
+
+@pytest.mark.parametrize("name", ["convolution", "conv_transpose"])
+def test_symbolic_spatial_sizes(name: str, rng: np.random.Generator):
+    """Where padding does not depend on them. lax cannot express the gradient of the strided one."""
+    layer = LAYERS[name]
+    gradients, theirs = functions(layer)["gradients"]
+    sizes = export.symbolic_shape(
+        f"batch, height, width, {layer.x[3]}", constraints=["height >= 3", "width >= 3"]
+    )
+    dtype = layer.ints(rng)[0].dtype
+    params = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in layer.params)
+    exported = export.export(jax.jit(gradients), disabled_checks=export_checks())(
+        params, jax.ShapeDtypeStruct(sizes, dtype)
+    )
+    for shape in ((2, 5, 6), (1, 8, 3)):
+        x, *parameters = ints(rng, (*shape, layer.x[3]), *layer.params)
+        parameters = tuple(parameters)
+        assert_same(exported.call(parameters, x), theirs(parameters, x))
 
 
 @pytest.mark.matrix("export for several platforms")
