@@ -39,7 +39,7 @@ def load_handlers(platform: str | None = None) -> None:
     """Registers the handlers of a platform now, for programs that this process only runs.
 
     A program that is lowered here registers them by itself. One that comes out of `jax.export` is not
-    lowered here: without this it ends in XLA's "No FFI handler registered for jax_convgrad_...".
+    lowered here: without this it ends in XLA's ``No FFI handler registered for jax_convgrad_...``.
 
     Args:
       platform: "cpu" or "cuda"; None is the one that JAX runs on.

@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -114,7 +115,7 @@ def test_several_platforms(name: str, kind: str, rng: np.random.Generator):
 
 @pytest.mark.parametrize("name", ["convolution", "conv_transpose", "resize"])
 def test_each_platform_s_calls_are_in_the_artifact(name: str, monkeypatch: pytest.MonkeyPatch):
-    """With the handlers of both: CPU and CUDA have different calls, with a workspace on CUDA alone."""
+    """With the handlers of both, one artifact holds the calls of each."""
     both = registry.Handlers(frozenset(registry.TARGETS), frozenset({"float32"}))
     monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: both)
     layer = LAYERS[name]
@@ -134,10 +135,11 @@ def test_each_platform_s_calls_are_in_the_artifact(name: str, monkeypatch: pytes
             layer, gradients, np.float32, ("cpu", "cuda")
         ).mlir_module()
     branches = re.findall(r"custom_call @(jax_convgrad_\w+)", text)
-    assert set(branches) <= {*cpu}
-    assert f"jax_convgrad_{layer.forward}" in branches
+    # By measured routes: oneDNN has all of these; some of CUDA's XLA has.
+    assert not Counter(cpu) - Counter(branches)
+    assert set(branches) == set(cpu)
     if name == "resize":
-        assert len(branches) == 2 * len(cpu)
+        assert Counter(branches) == Counter(cpu + cuda)
 
 
 def test_every_handler_s_target_is_allowed():
