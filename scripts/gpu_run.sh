@@ -5,7 +5,8 @@
 #
 # Steps, in the order in which they are named (without any: build, info, smoke, tests, forced, large,
 # sanitizer and bench):
-#   build      installs the package with the CUDA module into a folder of its own
+#   build      installs the package with the CUDA module into a folder of its own (WHEEL names one that is
+#              built already, which saves the time of compiling)
 #   info       device, versions, commit
 #   smoke      tests/test_cuda_lowering.py and tests/test_cuda.py
 #   tests      the whole test suite but for what takes most of the device's memory
@@ -46,10 +47,14 @@ export JAX_CONVGRAD_REQUIRE_CUDA=1 XLA_PYTHON_CLIENT_PREALLOCATE=false TF_CPP_MI
 jobs=${JOBS:-8}
 
 build() {
+  rm -rf "$work/site"
+  if [ -n "${WHEEL:-}" ]; then
+    python3 -m pip install --no-index --no-deps --no-compile --target "$work/site" "$WHEEL"
+    return
+  fi
   local options=(-Ccmake.define.JAX_CONVGRAD_CUDA=ON)
   python3 -c 'import importlib.metadata as m; m.version("onednn-devel-cpu-gomp")' 2> /dev/null ||
     options+=(-Ccmake.define.JAX_CONVGRAD_CPU=OFF)
-  rm -rf "$work/site"
   python3 -m pip install --no-index --no-build-isolation --no-deps --no-compile -v \
     --target "$work/site" "${options[@]}" "$root"
 }
@@ -69,11 +74,12 @@ PYTHON
   python3 -m jax_convgrad info
 }
 
-# From another folder, so that the installed package is the one tested.
+# From another folder, so that the installed package is the one tested. A file's slow tests lie side by side:
+# whoever has run out of tests takes over half of another's.
 run_pytest() {
   export JAX_CONVGRAD_FAILURES="$out/failures.txt"
   local parallel=()
-  [ "$jobs" -gt 1 ] && python3 -c 'import xdist' 2> /dev/null && parallel=(-n "$jobs")
+  [ "$jobs" -gt 1 ] && python3 -c 'import xdist' 2> /dev/null && parallel=(-n "$jobs" --dist worksteal)
   (cd "$work" && python3 -m pytest -q --durations 30 --rootdir "$root" -c "$root/pyproject.toml" "${parallel[@]}" "$@")
 }
 
