@@ -1,4 +1,4 @@
-"""The training example, run as a user runs it, for a few steps."""
+"""The training examples, run as a user runs them, for a few steps."""
 
 from __future__ import annotations
 
