@@ -83,6 +83,13 @@ class DataParallel:
         """Whether this process is the one that prints and writes files."""
         return jax.process_index() == 0
 
+    def describe(self) -> str:
+        """The devices in words, if they are more than one."""
+        if self.count == 1:
+            return ""
+        count = jax.process_count()
+        return f"; {self.count} devices of {count} process{'es' if count > 1 else ''}"
+
     def jit(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """A compiled training step, (state, *batch) -> results, which all devices hold whole."""
         return jax.jit(step, out_shardings=self.replicated)

@@ -358,7 +358,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
     params = init_params(rng, arguments.body, arguments.up, arguments.blocks, arguments.width)
     if parallel.leads:
-        describe(arguments, params, trained_with, parallel.count)
+        describe(arguments, params, trained_with, parallel)
     state = parallel.replicate(init_adam(params))
     state, losses, baseline = train(steppers[trained_with], state, data, arguments.steps, parallel)
     batch = parallel.divide(*next(data))
@@ -407,19 +407,17 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     return summary
 
 
-def describe(arguments: argparse.Namespace, params: Params, layers: str, devices: int) -> None:
+def describe(
+    arguments: argparse.Namespace, params: Params, layers: str, parallel: DataParallel
+) -> None:
     """Prints what is about to be trained."""
     count = sum(value.size for value in params.values())
     low, high = arguments.patch, arguments.patch * SCALE
-    text = (
+    print(
         f"{count:,} parameters, {arguments.blocks} {arguments.body} blocks of {arguments.width} "
         f"channels, enlarged by {arguments.up}; batches of {arguments.batch} patches, "
-        f"{low}x{low} to {high}x{high}; layers of {layers}"
+        f"{low}x{low} to {high}x{high}; layers of {layers}{parallel.describe()}"
     )
-    if devices > 1:
-        count = jax.process_count()
-        text += f"; {devices} devices of {count} process{'es' if count > 1 else ''}"
-    print(text)
 
 
 def report(summary: dict[str, Any]) -> None:
