@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from jax_convgrad.bench import cases as case_files
 from jax_convgrad.bench.cases import LAYOUTS, Case, CaseError
 
+DEFAULT_PASSES = "fprop,dx,dw,dxdwdb"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `bench`."""
@@ -35,8 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--passes",
-        default="fprop,dx,dw,dxdwdb",
-        help="what to time: fprop, dx, dw, dxdwdb (default: all four); a resize has fprop and dx",
+        default=DEFAULT_PASSES,
+        help="what to time: fprop, dx, dw, dxdwdb (default: these four), ddxddw, which is a double "
+        "backward: the gradients of a squared input gradient; a resize has fprop and dx",
     )
     parser.add_argument("--layout", choices=LAYOUTS, default="NHWC", help="default: NHWC")
     parser.add_argument(
