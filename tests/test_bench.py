@@ -692,7 +692,7 @@ def test_bench_writes_table_json_markdown_and_chart(
     assert "; activations NHWC, weights HWIO\n" in out["markdown"].read_text()
     assert data["device"]["platform"] == jax.default_backend()
     assert data["info"]["versions"]["jax"] == jax.__version__
-    passes = DEFAULT_PASSES.split(",")
+    passes = DEFAULT_PASSES
     assert len(data["results"]) == len(passes) * len(FORMS)
     assert {(r["pass"], r["form"]) for r in data["results"]} == {
         (pass_, form) for pass_ in passes for form in FORMS
