@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,13 @@ QUICK = Method(rounds=3, sample_seconds=0.0, pause_seconds=0.0)
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A small network on four devices, and float32 that is float32 on a GPU too."""
     monkeypatch.setattr(Sizes, "usual", classmethod(lambda cls, platform: TINY))
     if jax.local_device_count() < 4:
         pytest.skip("needs 4 devices")
+    with jax.default_matmul_precision("highest"):
+        yield
 
 
 @pytest.mark.parametrize("form", ["ours", "lax"])

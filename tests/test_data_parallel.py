@@ -25,13 +25,13 @@ ROUNDING = 1e-5
 
 
 def start(
-    command: list[str], out: Path, *arguments: str, devices: int = 1
+    command: list[str], out: Path, *arguments: str, devices: int = 1, **variables: str
 ) -> subprocess.Popen[str]:
     """The example as a program of its own, which sees so many virtual CPU devices."""
     ours = ("JAX_ENABLE_X64", "JAX_DISABLE_MOST_OPTIMIZATIONS")
     environment = {k: v for k, v in os.environ.items() if k not in ours}
     environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
-    environment["JAX_PLATFORMS"] = "cpu"
+    environment |= {"JAX_PLATFORMS": "cpu", **variables}
     return subprocess.Popen(
         [*command, str(EXAMPLES / "train_superres.py"), *SMALL, *arguments, "--out", str(out)],
         stdout=subprocess.PIPE,
@@ -83,17 +83,36 @@ def test_devices_of_one_process(
     assert (summary["devices"], summary["processes"]) == (4, 1)
 
 
-def test_two_processes(alone: np.ndarray, tmp_path: Path, subprocess_python: list[str]) -> None:
+def of_options(address: str, process: int) -> tuple[list[str], dict[str, str]]:
+    """Arguments and variables of one of two processes that are told where to meet."""
+    return ["--coordinator", address, "--processes", "2", "--process", str(process)], {}
+
+
+def of_launcher(address: str, process: int) -> tuple[list[str], dict[str, str]]:
+    """The same, when something that JAX knows has started them: here as Open MPI does it."""
+    return ["--distributed"], {
+        "OMPI_MCA_orte_hnp_uri": "1.0;tcp://127.0.0.1:1",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_RANK": str(process),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(process),
+        "JAX_COORDINATOR_ADDRESS": address,
+    }
+
+
+@pytest.mark.parametrize("meeting", [of_options, of_launcher], ids=lambda f: f.__name__)
+def test_two_processes(
+    meeting: Any, alone: np.ndarray, tmp_path: Path, subprocess_python: list[str]
+) -> None:
     """Two devices each: sums within a process and between processes."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    meeting = ("--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--devices", "2")
+        address = f"127.0.0.1:{found.getsockname()[1]}"
     outs = [tmp_path / "0", tmp_path / "1"]
-    programs = [
-        start(subprocess_python, out, *meeting, "--process", str(index), devices=2)
-        for index, out in enumerate(outs)
-    ]
+    programs = []
+    for index, out in enumerate(outs):
+        arguments, variables = meeting(address, index)
+        command = [*arguments, "--devices", "2"]
+        programs.append(start(subprocess_python, out, *command, devices=2, **variables))
     printed = finish(*programs)
     np.testing.assert_allclose(losses(outs[0]), alone, rtol=ROUNDING)
     summary = json.loads((outs[0] / "summary.json").read_text())
