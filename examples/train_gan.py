@@ -264,7 +264,7 @@ def train(
     with tqdm(total=steps, unit="step", desc="training", **options) as bar:
         for index in range(1, steps + 1):
             state, losses = step(state, *parallel.divide(*next(data)))
-            for name, value in losses.items():
+            for name, value in jax.device_get(losses).items():
                 history.setdefault(name, []).append(float(value))
             if index % 10 == 0 or index == steps:
                 latest = {name: statistics.fmean(h[-50:]) for name, h in history.items()}

@@ -83,28 +83,54 @@ def test_several_devices(gan: ModuleType, rng: np.random.Generator) -> None:
     assert_same(found, expected, 1e-9)
 
 
-def test_penalties_are_what_they_are_called(gan: ModuleType, rng: np.random.Generator) -> None:
-    """R1 and path lengths from each example's own gradient, and their weights in the gradients."""
+def test_losses_and_penalties_are_what_they_are_called(
+    gan: ModuleType, rng: np.random.Generator
+) -> None:
+    """Written down again, from each example's own gradient; and their weights in what is descended."""
     params = wide(gan.init_params(rng, SIZE, WIDTH))
     real, latent, noise = batch(gan, rng)
     generator, discriminator = gan.make_networks(gan.LAYERS["lax"], SIZE)
-    _, ((losses),) = steps(gan, "ours", params, [(real, latent, noise)])
+    state, (losses,) = steps(gan, "ours", params, [(real, latent, noise)])
+    made = generator(params[0], latent)
 
-    slopes = jax.vmap(jax.grad(lambda image: discriminator(params[1], image[None])[0]))(real)
-    r1 = jnp.mean(jnp.sum(slopes**2, axis=(1, 2, 3)))
-    np.testing.assert_allclose(losses["r1"], r1, rtol=1e-9)
+    def r1(judge: Any) -> jax.Array:
+        slopes = jax.vmap(jax.grad(lambda image: discriminator(judge, image[None])[0]))(real)
+        return jnp.mean(jnp.sum(slopes**2, axis=(1, 2, 3)))
 
-    def along(latent: jax.Array, noise: jax.Array) -> jax.Array:
-        return jnp.vdot(generator(params[0], latent[None])[0], noise) / SIZE
+    def of_discriminator(judge: Any) -> jax.Array:
+        return jnp.mean(jnp.log1p(jnp.exp(-discriminator(judge, real)))) + jnp.mean(
+            jnp.log1p(jnp.exp(discriminator(judge, made)))
+        )
 
-    lengths = jnp.linalg.norm(jax.vmap(jax.grad(along))(latent, noise), axis=1)
-    np.testing.assert_allclose(losses["path"], jnp.var(lengths), rtol=1e-6)
+    def lengths(maker: Any) -> jax.Array:
+        def along(latent: jax.Array, noise: jax.Array) -> jax.Array:
+            return jnp.vdot(generator(maker, latent[None])[0], noise) / SIZE
 
-    scores = discriminator(params[1], real), discriminator(params[1], generator(params[0], latent))
-    expected = jnp.mean(jnp.log1p(jnp.exp(-scores[0])) + jnp.log1p(jnp.exp(scores[1])))
-    np.testing.assert_allclose(losses["discriminator"], expected, rtol=1e-9)
-    expected = jnp.mean(jnp.log1p(jnp.exp(-scores[1])))
-    np.testing.assert_allclose(losses["generator"], expected, rtol=1e-9)
+        return jnp.linalg.norm(jax.vmap(jax.grad(along))(latent, noise), axis=1)
+
+    def of_generator(maker: Any) -> jax.Array:
+        scores = discriminator(params[1], generator(maker, latent))
+        return jnp.mean(jnp.log1p(jnp.exp(-scores)))
+
+    expected = {
+        "discriminator": of_discriminator(params[1]),
+        "r1": r1(params[1]),
+        "generator": of_generator(params[0]),
+        "path": jnp.var(lengths(params[0])),
+    }
+    assert losses.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(losses[name], value, rtol=1e-9, err_msg=name)
+
+    # `steps` weighs R1 by 2 and path lengths by 3. The moments start at zero.
+    mean = lengths(params[0]).mean()
+    judge = jax.grad(lambda p: of_discriminator(p) + 2.0 / 2 * r1(p))(params[1])
+    maker = jax.grad(lambda p: of_generator(p) + 3.0 * jnp.mean((lengths(p) - mean) ** 2))(
+        params[0]
+    )
+    for network, gradient in ((state.generator, maker), (state.discriminator, judge)):
+        first = jax.tree.map(lambda leaf: (1 - gan.BETAS[0]) * leaf, gradient)
+        assert_same(network.mean, first, 1e-9)
 
 
 def test_the_distance_is_its_definition(gan: ModuleType, rng: np.random.Generator) -> None:
