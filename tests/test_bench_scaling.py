@@ -159,6 +159,7 @@ def test_one_form_and_one_kind(tiny: None, capsys: pytest.CaptureFixture[str]) -
     [
         (["--devices", "2"], "--devices takes numbers of devices as 1,2,4, with 1"),
         (["--devices", "1,two"], "got '1,two'"),
+        (["--devices", ""], "got ''"),
         (["--devices", "0,1"], "got '0,1'"),
         (["--devices", "1,9999"], "--devices 1,9999: there are"),
         (["--devices", "1", "--scaling", "both"], "--scaling takes names out of weak, strong"),
@@ -205,7 +206,7 @@ def test_an_interrupted_run_leaves_what_it_found(
 
         def interrupted() -> float:
             done.append(result.form)
-            if len(done) == 4:
+            if len(done) == 8:
                 os.kill(os.getpid(), signal.SIGTERM)
             return sample()
 
@@ -219,4 +220,4 @@ def test_an_interrupted_run_leaves_what_it_found(
         signal.signal(signal.SIGTERM, previous)
     assert "interrupted" in capsys.readouterr().err
     found = json.loads(path.read_text())["results"]
-    assert sum(len(result["samples_s"]) for result in found) == 3
+    assert sum(len(result["samples_s"]) for result in found) == 7

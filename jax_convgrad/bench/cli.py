@@ -89,7 +89,8 @@ def main(arguments: argparse.Namespace) -> int:
         _check_together(arguments)
         # Whoever ends a long run gets what is done, by a time limit too.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        return (_time_steps if arguments.devices else _time_layers)(arguments, platform)
+        run = _time_layers if arguments.devices is None else _time_steps
+        return run(arguments, platform)
     except CaseError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
@@ -101,11 +102,11 @@ def _check_together(arguments: argparse.Namespace) -> None:
         [f"--{name}" for name in names if getattr(arguments, name)]
         for names in (LAYER_OPTIONS, STEP_OPTIONS)
     )
-    if arguments.devices and of_layers:
+    if arguments.devices is not None and of_layers:
         raise CaseError(
             f"--devices times a training step, no layers: leave out {' and '.join(of_layers)}"
         )
-    if not arguments.devices and of_steps:
+    if arguments.devices is None and of_steps:
         raise CaseError(f"{' and '.join(of_steps)} goes with --devices only")
 
 
@@ -183,21 +184,21 @@ def _time_steps(arguments: argparse.Namespace, platform: str) -> int:
     )
     load = _load(platform)
     with _Progress(len(wanted) * len(forms), "program") as advance:
-        results = scaling.run(wanted, forms, sizes, method, advance)
+        results, finished = scaling.run(wanted, forms, sizes, method, advance)
     found = Report(plan, results, forms, sizes)
-    for line in (
-        *(f"{report.describe_device()}; {found.describe()}", found.legend(), ""),
-        *(found.table(), "", *found.lines()),
-    ):
+    print(f"{report.describe_device()}; {found.describe()}")
+    print(found.legend())
+    print()
+    print(found.table())
+    print()
+    for line in found.lines():
         print(line)
     if arguments.json:
         data = found.to_json(method, load)
         report.write(arguments.json, json.dumps(data, indent=1, default=str) + "\n", print)
     if arguments.markdown:
         report.write(arguments.markdown, found.markdown(), print)
-    if len(results) < len(wanted) * len(forms) or any(
-        not r.failure and len(r.samples) < min(method.rounds, method.min_rounds) for r in results
-    ):
+    if not finished:
         print("bench: interrupted, samples are missing", file=sys.stderr)
         return 130
     return 1 if any(result.failure for result in results) else 0

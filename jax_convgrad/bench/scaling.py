@@ -171,12 +171,13 @@ def run(
     sizes: Sizes,
     method: Method,
     advance: Say,
-) -> list[Result]:
+) -> tuple[list[Result], bool]:
     """Times every (devices, images) in every form. `advance` is called as each is compiled.
 
-    A KeyboardInterrupt ends the run, not what it has found.
+    A KeyboardInterrupt ends the run, not what it has found. Whether there was none is returned too.
     """
     results: list[Result] = []
+    finished = False
     contestants: list[_Contestant] = []
     with contextlib.suppress(KeyboardInterrupt):
         for devices, images in wanted:
@@ -203,7 +204,8 @@ def run(
                 started = time.perf_counter()
                 entry.result.samples.append(entry.sample())
                 entry.spent += time.perf_counter() - started
-    return results
+        finished = True
+    return results, finished
 
 
 def _prepare(
