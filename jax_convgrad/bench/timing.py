@@ -134,8 +134,9 @@ def run(
     with contextlib.suppress(KeyboardInterrupt):
         for case in cases:
             with _x64_for(case):
-                yardstick = _Yardstick(case, method.seed)
-                for pass_ in (name for name in passes if name in case.passes):
+                wanted = [name for name in passes if name in case.passes]
+                yardstick = _Yardstick(case, wanted, method.seed)
+                for pass_ in wanted:
                     results += _run_pass(case, pass_, forms, (layout, weights), method, yardstick)
                     advance(f"{case.id} {pass_}")
             gc.collect()
@@ -145,7 +146,7 @@ def run(
 class _Yardstick:
     """Random inputs of a case and the right answers for them."""
 
-    def __init__(self, case: Case, seed: int) -> None:
+    def __init__(self, case: Case, passes: Sequence[str], seed: int) -> None:
         rng = np.random.default_rng(seed)
         self.inputs = Inputs.random(case, rng)
         self.batch = float64.affordable_batch(case)
@@ -153,6 +154,8 @@ class _Yardstick:
         n = self.batch
         self.small = Inputs(self.inputs.x[:n], self.inputs.w, self.inputs.dy[:n])
         self.truth = float64.passes(self.case, self.small.x, self.small.w, self.small.dy)
+        if "ddxddw" in passes:
+            self.truth |= float64.second_order(self.case, self.small.x, self.small.w, self.small.dy)
         self._largest = {key: max(_largest(value), 1e-300) for key, value in self.truth.items()}
 
     def error(self, out: dict[str, np.ndarray]) -> float:
