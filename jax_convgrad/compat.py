@@ -34,12 +34,12 @@ def apply_primitive(primitive: Any, *operands: Any, **params: Any) -> Any:
     return xla.apply_primitive(primitive, *operands, **params)
 
 
-def checkpoint_like(primitive: Any, model: Any) -> None:
+def checkpoint_like(primitive: Any, model: Any, model_params: Any) -> None:
     """Policies of `jax.checkpoint` decide about ``primitive`` as they do about ``model``.
 
     "dots_saveable" and its kin save the results of JAX's own products, which they know one by one. A
-    policy that saves ``primitive`` by itself is asked first. One that would move its result to another
-    memory saves it where it is.
+    policy that saves ``primitive`` by itself is asked first; ``model_params`` makes the model's
+    parameters of the primitive's. One that would move its result to another memory saves it where it is.
     """
 
     def rule(policy: Any, unknown: Any, available: Any, equation: Any) -> Any:
@@ -51,8 +51,9 @@ def checkpoint_like(primitive: Any, model: Any) -> None:
         if any(unknown):
             return None, equation, [True], [True], needed
         avals = [atom.aval for atom in equation.invars]
-        for asked in (primitive, model):
-            decision = policy(asked, *avals, **equation.params)
+        params = equation.params
+        for asked, asked_params in ((primitive, params), (model, model_params(params))):
+            decision = policy(asked, *avals, **asked_params)
             if decision is not False and type(decision).__name__ != "RecomputeType":
                 return equation, None, [False], [False], []
         return equation, equation, [False], [True], needed

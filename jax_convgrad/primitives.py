@@ -528,6 +528,22 @@ def _one_after_another(bind: Callable[..., Array], pairs: list[tuple[Array, int 
     return lax.map(one, mapped)
 
 
+def _lax_parameters(params: dict[str, Any]) -> dict[str, Any]:
+    """Those that `lax.conv_general_dilated_p` has for the convolution x -> y."""
+    config: ConvConfig = params["config"]
+    return {
+        "window_strides": config.strides,
+        "padding": config.padding,
+        "lhs_dilation": (1,) * config.spatial_rank,
+        "rhs_dilation": config.dilation,
+        "dimension_numbers": config.dimension_numbers,
+        "feature_group_count": config.groups,
+        "batch_group_count": 1,
+        "precision": params["precision"],
+        "preferred_element_type": params["preferred_element_type"],
+    }
+
+
 def _define(
     primitive: Primitive,
     abstract: Callable[..., Any],
@@ -540,7 +556,7 @@ def _define(
     primitive.def_abstract_eval(abstract)
     ad.defbilinear(primitive, transpose_first, transpose_second)
     batching.primitive_batchers[primitive] = _batch_rule(primitive, batch)
-    compat.checkpoint_like(primitive, lax.conv_general_dilated_p)
+    compat.checkpoint_like(primitive, lax.conv_general_dilated_p, _lax_parameters)
     for platform in (None, "cpu", "cuda"):
         # The operator's name is seen in profiles, whatever it is lowered to.
         named = jax.named_scope(primitive.name)(functools.partial(implementation, platform))

@@ -219,6 +219,10 @@ POLICIES = {
     "dots or the first": P.save_from_both_policies(
         P.dots_saveable, P.save_only_these_names("first")
     ),
+    # One of a user's own, who knows what lax's convolutions are.
+    "dense convolutions": lambda primitive, *_, **params: (
+        primitive is lax.conv_general_dilated_p and params["feature_group_count"] == 1
+    ),
     "the second elsewhere": P.save_and_offload_only_these_names(
         names_which_can_be_saved=["first"],
         names_which_can_be_offloaded=["second"],
