@@ -18,8 +18,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -228,23 +229,34 @@ def _conv_wgrad_transpose_dy(
 
 
 # Batching. `_fold` merges a mapped axis into another one, inside each of `groups` equal parts of it;
-# `_unfold` takes it out again. With both operands mapped the examples become groups.
+# `_unfold` takes it out again and says where it then is. With both operands mapped the examples become
+# groups. Arrays whose examples lie beside the axis already are not moved, and results are left as they
+# come: what sums over the examples of a gradient, or convolves them again, then reads them in place.
 
 
 def _fold(array: Array, mapped: int, axis: int, groups: int = 1) -> Array:
-    array = jnp.moveaxis(array, mapped, 0)
-    size, *shape = array.shape
-    array = array.reshape(size, *shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :])
-    array = jnp.moveaxis(array, 0, axis + 1)
-    return array.reshape(*shape[:axis], size * shape[axis], *shape[axis + 1 :])
-
-
-def _unfold(array: Array, size: int, axis: int, groups: int = 1) -> Array:
+    """``axis`` is counted as in one example."""
+    if groups > 1:
+        place = axis if mapped > axis else axis + 1
+        shape = array.shape
+        split = (groups, shape[place] // groups)
+        array = array.reshape(*shape[:place], *split, *shape[place + 1 :])
+        mapped, axis = mapped + (mapped > place), axis + 1
+    array = jnp.moveaxis(array, mapped, axis)
     shape = array.shape
+    if groups == 1:
+        return array.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+    merged = groups * shape[axis] * shape[axis + 1]
+    return array.reshape(*shape[: axis - 1], merged, *shape[axis + 2 :])
+
+
+def _unfold(array: Array, size: int, axis: int, groups: int = 1) -> tuple[Array, int]:
+    shape = array.shape
+    before, after = shape[:axis], shape[axis + 1 :]
     rest = shape[axis] // (size * groups)
-    array = array.reshape(*shape[:axis], groups, size, rest, *shape[axis + 1 :])
-    array = jnp.moveaxis(array, axis + 1, 0)
-    return array.reshape(size, *shape[:axis], groups * rest, *shape[axis + 1 :])
+    if groups > 1:
+        array = jnp.moveaxis(array.reshape(*before, groups, size, rest, *after), axis + 1, axis)
+    return array.reshape(*before, size, groups * rest, *after), axis
 
 
 def _grown(shape: Shape, axis: int, size: int) -> Shape:
@@ -260,14 +272,14 @@ def _conv_fprop_batch(
     if w_axis is None:
         size = x.shape[x_axis]
         y = conv_fprop(_fold(x, x_axis, x_n), w, config, **params)
-        return _unfold(y, size, y_n), 0
+        return _unfold(y, size, y_n)
     size = w.shape[w_axis]
     if x_axis is None:
         y = conv_fprop(x, _fold(w, w_axis, w_o, groups), config, **params)
-        return _unfold(y, size, y_c, groups), 0
+        return _unfold(y, size, y_c, groups)
     config = config.replace(groups=groups * size)
     y = conv_fprop(_fold(x, x_axis, x_c), _fold(w, w_axis, w_o), config, **params)
-    return _unfold(y, size, y_c), 0
+    return _unfold(y, size, y_c)
 
 
 def _conv_dgrad_batch(
@@ -279,15 +291,15 @@ def _conv_dgrad_batch(
     if w_axis is None:
         size = dy.shape[dy_axis]
         dx = conv_dgrad(_fold(dy, dy_axis, y_n), w, _grown(x_shape, x_n, size), config, **params)
-        return _unfold(dx, size, x_n), 0
+        return _unfold(dx, size, x_n)
     size = w.shape[w_axis]
     x_shape = _grown(x_shape, x_c, size)
     if dy_axis is None:
         dx = conv_dgrad(dy, _fold(w, w_axis, w_i), x_shape, config, **params)
-        return _unfold(dx, size, x_c, groups), 0
+        return _unfold(dx, size, x_c, groups)
     config = config.replace(groups=groups * size)
     dx = conv_dgrad(_fold(dy, dy_axis, y_c), _fold(w, w_axis, w_o), x_shape, config, **params)
-    return _unfold(dx, size, x_c), 0
+    return _unfold(dx, size, x_c)
 
 
 def _conv_wgrad_batch(
@@ -301,15 +313,19 @@ def _conv_wgrad_batch(
         dw = conv_wgrad(
             _fold(x, x_axis, x_c, groups), dy, _grown(w_shape, w_i, size), config, **params
         )
-        return _unfold(dw, size, w_i), 0
+        return _unfold(dw, size, w_i)
     size = dy.shape[dy_axis]
     w_shape = _grown(w_shape, w_o, size)
     if x_axis is None:
         dw = conv_wgrad(x, _fold(dy, dy_axis, y_c, groups), w_shape, config, **params)
-        return _unfold(dw, size, w_o, groups), 0
+        return _unfold(dw, size, w_o, groups)
     config = config.replace(groups=groups * size)
     dw = conv_wgrad(_fold(x, x_axis, x_c), _fold(dy, dy_axis, y_c), w_shape, config, **params)
-    return _unfold(dw, size, w_o), 0
+    return _unfold(dw, size, w_o)
+
+
+def _without(shape: Shape, axis: int | None) -> Shape:
+    return shape if axis is None else (*shape[:axis], *shape[axis + 1 :])
 
 
 # Lowering.
@@ -484,6 +500,50 @@ def plan(
     return Plan(geometry, route, smaller is not None)
 
 
+def _batch_rule(primitive: Primitive, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """``rule``, and what a merged axis cannot hold: no examples, and an unknown number of weights."""
+
+    def batch(operands: Any, axes: Any, **params: Any) -> Any:
+        pairs = list(zip(operands, axes, strict=True))
+        size = next(operand.shape[axis] for operand, axis in pairs if axis is not None)
+        if not isinstance(size, int) and (axes[1] is not None or primitive is conv_wgrad_p):
+            # Symbolic: no program has an unknown number of groups or of channels, lax's neither.
+            return _one_after_another(functools.partial(primitive.bind, **params), pairs), 0
+        if isinstance(size, int) and size == 0:
+            one = [jax.ShapeDtypeStruct(_without(a.shape, axis), a.dtype) for a, axis in pairs]
+            result = jax.eval_shape(functools.partial(primitive.bind, **params), *one)
+            return jnp.zeros((0, *result.shape), result.dtype), 0
+        return rule(operands, axes, **params)
+
+    return batch
+
+
+def _one_after_another(bind: Callable[..., Array], pairs: list[tuple[Array, int | None]]) -> Array:
+    mapped = [jnp.moveaxis(array, axis, 0) for array, axis in pairs if axis is not None]
+
+    def one(examples: list[Array]) -> Array:
+        left = iter(examples)
+        return bind(*(array if axis is None else next(left) for array, axis in pairs))
+
+    return lax.map(one, mapped)
+
+
+def _lax_parameters(params: dict[str, Any]) -> dict[str, Any]:
+    """Those that `lax.conv_general_dilated_p` has for the convolution x -> y."""
+    config: ConvConfig = params["config"]
+    return {
+        "window_strides": config.strides,
+        "padding": config.padding,
+        "lhs_dilation": (1,) * config.spatial_rank,
+        "rhs_dilation": config.dilation,
+        "dimension_numbers": config.dimension_numbers,
+        "feature_group_count": config.groups,
+        "batch_group_count": 1,
+        "precision": params["precision"],
+        "preferred_element_type": params["preferred_element_type"],
+    }
+
+
 def _define(
     primitive: Primitive,
     abstract: Callable[..., Any],
@@ -495,9 +555,12 @@ def _define(
     primitive.def_impl(functools.partial(compat.apply_primitive, primitive))
     primitive.def_abstract_eval(abstract)
     ad.defbilinear(primitive, transpose_first, transpose_second)
-    batching.primitive_batchers[primitive] = batch
+    batching.primitive_batchers[primitive] = _batch_rule(primitive, batch)
+    compat.checkpoint_like(primitive, lax.conv_general_dilated_p, _lax_parameters)
     for platform in (None, "cpu", "cuda"):
-        rule = compat.lower_fun(functools.partial(implementation, platform))
+        # The operator's name is seen in profiles, whatever it is lowered to.
+        named = jax.named_scope(primitive.name)(functools.partial(implementation, platform))
+        rule = compat.lower_fun(named)
         mlir.register_lowering(primitive, rule, platform=platform)
 
 

@@ -30,6 +30,8 @@ from jax_convgrad.shapes import FLOAT_DTYPES
 PACKAGE = "jax_convgrad"
 CONV_TARGETS = {name: f"jax_convgrad_{name}" for name in ("conv_fprop", "conv_dgrad", "conv_wgrad")}
 RESAMPLE_TARGET = "jax_convgrad_resample"
+# Exported programs know the handlers by these names, whatever the version that runs them.
+TARGETS = (*CONV_TARGETS.values(), RESAMPLE_TARGET)
 
 _DISTRIBUTION = "jax-convgrad"
 _ONEDNN_DISTRIBUTION = "onednn-cpu-gomp"

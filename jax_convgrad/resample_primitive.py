@@ -121,6 +121,8 @@ batching.primitive_batchers[resample_p] = _batch
 for _platform in (None, "cpu", "cuda"):
     mlir.register_lowering(
         resample_p,
-        compat.lower_fun(functools.partial(_implementation, _platform)),
+        compat.lower_fun(
+            jax.named_scope(resample_p.name)(functools.partial(_implementation, _platform))
+        ),
         platform=_platform,
     )

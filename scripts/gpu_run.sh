@@ -11,6 +11,7 @@
 #   smoke      tests/test_cuda_lowering.py and tests/test_cuda.py
 #   tests      the whole test suite but for what takes most of the device's memory
 #   forced     the same with every problem on the handlers
+#   matrix     the tests that the README's matrix of transformations names
 #   large      the tests that take most of the device's memory, one after the other
 #   random     tests/test_random.py alone, on the handlers (RANDOM_CASES, default 2000, from seed
 #              RANDOM_FIRST, default 0)
@@ -89,6 +90,7 @@ run_pytest() {
 smoke() { run_pytest "$root/tests/test_cuda_lowering.py" "$root/tests/test_cuda.py"; }
 tests() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" "$@"' -; }
 forced() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" --route cudnn "$@"' -; }
+matrix() { run_pytest -m matrix "$root/tests"; }
 large() { jobs=1 run_pytest -m large "$root/tests/test_cuda_resample.py"; }
 
 random() {
@@ -190,7 +192,7 @@ bench() {
 failed=0
 for step in "$@"; do
   case $step in
-    build | info | smoke | tests | forced | large | random | sanitizer | stress | first_call | models | train | scaling | engines | survey | bench) ;;
+    build | info | smoke | tests | forced | matrix | large | random | sanitizer | stress | first_call | models | train | scaling | engines | survey | bench) ;;
     *) echo "no step is called $step" >&2; exit 2 ;;
   esac
   export -f "$step" run_pytest train_run sanitized
