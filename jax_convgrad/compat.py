@@ -7,15 +7,23 @@ breaks one of them is repaired here and nowhere else.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import threading
+import types
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from jax import Array, lax
+from jax._src import custom_partitioning
+from jax._src.custom_partitioning_sharding_rule import sdy_sharding_rule_to_mlir
+from jax._src.interpreters import mlir as private_mlir
+from jax.experimental.custom_partitioning import ArrayMapping, CompoundFactor, SdyShardingRule
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.interpreters import mlir, xla
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 
 def apply_primitive(primitive: Any, *operands: Any, **params: Any) -> Any:
@@ -77,15 +85,20 @@ class _Lowering(threading.local):
 _lowering = _Lowering()
 
 
-def lower_fun(implementation: Any) -> Any:
+def lower_fun(implementation: Any, divide: Any = None) -> Any:
     """A lowering rule that traces ``implementation``, a function of one array per operand.
 
     In an Explicit mesh the operands' shardings are taken off for that trace: abstract evaluation has
     settled them already, and plain lax operations would ask for an `out_sharding` of their own.
+
+    Where XLA `asks_for_parts`, what is traced is instead the part of one device, by the `Division` that
+    ``divide`` makes of the operands' abstract values and the parameters.
     """
     rule = mlir.lower_fun(implementation, multiple_results=False)
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
+        if divide is not None and asks_for_parts(ctx):
+            return _divided_call(ctx, operands, divide(*ctx.avals_in, **params))
         if any(entry is not None for aval in ctx.avals_in for entry in partitions(aval) or ()):
             ctx = ctx.replace(avals_in=[aval.update(sharding=None) for aval in ctx.avals_in])
         before = _lowering.implementation, _lowering.partitioned
@@ -104,7 +117,7 @@ def in_implementation() -> bool:
 
 
 def in_partitioned_program() -> bool:
-    """Inside one of this package's own lowering rules: whether `is_partitioned` holds for it."""
+    """Inside one of this package's own lowering rules: whether XLA divides what it emits."""
     return _lowering.partitioned
 
 
@@ -131,6 +144,19 @@ def is_partitioned(ctx: Any) -> bool:
     return getattr(axes, "num_devices", 1) > 1
 
 
+def asks_for_parts(ctx: Any) -> bool:
+    """Whether XLA, which divides the program, is to ask this package for one device's part of a call.
+
+    Not where some axes of the mesh are the user's own (`shard_map` over the others only): XLA ends the
+    process there. Nor with the partitioner before Shardy, nor in an exported program, where nobody would
+    answer. There XLA divides plain operations.
+    """
+    axes = ctx.module_context.axis_context
+    if not is_partitioned(ctx) or is_export(ctx) or not jax.config.jax_use_shardy_partitioner:
+        return False
+    return not getattr(axes, "manual_axes", ())
+
+
 def is_export(ctx: Any) -> bool:
     """Whether a rule lowers for `jax.export`, which other machines may read."""
     return bool(ctx.module_context.lowering_parameters.for_export)
@@ -149,6 +175,152 @@ def lowering_rule(primitive: Any, platform: str) -> Any:
     """The rule registered for ``primitive`` on ``platform``, or for all platforms."""
     entry = mlir._platform_specific_lowerings[platform].get(primitive) or mlir._lowerings[primitive]
     return entry.rule
+
+
+# Calls that XLA divides among devices. JAX's `custom_partitioning` has an entry for each in a table of
+# callbacks, whose key is the call's `backend_config`, and there is one partitioner for all. The entries
+# here differ from its own in two ways. The key is the problem, not a pointer, so that the persistent
+# compilation cache knows the program again, and two problems never share one. The mesh is read from the
+# shardings that XLA shows, not from the program, so that the devices need not be known when it is lowered:
+# JAX refuses primitives that want to know them in a program of two meshes or of abstract ones.
+
+
+class _Entry:
+    """What JAX's partitioner asks of an entry."""
+
+    propagate_user_sharding = None
+    infer_sharding_from_operands = None
+    static_args = ()
+    mesh = None
+
+    def __init__(self, ctx: Any, division: Any) -> None:
+        self.module_context = types.SimpleNamespace(
+            platforms=ctx.module_context.platforms, backend=ctx.module_context.backend
+        )
+        self._division = division
+        self._devices = _device_count(ctx)
+        self._precision = jax.config.jax_default_matmul_precision
+        self.in_tree = jax.tree.structure((0,) * len(ctx.avals_in))
+        self.out_tree = jax.tree.structure(0)
+
+    def unflatten_arg_shape(self, shape: Any, sharding: Any) -> tuple[int, Any]:
+        return len(shape.dimensions()), sharding
+
+    def unflatten_arg_shapes(self, shapes: Any, shardings: Any) -> list[tuple[int, Any]]:
+        return list(map(self.unflatten_arg_shape, shapes, shardings))
+
+    def partition(self, _: Any, operands: Any, result: Any) -> tuple[Any, Any, Any, Any]:
+        """(mesh, one device's function, the result's sharding, the operands')."""
+        mesh, splits = _read_shardings([*operands, result], self._devices)
+        function, wanted = self._division.divide(mesh.shape, splits)
+        *shardings, last = [NamedSharding(mesh, PartitionSpec(*split)) for split in wanted]
+
+        def run(*parts: Array) -> Array:
+            before, _lowering.implementation = _lowering.implementation, True
+            try:
+                with jax.default_matmul_precision(self._precision):
+                    return function(*parts)
+            finally:
+                _lowering.implementation = before
+
+        return mesh, run, last, tuple(shardings)
+
+
+def _device_count(ctx: Any) -> int:
+    axes = ctx.module_context.axis_context
+    mesh = getattr(axes, "mesh", None)
+    return axes.num_devices if mesh is None else mesh.size
+
+
+def _read_shardings(
+    arrays: list[tuple[int, Any]], devices: int
+) -> tuple[AbstractMesh, list[tuple[tuple[str, ...], ...]]]:
+    """A mesh of axes of prime sizes, and for each of the arrays the axes that its own are split over.
+
+    Arrays are (rank, sharding) pairs as XLA has them. Every mesh is one of smaller axes; where their order
+    matters, because they differ, the one that all arrays agree with is taken. With none every array counts
+    as whole.
+    """
+    for sizes in sorted(set(itertools.permutations(_prime_factors(devices)))):
+        splits = [_read_sharding(rank, sharding, sizes) for rank, sharding in arrays]
+        if None not in splits:
+            break
+    else:
+        splits = [((),) * rank for rank, _ in arrays]
+    names = tuple(f"d{axis}" for axis in range(len(sizes)))
+    return AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(sizes)), splits
+
+
+def _read_sharding(
+    rank: int, sharding: Any, sizes: tuple[int, ...]
+) -> tuple[tuple[str, ...], ...] | None:
+    """The mesh axes of each of the array's own, major to minor; None if ``sizes`` are not its mesh."""
+    if sharding is None or not sharding.is_tiled():
+        return ((),) * rank
+    tiles = sharding.tile_assignment_dimensions()
+    places = np.empty((len(tiles), math.prod(sizes)), np.int64)
+    # The position among the tiles of each device; the last of them may be copies.
+    places[:, sharding.tile_assignment_devices()] = np.indices(tiles).reshape(len(tiles), -1)
+    digits = np.indices(sizes).reshape(len(sizes), -1)
+    split = []
+    for place, tile in zip(places[:rank], tiles, strict=False):
+        strides = [place[math.prod(sizes[axis + 1 :])] for axis in range(len(sizes))]
+        axes = sorted((a for a in range(len(sizes)) if strides[a] > 0), key=lambda a: -strides[a])
+        if math.prod(sizes[a] for a in axes) != tile:
+            return None
+        if not (sum(digits[a] * strides[a] for a in axes) == place).all():
+            return None
+        split.append(tuple(f"d{a}" for a in axes))
+    return tuple(split)
+
+
+def _prime_factors(number: int) -> tuple[int, ...]:
+    factors, divisor = [], 2
+    while number > 1:
+        while number % divisor == 0:
+            factors.append(divisor)
+            number //= divisor
+        divisor += 1
+    return tuple(factors)
+
+
+def _divided_call(ctx: Any, operands: Any, division: Any) -> Any:
+    module = ctx.module_context
+    key = f"jax_convgrad {division.fingerprint} {_device_count(ctx)} {module.platforms}"
+    key += f" {jax.config.jax_default_matmul_precision}"
+    entries = custom_partitioning._sharding_callbacks
+    entry = entries.get(key.encode()) or _Entry(ctx, division)
+    entries[key.encode()] = entry
+    # The table holds it weakly; it must outlive the compilation.
+    module.add_keepalive(entry)
+    types_in = [private_mlir.aval_to_ir_type(module, aval) for aval in ctx.avals_in]
+    types_out = [private_mlir.aval_to_ir_type(module, aval) for aval in ctx.avals_out]
+    rule = sdy_sharding_rule_to_mlir(_sharding_rule(division), types_in, types_out)
+    return private_mlir.custom_call(
+        custom_partitioning._CUSTOM_PARTITIONING_CALL_NAME,
+        result_types=types_out,
+        operands=operands,
+        backend_config=key,
+        api_version=2,
+        extra_attributes={"sdy.sharding_rule": rule},
+    ).results
+
+
+def _sharding_rule(division: Any) -> SdyShardingRule:
+    """How shardings spread over the call: along factors that arrays share."""
+    axes = {factors for array in division.arrays for factors in array}
+    alone = {factors[0] for factors in axes if len(factors) == 1}
+    inside = {factor for factors in axes for factor in factors} - alone
+    *operands, result = (
+        ArrayMapping(*(f[0] if len(f) == 1 else CompoundFactor(*f) for f in array))
+        for array in division.arrays
+    )
+    return SdyShardingRule(
+        tuple(operands),
+        (result,),
+        reduction_factors=tuple(f for f in division.summed if f in alone | inside),
+        **{factor: division.sizes[factor][0] for factor in sorted(inside)},
+    )
 
 
 # Traced programs, as `explain` reads them.

@@ -23,7 +23,7 @@ from jax import Array
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jax_convgrad import compat, handlers, reference, registry, routes
+from jax_convgrad import compat, handlers, partition, reference, registry, routes
 from jax_convgrad.routes import Route
 from jax_convgrad.shapes import ConvConfig, ConvGeometry, Shape, check_float_dtypes
 from jax_convgrad.subsample import subsample
@@ -491,14 +491,16 @@ def _define(
     transpose_second: Callable[..., Array],
     batch: Callable[..., Any],
     implementation: Callable[..., Array],
+    divide: Callable[..., Any],
 ) -> None:
     primitive.def_impl(functools.partial(compat.apply_primitive, primitive))
     primitive.def_abstract_eval(abstract)
     ad.defbilinear(primitive, transpose_first, transpose_second)
     batching.primitive_batchers[primitive] = batch
     for platform in (None, "cpu", "cuda"):
-        rule = compat.lower_fun(functools.partial(implementation, platform))
-        mlir.register_lowering(primitive, rule, platform=platform)
+        here = functools.partial(implementation, platform)
+        parts = None if platform is None else functools.partial(divide, here, platform)
+        mlir.register_lowering(primitive, compat.lower_fun(here, parts), platform=platform)
 
 
 _define(
@@ -508,6 +510,7 @@ _define(
     _conv_fprop_transpose_w,
     _conv_fprop_batch,
     _conv_fprop_implementation,
+    partition.conv_fprop,
 )
 _define(
     conv_dgrad_p,
@@ -516,6 +519,7 @@ _define(
     _conv_dgrad_transpose_w,
     _conv_dgrad_batch,
     _conv_dgrad_implementation,
+    partition.conv_dgrad,
 )
 _define(
     conv_wgrad_p,
@@ -524,4 +528,5 @@ _define(
     _conv_wgrad_transpose_dy,
     _conv_wgrad_batch,
     _conv_wgrad_implementation,
+    partition.conv_wgrad,
 )

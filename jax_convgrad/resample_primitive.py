@@ -20,7 +20,7 @@ from jax import Array
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jax_convgrad import compat, registry, resample_reference, routes
+from jax_convgrad import compat, partition, registry, resample_reference, routes
 from jax_convgrad.bands import Band
 from jax_convgrad.routes import Route
 from jax_convgrad.shapes import check_float_dtypes
@@ -119,8 +119,6 @@ resample_p.def_abstract_eval(_abstract)
 ad.deflinear2(resample_p, _transpose)
 batching.primitive_batchers[resample_p] = _batch
 for _platform in (None, "cpu", "cuda"):
-    mlir.register_lowering(
-        resample_p,
-        compat.lower_fun(functools.partial(_implementation, _platform)),
-        platform=_platform,
-    )
+    _here = functools.partial(_implementation, _platform)
+    _parts = None if _platform is None else functools.partial(partition.resample, _here, _platform)
+    mlir.register_lowering(resample_p, compat.lower_fun(_here, _parts), platform=_platform)
