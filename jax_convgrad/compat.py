@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array, lax
-from jax._src import custom_partitioning
+from jax._src import core, custom_partitioning
 from jax._src.custom_partitioning_sharding_rule import sdy_sharding_rule_to_mlir
 from jax._src.interpreters import mlir as private_mlir
 from jax.experimental.custom_partitioning import ArrayMapping, CompoundFactor, SdyShardingRule
@@ -53,6 +53,9 @@ def match_varying(*arrays: Array) -> tuple[Array, ...]:
     )
 
 
+ShardingTypeError = core.ShardingTypeError  # what JAX raises where a sharding in types is ambiguous
+
+
 def partitions(aval: Any) -> tuple[Any, ...] | None:
     """Per axis, the mesh axes it is split over in an Explicit mesh; None where there is no mesh."""
     sharding = getattr(aval, "sharding", None)
@@ -62,9 +65,34 @@ def partitions(aval: Any) -> tuple[Any, ...] | None:
     return spec + (None,) * (len(aval.shape) - len(spec))
 
 
+def is_placed(aval: Any) -> bool:
+    """Whether `partitions` says that some axis is split."""
+    return any(entry is not None for entry in partitions(aval) or ())
+
+
+def split_of(aval: Any) -> tuple[tuple[Any, ...], ...]:
+    """`partitions` with a tuple of mesh axes per axis, all empty where there is no mesh."""
+    entries = partitions(aval) or (None,) * len(aval.shape)
+    return tuple(
+        () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+        for entry in entries
+    )
+
+
+def mesh_sizes(aval: Any) -> dict[Any, int]:
+    """The axes of the mesh that `partitions` speaks of."""
+    return dict(aval.sharding.mesh.shape)
+
+
 def with_partitions(aval: Any, entries: tuple[Any, ...]) -> NamedSharding:
     """The sharding of ``aval``'s mesh with other per-axis entries."""
     return NamedSharding(aval.sharding.mesh, PartitionSpec(*entries))
+
+
+def with_split(aval: Any, split: tuple[tuple[Any, ...], ...]) -> NamedSharding:
+    """The sharding of ``aval``'s mesh with the split of `split_of`."""
+    entries = (None if not names else names[0] if len(names) == 1 else names for names in split)
+    return with_partitions(aval, tuple(entries))
 
 
 def reshard_like(array: Array, aval: Any) -> Array:
@@ -79,7 +107,7 @@ class _Lowering(threading.local):
     """What a thread is lowering at the moment."""
 
     implementation = False
-    partitioned = False
+    operations_only = False
 
 
 _lowering = _Lowering()
@@ -99,14 +127,14 @@ def lower_fun(implementation: Any, divide: Any = None) -> Any:
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         if divide is not None and asks_for_parts(ctx):
             return _divided_call(ctx, operands, divide(*ctx.avals_in, **params))
-        if any(entry is not None for aval in ctx.avals_in for entry in partitions(aval) or ()):
+        if any(map(is_placed, ctx.avals_in)):
             ctx = ctx.replace(avals_in=[aval.update(sharding=None) for aval in ctx.avals_in])
-        before = _lowering.implementation, _lowering.partitioned
-        _lowering.implementation, _lowering.partitioned = True, is_partitioned(ctx)
+        before = _lowering.implementation, _lowering.operations_only
+        _lowering.implementation, _lowering.operations_only = True, divides_operations_only(ctx)
         try:
             return rule(ctx, *operands, **params)
         finally:
-            _lowering.implementation, _lowering.partitioned = before
+            _lowering.implementation, _lowering.operations_only = before
 
     return lower
 
@@ -116,9 +144,9 @@ def in_implementation() -> bool:
     return _lowering.implementation
 
 
-def in_partitioned_program() -> bool:
-    """Inside one of this package's own lowering rules: whether XLA divides what it emits."""
-    return _lowering.partitioned
+def operations_only() -> bool:
+    """Inside one of this package's own lowering rules: whether `divides_operations_only` holds for it."""
+    return _lowering.operations_only
 
 
 @contextlib.contextmanager
@@ -144,6 +172,11 @@ def is_partitioned(ctx: Any) -> bool:
     return getattr(axes, "num_devices", 1) > 1
 
 
+def has_shardy() -> bool:
+    """Whether XLA divides programs by Shardy, as it does unless it is told otherwise."""
+    return bool(jax.config.jax_use_shardy_partitioner)
+
+
 def asks_for_parts(ctx: Any) -> bool:
     """Whether XLA, which divides the program, is to ask this package for one device's part of a call.
 
@@ -152,9 +185,14 @@ def asks_for_parts(ctx: Any) -> bool:
     answer. There XLA divides plain operations.
     """
     axes = ctx.module_context.axis_context
-    if not is_partitioned(ctx) or is_export(ctx) or not jax.config.jax_use_shardy_partitioner:
+    if not is_partitioned(ctx) or is_export(ctx) or not has_shardy():
         return False
     return not getattr(axes, "manual_axes", ())
+
+
+def divides_operations_only(ctx: Any) -> bool:
+    """Whether XLA divides the program but would gather a call's operands, see `asks_for_parts`."""
+    return is_partitioned(ctx) and not asks_for_parts(ctx)
 
 
 def is_export(ctx: Any) -> bool:
@@ -216,12 +254,9 @@ class _Entry:
         *shardings, last = [NamedSharding(mesh, PartitionSpec(*split)) for split in wanted]
 
         def run(*parts: Array) -> Array:
-            before, _lowering.implementation = _lowering.implementation, True
-            try:
-                with jax.default_matmul_precision(self._precision):
-                    return function(*parts)
-            finally:
-                _lowering.implementation = before
+            # As the call was lowered: this is another thread.
+            with jax.default_matmul_precision(self._precision):
+                return function(*parts)
 
         return mesh, run, last, tuple(shardings)
 
@@ -286,7 +321,7 @@ def _prime_factors(number: int) -> tuple[int, ...]:
 
 def _divided_call(ctx: Any, operands: Any, division: Any) -> Any:
     module = ctx.module_context
-    key = f"jax_convgrad {division.fingerprint} {_device_count(ctx)} {module.platforms}"
+    key = f"jax_convgrad {division.fingerprint()} {_device_count(ctx)} {module.platforms}"
     key += f" {jax.config.jax_default_matmul_precision}"
     entries = custom_partitioning._sharding_callbacks
     entry = entries.get(key.encode()) or _Entry(ctx, division)

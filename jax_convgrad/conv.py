@@ -82,6 +82,7 @@ def conv_fprop(
         dimension_numbers=dimension_numbers,
     )
     ConvGeometry.make("conv_fprop", config, x.shape, w.shape)
+    primitives.check_shardings("conv_fprop", x, w, config=config)
     return primitives.conv_fprop(x, w, config, precision, preferred)
 
 
@@ -139,6 +140,7 @@ def conv_dgrad(
         dimension_numbers=dimension_numbers,
     )
     ConvGeometry.make("conv_dgrad", config, x_shape, w.shape).check_dy("conv_dgrad", dy.shape)
+    primitives.check_shardings("conv_dgrad", dy, w, config=config, x_shape=x_shape)
     return primitives.conv_dgrad(dy, w, x_shape, config, precision, preferred)
 
 
@@ -195,6 +197,7 @@ def conv_wgrad(
         dimension_numbers=dimension_numbers,
     )
     ConvGeometry.make("conv_wgrad", config, x.shape, w_shape).check_dy("conv_wgrad", dy.shape)
+    primitives.check_shardings("conv_wgrad", x, dy, config=config, w_shape=w_shape)
     return primitives.conv_wgrad(x, dy, w_shape, config, precision, preferred)
 
 
@@ -531,6 +534,9 @@ class _Fprop:
     def channel_axis(self) -> int:
         return self.config.dimension_numbers.out_spec[1]
 
+    def check_shardings(self, x: Array, w: Array) -> None:
+        primitives.check_shardings("conv_fprop", x, w, config=self.config)
+
     def forward(self, x: Array, w: Array) -> Array:
         return primitives.conv_fprop(x, w, self.config, self.precision, self.dtype)
 
@@ -554,6 +560,10 @@ class _Dgrad:
     def channel_axis(self) -> int:
         return self.config.dimension_numbers.lhs_spec[1]
 
+    def check_shardings(self, x: Array, w: Array) -> None:
+        config, x_shape = self.config, self.x_shape
+        primitives.check_shardings("conv_dgrad", x, w, config=config, x_shape=x_shape)
+
     def forward(self, x: Array, w: Array) -> Array:
         return primitives.conv_dgrad(x, w, self.x_shape, self.config, self.precision, self.dtype)
 
@@ -567,6 +577,7 @@ class _Dgrad:
 def _layer(kind: _Fprop | _Dgrad, x: Array, w: Array, bias: Array | None) -> Array:
     # Replicated operands are spread over the mesh axes of shard_map out here, where JAX itself adds the
     # sum over devices that the gradient of a replicated weight needs.
+    kind.check_shardings(x, w)
     operands = [x, w] if bias is None else [x, w, bias]
     return _custom_layer(kind, *compat.match_varying(*operands), *([None] if bias is None else []))
 
@@ -610,7 +621,7 @@ def _custom_layer_bwd(kind: _Fprop | _Dgrad, residuals: Any, dy: Any) -> Any:
         dw = compat.reshard_like(dw.astype(w_type.aval.dtype), w_type.aval)
     if bias is not None:
         axes = tuple(axis for axis in range(dy.ndim) if axis != kind.channel_axis)
-        dbias = jnp.sum(dy, axes).astype(bias.dtype)
+        dbias = compat.reshard_like(jnp.sum(dy, axes).astype(bias.dtype), jax.typeof(bias))
     return dx, dw, dbias
 
 

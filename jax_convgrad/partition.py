@@ -56,6 +56,10 @@ class Parts:
         """Into how many parts the factors are split."""
         return math.prod(self.sizes[name] for name in self.names(*factors))
 
+    def split(self, array: Factors) -> Split:
+        """How an array is split."""
+        return tuple(self.names(*factors) for factors in array)
+
 
 @dataclasses.dataclass(frozen=True)
 class Division:
@@ -70,7 +74,7 @@ class Division:
       spare: factors that take over mesh axes which cannot stay where they are.
       images: positions in ``arrays`` of the operands whose mesh axes are taken over.
       local: from the parts to the function of one device.
-      fingerprint: what decides all this beside the shapes.
+      fingerprint: calls of the same fingerprint have the same parts.
     """
 
     arrays: tuple[Factors, ...]
@@ -81,7 +85,7 @@ class Division:
     spare: tuple[str, ...]
     images: tuple[int, ...]
     local: Callable[[Parts], Callable[..., Array]]
-    fingerprint: str
+    fingerprint: Callable[[], str]
 
     def divide(
         self, sizes: Mapping[str, int], splits: Sequence[Split]
@@ -93,8 +97,44 @@ class Division:
           splits: how operands and result are split in the program around.
         """
         parts = Parts(sizes, assign(self, sizes, splits))
-        wanted = [tuple(parts.names(*factors) for factors in array) for array in self.arrays]
-        return self.local(parts), wanted
+        return self.local(parts), [parts.split(array) for array in self.arrays]
+
+    def carry(
+        self, sizes: Mapping[str, int], splits: Sequence[Split]
+    ) -> tuple[Split, dict[int, Split]]:
+        """What becomes of the operands' shardings where they are part of types.
+
+        Returns:
+          How the result is split, and for each operand that cannot stay as it is how it would have to be.
+        """
+        parts = self._carried(sizes, splits)
+        moved = {
+            position: parts.split(array)
+            for position, (array, split) in enumerate(zip(self.arrays, splits, strict=False))
+            if any(set(names) - set(parts.names(*f)) for f, names in zip(array, split, strict=True))
+        }
+        return parts.split(self.arrays[-1]), moved
+
+    def summed_over(self, sizes: Mapping[str, int], splits: Sequence[Split]) -> tuple[str, ...]:
+        """The mesh axes, where shardings are part of types, that split what is summed over."""
+        return self._carried(sizes, splits).names(*self.summed)
+
+    def _carried(self, sizes: Mapping[str, int], splits: Sequence[Split]) -> Parts:
+        # A symbolic size divides as its user says it does.
+        divisible = math.prod(sizes.values())
+        known = {
+            factor: tuple(s if isinstance(s, int) else divisible for s in those)
+            for factor, those in self.sizes.items()
+        }
+        plain = dataclasses.replace(
+            self,
+            sizes=known,
+            fits=lambda factor, count: all(size % count == 0 for size in known[factor]),
+            order=tuple(i for i in self.order if i < len(splits)),
+            spare=(),
+            images=(),
+        )
+        return Parts(sizes, assign(plain, sizes, splits))
 
 
 def assign(
@@ -268,7 +308,7 @@ def _conv(
         spare=("n", "g"),
         images=tuple(i for i, role in enumerate(roles[:2]) if role != "w"),
         local=lambda parts: _routed(summing(parts), forced),
-        fingerprint=_fingerprint(operator, platform, geometry, sorted(params.items(), key=str)),
+        fingerprint=lambda: _fingerprint(operator, platform, geometry, sorted(params.items())),
     )
 
 
@@ -395,7 +435,10 @@ def resample(
     def local(parts: Parts) -> Callable[..., Array]:
         return _routed(lambda x: implementation(x, bands=bands, axes=axes), forced)
 
-    tables = [band.digest.hex() for band in bands]
+    def fingerprint() -> str:
+        tables = [band.digest.hex() for band in bands]
+        return _fingerprint("resample", platform, x.shape, str(x.dtype), tables, axes)
+
     return Division(
         arrays=(factors, factors),
         sizes=sizes,
@@ -405,7 +448,7 @@ def resample(
         spare=tuple(factor for (factor,) in factors),
         images=(0,),
         local=local,
-        fingerprint=_fingerprint("resample", platform, x.shape, str(x.dtype), tables, axes),
+        fingerprint=fingerprint,
     )
 
 

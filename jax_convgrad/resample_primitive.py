@@ -87,15 +87,18 @@ def _implementation(
     shape = _result_shape(x.shape, bands, axes)
     if 0 in x.shape or 0 in shape:
         return jnp.zeros(shape, x.dtype)
-    if choose_route(platform, x.dtype, compat.in_partitioned_program()).name == routes.NATIVE:
+    if choose_route(platform, x.dtype, compat.operations_only()).name == routes.NATIVE:
         return _call(x, shape, bands, axes)
     return resample_reference.resample(platform, x, bands=bands, axes=axes)
 
 
-def choose_route(platform: str | None, dtype: Any, partitioned: bool) -> Route:
-    """Who does a resample: the chosen route, or plain lax where that cannot be."""
-    if partitioned:
-        return routes.PARTITIONED
+def choose_route(platform: str | None, dtype: Any, operations_only: bool) -> Route:
+    """Who does a resample: the chosen route, or plain lax where that cannot be.
+
+    ``operations_only``: XLA divides the program among devices, and cannot divide a call there.
+    """
+    if operations_only:
+        return routes.OPERATIONS_ONLY
     route = routes.choose_resample(platform, dtype)
     if route.name == routes.NATIVE:
         assert platform is not None
