@@ -331,13 +331,15 @@ def _divided_call(ctx: Any, operands: Any, division: Any) -> Any:
     types_in = [private_mlir.aval_to_ir_type(module, aval) for aval in ctx.avals_in]
     types_out = [private_mlir.aval_to_ir_type(module, aval) for aval in ctx.avals_out]
     rule = sdy_sharding_rule_to_mlir(_sharding_rule(division), types_in, types_out)
+    # With jax_remove_custom_partitioning_ptr_from_cache_key the cache does not see `backend_config`.
+    again = mlir.ir.DictAttr.get({"jax_convgrad": mlir.ir.StringAttr.get(key)})
     return private_mlir.custom_call(
         custom_partitioning._CUSTOM_PARTITIONING_CALL_NAME,
         result_types=types_out,
         operands=operands,
         backend_config=key,
         api_version=2,
-        extra_attributes={"sdy.sharding_rule": rule},
+        extra_attributes={"sdy.sharding_rule": rule, "mhlo.frontend_attributes": again},
     ).results
 
 
