@@ -6,6 +6,8 @@ of it and the last one nothing behind: they get zeros, which are a convolution's
 
 from __future__ import annotations
 
+import itertools
+
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -15,18 +17,21 @@ def fits(size: int, low: int, high: int) -> bool:
     return max(low, high) <= size and size + min(low, 0) + min(high, 0) > 0
 
 
-def extend(x: Array, axis: int, low: int, high: int, names: tuple[str, ...], count: int) -> Array:
+def extend(
+    x: Array, axis: int, low: int, high: int, names: tuple[str, ...], places: tuple[int, ...]
+) -> Array:
     """``x`` with ``low`` more rows in front and ``high`` more behind; negative numbers crop.
 
-    ``names`` are the mesh axes that the array's ``axis`` is split over, major to minor, into ``count``
-    blocks.
+    ``names`` are the mesh axes that the array's ``axis`` is split over, in the mesh's order; ``places``
+    says which device along them has the first block, the second, and so on.
     """
+    neighbours = list(itertools.pairwise(places))
     size = x.shape[axis]
     parts = [lax.slice_in_dim(x, max(-low, 0), size - max(-high, 0), axis=axis)]
     if low > 0:
         last = lax.slice_in_dim(x, size - low, size, axis=axis)
-        parts.insert(0, lax.ppermute(last, names, [(i, i + 1) for i in range(count - 1)]))
+        parts.insert(0, lax.ppermute(last, names, neighbours))
     if high > 0:
         first = lax.slice_in_dim(x, 0, high, axis=axis)
-        parts.append(lax.ppermute(first, names, [(i + 1, i) for i in range(count - 1)]))
+        parts.append(lax.ppermute(first, names, [(b, a) for a, b in neighbours]))
     return jnp.concatenate(parts, axis) if len(parts) > 1 else parts[0]

@@ -29,6 +29,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from jax import Array, lax
 
 from jax_convgrad import halo, plans, registry, routes
@@ -55,6 +56,13 @@ class Parts:
     def count(self, *factors: str) -> int:
         """Into how many parts the factors are split."""
         return math.prod(self.sizes[name] for name in self.names(*factors))
+
+    def places(self, factor: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """The mesh axes that split a factor, in the mesh's order, and which device has which part."""
+        names = self.names(factor)
+        ordered = tuple(name for name in self.sizes if name in names)
+        devices = np.arange(self.count(factor)).reshape([self.sizes[name] for name in ordered])
+        return ordered, tuple(devices.transpose([*map(ordered.index, names)]).ravel().tolist())
 
     def split(self, array: Factors) -> Split:
         """How an array is split."""
@@ -406,9 +414,8 @@ def _extend(
     numbers = geometry.config.dimension_numbers
     spec = numbers.lhs_spec if role == "x" else numbers.out_spec
     for factor, axis, (low, high, _) in zip(_spatial(geometry), spec[2:], halos, strict=True):
-        names = parts.names(factor)
-        if names:
-            image = halo.extend(image, axis, low, high, names, parts.count(factor))
+        if parts.names(factor):
+            image = halo.extend(image, axis, low, high, *parts.places(factor))
     return image
 
 
