@@ -237,7 +237,7 @@ class _Entry:
         )
         self._division = division
         self._devices = _device_count(ctx)
-        self._precision = jax.config.jax_default_matmul_precision
+        self._precision, self._x64 = _tracing_state()
         self.in_tree = jax.tree.structure((0,) * len(ctx.avals_in))
         self.out_tree = jax.tree.structure(0)
 
@@ -255,10 +255,15 @@ class _Entry:
 
         def run(*parts: Array) -> Array:
             # As the call was lowered: this is another thread.
-            with jax.default_matmul_precision(self._precision):
+            with jax.default_matmul_precision(self._precision), jax.enable_x64(self._x64):
                 return function(*parts)
 
         return mesh, run, last, tuple(shardings)
+
+
+def _tracing_state() -> tuple[Any, bool]:
+    """What this thread traces by: the default precision, and whether there is 64-bit arithmetic."""
+    return jax.config.jax_default_matmul_precision, jax.config.jax_enable_x64
 
 
 def _device_count(ctx: Any) -> int:
@@ -322,7 +327,7 @@ def _prime_factors(number: int) -> tuple[int, ...]:
 def _divided_call(ctx: Any, operands: Any, division: Any) -> Any:
     module = ctx.module_context
     key = f"jax_convgrad {division.fingerprint()} {_device_count(ctx)} {module.platforms}"
-    key += f" {jax.config.jax_default_matmul_precision}"
+    key += f" {_tracing_state()}"
     entries = custom_partitioning._sharding_callbacks
     entry = entries.get(key.encode()) or _Entry(ctx, division)
     entries[key.encode()] = entry

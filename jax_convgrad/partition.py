@@ -221,7 +221,7 @@ def conv_fprop(
     geometry = ConvGeometry.make("conv_fprop", params["config"], x.shape, w.shape)
     halos = _halos_of_x(geometry)
 
-    def local(parts: Parts) -> Callable[..., Array]:
+    def local(parts: Parts, params: dict[str, Any]) -> Callable[..., Array]:
         changed = params | {"config": _local_config(geometry, halos, parts)}
 
         def run(x: Array, w: Array) -> Array:
@@ -238,7 +238,7 @@ def conv_dgrad(
     geometry = ConvGeometry.make("conv_dgrad", params["config"], params["x_shape"], w.shape)
     halos = _halos_of_y(geometry)
 
-    def local(parts: Parts) -> Callable[..., Array]:
+    def local(parts: Parts, params: dict[str, Any]) -> Callable[..., Array]:
         changed = params | {
             "config": _local_config(geometry, halos, parts),
             "x_shape": _local_shape("x", geometry, parts),
@@ -258,7 +258,7 @@ def conv_wgrad(
     geometry = ConvGeometry.make("conv_wgrad", params["config"], x.shape, params["w_shape"])
     halos = _halos_of_x(geometry)
 
-    def local(parts: Parts) -> Callable[..., Array]:
+    def local(parts: Parts, params: dict[str, Any]) -> Callable[..., Array]:
         changed = params | {
             "config": _local_config(geometry, halos, parts),
             "w_shape": _local_shape("w", geometry, parts),
@@ -280,9 +280,9 @@ def _conv(
     summed: tuple[str, ...],
     geometry: ConvGeometry,
     halos: tuple[_Halo, ...],
-    local: Callable[[Parts], Callable[..., Array]],
+    local: Callable[[Parts, dict[str, Any]], Callable[..., Array]],
     platform: str,
-    params: Mapping[str, Any],
+    params: dict[str, Any],
 ) -> Division:
     """``roles`` are the operands and the result among x, w and y, ``order`` as in `Division`."""
     sizes = _sizes(geometry)
@@ -302,10 +302,15 @@ def _conv(
         return apart and halo.fits(extended[axis] // count, low, high)
 
     def summing(parts: Parts) -> Callable[..., Array]:
-        run, names = local(parts), parts.names(*summed)
+        names = parts.names(*summed)
         if not names:
-            return run
-        return lambda *operands: lax.psum(run(*operands), names)
+            return local(parts, params)
+        dtype = params["preferred_element_type"]
+        wide = dtype
+        if platform == "cpu" and np.dtype(dtype).itemsize == 2:
+            wide = np.dtype(np.float32)  # which XLA:CPU adds 16-bit numbers of several devices in
+        run = local(parts, params | {"preferred_element_type": wide})
+        return lambda *operands: lax.psum(run(*operands), names).astype(dtype)
 
     return Division(
         arrays=tuple(_factors(role, geometry) for role in roles),

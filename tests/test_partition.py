@@ -221,6 +221,30 @@ def test_floating_point(name: str, geometry: str, rng: np.random.Generator):
     np.testing.assert_allclose(jax.jit(f)(*split), expected, rtol=1e-12, atol=1e-12)
 
 
+def test_sixteen_bits(rng: np.random.Generator):
+    """On the CPU partial sums are added in float32: nothing is lost by dividing."""
+    if jax.default_backend() != "cpu":
+        pytest.skip("other platforms add what is rounded to 16 bits")
+    case = GEOMETRIES["plain"]
+    mesh = make_mesh(AxisType.Auto)
+    for dtype in (jnp.bfloat16, jnp.float16):
+        for name, way in (("wgrad", "batch"), ("fprop", "input channels")):
+            f = operator(name, case)
+            a, b = (
+                jnp.asarray(rng.standard_normal(getattr(case, role)), dtype)
+                for role in ROLES[name][:2]
+            )
+            exact = np.asarray(jax.jit(f)(a.astype(np.float64), b.astype(np.float64)))
+            split = [
+                put(z, mesh, *spec(r, way, 2)) for z, r in zip((a, b), ROLES[name], strict=False)
+            ]
+            got = jax.jit(f)(*split)
+            assert got.dtype == dtype
+            # One rounding of the sum, and what float32 adds to it.
+            error = np.abs(np.asarray(got, np.float64) - exact)
+            assert np.all(error <= jnp.finfo(dtype).eps / 2 * np.abs(exact) + 1e-4)
+
+
 # What cannot stay where it is.
 
 
@@ -739,6 +763,17 @@ def test_what_was_said_when_a_call_was_lowered_holds(rng: np.random.Generator):
     with routes.force(None):
         text = jax.jit(lambda x, w: f(x, w)).lower(*split).compile().as_text()
     assert "highest" not in text
+
+
+def test_float64_in_one_thread_only(without_x64: None, rng: np.random.Generator):
+    case = GEOMETRIES["plain"]
+    mesh = make_mesh(AxisType.Auto)
+    with jax.enable_x64(True):
+        x, y = (rng.integers(-2, 3, shape).astype(np.float64) for shape in (case.x, case.y))
+        f = jax.jit(operator("wgrad", case))
+        got = f(put(x, mesh, "data"), put(y, mesh, "data"))
+        assert got.dtype == np.float64
+        assert_same(got, f(x, y))
 
 
 def test_calls_of_one_shape_are_not_confused(rng: np.random.Generator):
