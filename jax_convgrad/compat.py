@@ -7,6 +7,7 @@ breaks one of them is repaired here and nowhere else.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import threading
@@ -22,6 +23,7 @@ from jax._src.custom_partitioning_sharding_rule import sdy_sharding_rule_to_mlir
 from jax._src.interpreters import mlir as private_mlir
 from jax.experimental.custom_partitioning import ArrayMapping, CompoundFactor, SdyShardingRule
 from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend.core import Primitive
 from jax.interpreters import mlir, xla
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
@@ -237,28 +239,60 @@ class _Entry:
         )
         self._division = division
         self._devices = _device_count(ctx)
-        self._precision, self._x64 = _tracing_state()
+        self._state = _tracing_state()
         self.in_tree = jax.tree.structure((0,) * len(ctx.avals_in))
         self.out_tree = jax.tree.structure(0)
 
-    def unflatten_arg_shape(self, shape: Any, sharding: Any) -> tuple[int, Any]:
-        return len(shape.dimensions()), sharding
+    def unflatten_arg_shape(self, shape: Any, sharding: Any) -> tuple[jax.ShapeDtypeStruct, Any]:
+        return jax.ShapeDtypeStruct(shape.dimensions(), shape.numpy_dtype()), sharding
 
-    def unflatten_arg_shapes(self, shapes: Any, shardings: Any) -> list[tuple[int, Any]]:
+    def unflatten_arg_shapes(self, shapes: Any, shardings: Any) -> list[Any]:
         return list(map(self.unflatten_arg_shape, shapes, shardings))
 
     def partition(self, _: Any, operands: Any, result: Any) -> tuple[Any, Any, Any, Any]:
         """(mesh, one device's function, the result's sharding, the operands')."""
-        mesh, splits = _read_shardings([*operands, result], self._devices)
+        pairs = [(len(array.shape), sharding) for array, sharding in (*operands, result)]
+        mesh, splits = _read_shardings(pairs, self._devices)
         function, wanted = self._division.divide(mesh.shape, splits)
         *shardings, last = [NamedSharding(mesh, PartitionSpec(*split)) for split in wanted]
+        run = functools.partial(
+            _part_p.bind,
+            function=function,
+            shape=last.shard_shape(result[0].shape),
+            dtype=result[0].dtype,
+            state=self._state,
+        )
+        return mesh, lambda *parts: run(*parts), last, tuple(shardings)
 
-        def run(*parts: Array) -> Array:
-            # As the call was lowered: this is another thread.
-            with jax.default_matmul_precision(self._precision), jax.enable_x64(self._x64):
-                return function(*parts)
 
-        return mesh, run, last, tuple(shardings)
+# One device's function. It is traced when it is lowered, because only there it is known that nothing is
+# left of what surrounds the compilation: XLA asks for parts in a thread of its own, or in the caller's with
+# its mesh.
+_part_p = Primitive("jax_convgrad_part")
+_part_p.def_abstract_eval(
+    lambda *parts, function, shape, dtype, state: parts[0].update(
+        shape=shape, dtype=dtype, sharding=None, weak_type=False
+    )
+)
+
+
+def _lower_part(ctx: Any, *parts: Any, function: Any, state: Any, **_: Any) -> Any:
+    precision, x64 = state
+    before, _lowering.implementation = _lowering.implementation, True
+    try:
+        with (
+            jax.sharding.use_abstract_mesh(AbstractMesh((), ())),
+            jax.default_matmul_precision(precision),
+            jax.enable_x64(x64),
+        ):
+            avals = [aval.update(sharding=None) for aval in ctx.avals_in]
+            rule = mlir.lower_fun(function, multiple_results=False)
+            return rule(ctx.replace(avals_in=avals), *parts)
+    finally:
+        _lowering.implementation = before
+
+
+mlir.register_lowering(_part_p, _lower_part)
 
 
 def _tracing_state() -> tuple[Any, bool]:
