@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
 import threading
 import types
@@ -315,7 +314,7 @@ def _read_shardings(
     matters, because they differ, the one that all arrays agree with is taken. With none every array counts
     as whole.
     """
-    for sizes in sorted(set(itertools.permutations(_prime_factors(devices)))):
+    for sizes in _factorizations(devices):
         splits = [_read_sharding(rank, sharding, sizes) for rank, sharding in arrays]
         if None not in splits:
             break
@@ -348,14 +347,16 @@ def _read_sharding(
     return tuple(split)
 
 
-def _prime_factors(number: int) -> tuple[int, ...]:
-    factors, divisor = [], 2
-    while number > 1:
-        while number % divisor == 0:
-            factors.append(divisor)
-            number //= divisor
-        divisor += 1
-    return tuple(factors)
+def _factorizations(number: int) -> Iterator[tuple[int, ...]]:
+    """The prime factors of a number, in each order that differs: one for a power of two."""
+    primes = [
+        p for p in range(2, number + 1) if number % p == 0 and all(p % d for d in range(2, p))
+    ]
+    if not primes:
+        yield ()
+    for prime in primes:
+        for rest in _factorizations(number // prime):
+            yield (prime, *rest)
 
 
 def _divided_call(ctx: Any, operands: Any, division: Any) -> Any:

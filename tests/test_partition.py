@@ -148,12 +148,12 @@ def is_grid(way: str) -> bool:
 
 
 def is_possible(geometry: str, way: str) -> bool:
-    """Whether the channels can be split so; the ways of the batch are enough of a few geometries."""
+    """Whether the channels can be split so. Some geometries are there for their rows alone."""
     grouped = "groups" in GEOMETRIES[geometry].params
+    if geometry not in ("plain", "strided", "grouped"):
+        return way == "rows" or (grouped and way == "groups")
     if "rows" in way:
         return True
-    if geometry in ("dilated", "uneven", "cropped", "patches"):
-        return False
     return grouped if way == "groups" else not grouped or "channels" not in way
 
 
@@ -736,6 +736,12 @@ def test_shardings_are_read(rng: np.random.Generator):
             again = NamedSharding(found, P(*split))._to_xla_hlo_sharding(3)
             assert math.prod(found.axis_sizes) == mesh.size
             assert _tiles(again) == _tiles(sharding)
+
+
+def test_meshes_of_prime_axes():
+    assert list(compat._factorizations(1)) == [()]
+    assert list(compat._factorizations(4096)) == [(2,) * 12]
+    assert list(compat._factorizations(12)) == [(2, 2, 3), (2, 3, 2), (3, 2, 2)]
 
 
 def _tiles(sharding: Any) -> Any:
