@@ -843,6 +843,24 @@ def test_the_persistent_cache_hits(
     assert first[2] == 0 and second[2] == 2
 
 
+def test_without_shardy(rng: np.random.Generator):
+    """The partitioner before it divides operations alone."""
+    params, x = network_problem(rng)
+    mesh = make_mesh(AxisType.Auto)
+    expected = jax.jit(jax.grad(network_loss))(params, x)
+    before = jax.config.jax_use_shardy_partitioner
+    jax.config.update("jax_use_shardy_partitioner", False)
+    try:
+        step = jax.jit(jax.grad(network_loss))
+        split = jax.tree.map(lambda p: put(p, mesh), params), put(x, mesh, "data")
+        lowered = step.lower(*split)
+        assert "jax_convgrad_conv" not in lowered.as_text()
+        assert not collectives(lowered.compile().as_text())["all-gather"]
+        assert_same(step(*split), expected)
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", before)
+
+
 def test_export_of_a_sharded_program(rng: np.random.Generator):
     """It holds operations, which XLA divides wherever it runs."""
     case = GEOMETRIES["plain"]
