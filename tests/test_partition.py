@@ -682,6 +682,29 @@ def test_vmap(rng: np.random.Generator):
     assert_same(each(put(w, mesh), put(x, mesh, "data")), each(w, x))
 
 
+@pytest.mark.parametrize(
+    "x, w",
+    [
+        ((0, 4, 4, 8), (3, 3, 8, 8)),
+        ((8, 4, 4, 0), (3, 3, 0, 8)),
+        ((8, 4, 4, 8), (3, 3, 8, 0)),
+        ((8, 4, 4, 8), (3, 3, 8, 8)),
+        ((8, 1, 1, 1), (1, 1, 1, 1)),
+    ],
+    ids=str,
+)
+def test_empty_and_single(x: tuple[int, ...], w: tuple[int, ...], rng: np.random.Generator):
+    mesh = make_mesh(AxisType.Auto)
+    images, weights = ints(rng, x, w)
+
+    def f(w: Any, x: Any) -> Any:
+        y = conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NUMBERS[2])
+        return jnp.sum(resize(y, (*y.shape[:1], 8, 8, y.shape[3]), "nearest") ** 2)
+
+    step = jax.jit(jax.value_and_grad(f, (0, 1)))
+    assert_same(step(put(weights, mesh), put(images, mesh, "data")), step(weights, images))
+
+
 # Meshes.
 
 
