@@ -141,6 +141,21 @@ def reshard_like(array: Array, aval: Any) -> Array:
     return jax.reshard(array, with_partitions(aval, wanted))
 
 
+def broadcast_along(values: Array, array: Array, axis: int) -> Array:
+    """One value for each position along ``axis`` of ``array``, in its shape.
+
+    In an Explicit mesh split as ``array`` is: a sum would otherwise gather the whole cotangent to reduce it.
+    """
+    aval = jax.typeof(array)
+    if not is_placed(aval):
+        return lax.broadcast_in_dim(values, array.shape, (axis,))
+    entries = partitions(aval) or ()
+    own = with_partitions(aval, (entries[axis],))
+    if partitions(jax.typeof(values)) != tuple(own.spec):
+        values = jax.reshard(values, own)
+    return lax.broadcast_in_dim(values, array.shape, (axis,), out_sharding=aval.sharding)
+
+
 class _Lowering(threading.local):
     """What a thread is lowering at the moment."""
 

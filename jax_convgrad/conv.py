@@ -539,4 +539,4 @@ def _mirrors_images(x: Array, w: Array, y_size: int) -> bool:
 
 def _along(bias: Array, y: Array, axis: int) -> Array:
     """``bias`` shaped to be added along ``axis`` of ``y``, in y's dtype."""
-    return lax.broadcast_in_dim(bias.astype(y.dtype), y.shape, (axis,))
+    return compat.broadcast_along(bias.astype(y.dtype), y, axis)
