@@ -431,6 +431,7 @@ def layer_mesh(way: str, axis_type: AxisType) -> jax.sharding.Mesh:
     return make_mesh(axis_type, GRID if "model" in str(LAYER_WAYS[way]) else None)
 
 
+@pytest.mark.matrix("jit of sharded arrays, divided")
 @pytest.mark.parametrize("way", LAYER_WAYS)
 @per_layer
 def test_layers(name: str, way: str, route: str, rng: np.random.Generator):
@@ -453,6 +454,7 @@ def test_layers(name: str, way: str, route: str, rng: np.random.Generator):
     assert_same(compiled(split, put(x, mesh, *sx)), f(params, x))
 
 
+@pytest.mark.matrix("sharding in types")
 @pytest.mark.parametrize("way", LAYER_WAYS)
 @per_layer
 def test_layers_in_explicit_meshes(name: str, way: str, route: str, rng: np.random.Generator):
