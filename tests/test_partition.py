@@ -39,6 +39,7 @@ from jax_convgrad import (
     resize,
     routes,
 )
+from jax_convgrad.compat import division
 
 pytestmark = pytest.mark.skipif(DEVICES < 4, reason="needs four devices")
 
@@ -757,16 +758,16 @@ def test_shardings_are_read(rng: np.random.Generator):
                 axis = rng.integers(3)
                 given[axis] = (*given[axis], str(name))
             sharding = NamedSharding(mesh, P(*given))._to_xla_hlo_sharding(3)
-            found, (split,) = compat._read_shardings([(3, sharding)], mesh.size)
+            found, (split,) = division._read_shardings([(3, sharding)], mesh.size)
             again = NamedSharding(found, P(*split))._to_xla_hlo_sharding(3)
             assert math.prod(found.axis_sizes) == mesh.size
             assert _tiles(again) == _tiles(sharding)
 
 
 def test_meshes_of_prime_axes():
-    assert list(compat._factorizations(1)) == [()]
-    assert list(compat._factorizations(4096)) == [(2,) * 12]
-    assert list(compat._factorizations(12)) == [(2, 2, 3), (2, 3, 2), (3, 2, 2)]
+    assert list(division._factorizations(1)) == [()]
+    assert list(division._factorizations(4096)) == [(2,) * 12]
+    assert list(division._factorizations(12)) == [(2, 2, 3), (2, 3, 2), (3, 2, 2)]
 
 
 def _tiles(sharding: Any) -> Any:
