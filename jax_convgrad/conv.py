@@ -82,6 +82,7 @@ def conv_fprop(
         dimension_numbers=dimension_numbers,
     )
     ConvGeometry.make("conv_fprop", config, x.shape, w.shape)
+    primitives.check_shardings("conv_fprop", x, w, config=config)
     return primitives.conv_fprop(x, w, config, precision, preferred)
 
 
@@ -139,6 +140,7 @@ def conv_dgrad(
         dimension_numbers=dimension_numbers,
     )
     ConvGeometry.make("conv_dgrad", config, x_shape, w.shape).check_dy("conv_dgrad", dy.shape)
+    primitives.check_shardings("conv_dgrad", dy, w, config=config, x_shape=x_shape)
     return primitives.conv_dgrad(dy, w, x_shape, config, precision, preferred)
 
 
@@ -195,6 +197,7 @@ def conv_wgrad(
         dimension_numbers=dimension_numbers,
     )
     ConvGeometry.make("conv_wgrad", config, x.shape, w_shape).check_dy("conv_wgrad", dy.shape)
+    primitives.check_shardings("conv_wgrad", x, dy, config=config, w_shape=w_shape)
     return primitives.conv_wgrad(x, dy, w_shape, config, precision, preferred)
 
 
@@ -307,6 +310,7 @@ def conv_general_dilated(
             dimension_numbers=numbers,
         )
         ConvGeometry.make(name, config, x.shape, w.shape)
+        primitives.check_shardings("conv_fprop", x, w, config=config)
         return primitives.conv_fprop(x, w, config, precision, preferred)
 
     if any(d > 1 for d in lhs_dilation):
@@ -514,6 +518,7 @@ def _transposed(
         lax.ConvDimensionNumbers(out_spec, (in_axis, out_axis, *kernel_axes), lhs_spec),
     )
     ConvGeometry.make(name, config, tuple(shape), weights.shape).check_dy(name, lhs.shape)
+    primitives.check_shardings("conv_dgrad", lhs, weights, config=config, x_shape=tuple(shape))
     y = primitives.conv_dgrad(lhs, weights, tuple(shape), config, precision, preferred)
     y = lax.rev(y, out_spec[2:]) if mirror else y
     return y if bias is None else y + _along(bias, y, out_spec[1])
@@ -534,4 +539,4 @@ def _mirrors_images(x: Array, w: Array, y_size: int) -> bool:
 
 def _along(bias: Array, y: Array, axis: int) -> Array:
     """``bias`` shaped to be added along ``axis`` of ``y``, in y's dtype."""
-    return lax.broadcast_in_dim(bias.astype(y.dtype), y.shape, (axis,))
+    return compat.broadcast_along(bias.astype(y.dtype), y, axis)

@@ -24,7 +24,7 @@ from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jax_convgrad import compat, handlers, reference, registry, routes
+from jax_convgrad import compat, handlers, partition, reference, registry, routes
 from jax_convgrad.routes import Route
 from jax_convgrad.shapes import ConvConfig, ConvGeometry, Shape, check_float_dtypes
 from jax_convgrad.subsample import subsample
@@ -92,89 +92,82 @@ def conv_wgrad(
 # what carries the varying axes of shard_map.
 
 
-def _conv_fprop_abstract(
-    x: Any, w: Any, *, config: ConvConfig, precision: Any, preferred_element_type: Any
-) -> Any:
+def _conv_fprop_abstract(x: Any, w: Any, **params: Any) -> Any:
     check_float_dtypes("conv_fprop", x=x.dtype, w=w.dtype)
-    geometry = ConvGeometry.make("conv_fprop", config, x.shape, w.shape)
-    numbers = config.dimension_numbers
-    return _result(
-        "conv_fprop",
-        x,
-        w,
-        geometry.y_shape,
-        preferred_element_type,
-        numbers.lhs_spec,
-        numbers.out_spec,
-    )
+    geometry = ConvGeometry.make("conv_fprop", params["config"], x.shape, w.shape)
+    return _result("conv_fprop", x, w, geometry.y_shape, params)
 
 
-def _conv_dgrad_abstract(
-    dy: Any,
-    w: Any,
-    *,
-    x_shape: Shape,
-    config: ConvConfig,
-    precision: Any,
-    preferred_element_type: Any,
-) -> Any:
+def _conv_dgrad_abstract(dy: Any, w: Any, **params: Any) -> Any:
     check_float_dtypes("conv_dgrad", dy=dy.dtype, w=w.dtype)
-    geometry = ConvGeometry.make("conv_dgrad", config, x_shape, w.shape)
+    geometry = ConvGeometry.make("conv_dgrad", params["config"], params["x_shape"], w.shape)
     geometry.check_dy("conv_dgrad", dy.shape)
-    numbers = config.dimension_numbers
-    return _result(
-        "conv_dgrad",
-        dy,
-        w,
-        geometry.x_shape,
-        preferred_element_type,
-        numbers.out_spec,
-        numbers.lhs_spec,
-    )
+    return _result("conv_dgrad", dy, w, geometry.x_shape, params)
 
 
-def _conv_wgrad_abstract(
-    x: Any,
-    dy: Any,
-    *,
-    w_shape: Shape,
-    config: ConvConfig,
-    precision: Any,
-    preferred_element_type: Any,
-) -> Any:
+def _conv_wgrad_abstract(x: Any, dy: Any, **params: Any) -> Any:
     check_float_dtypes("conv_wgrad", x=x.dtype, dy=dy.dtype)
-    geometry = ConvGeometry.make("conv_wgrad", config, x.shape, w_shape)
+    geometry = ConvGeometry.make("conv_wgrad", params["config"], x.shape, params["w_shape"])
     geometry.check_dy("conv_wgrad", dy.shape)
-    return _result("conv_wgrad", x, dy, geometry.w_shape, preferred_element_type, None, None)
+    return _result("conv_wgrad", x, dy, geometry.w_shape, params)
 
 
-def _result(
-    function: str,
-    image: Any,
-    other: Any,
-    shape: Shape,
-    dtype: Any,
-    image_spec: tuple[int, ...] | None,
-    result_spec: tuple[int, ...] | None,
-) -> Any:
-    """The abstract result: ``image`` with another shape and dtype.
+def _result(operator: str, first: Any, second: Any, shape: Shape, params: dict[str, Any]) -> Any:
+    """The abstract result: the first operand with another shape and dtype.
 
-    In an Explicit mesh the batch's sharding is carried from image to result; a weight gradient sums
-    over the batch, so it comes out replicated.
+    In an Explicit mesh the shardings of axes that the result has too are carried over to it. What is
+    summed over comes out whole: here, unlike in `check_shardings`, that is never ambiguous, because a
+    derivative is brought to the sharding of what it is the derivative of.
     """
-    if compat.varying_axes(image) != compat.varying_axes(other):
+    if compat.varying_axes(first) != compat.varying_axes(second):
         raise ValueError(
-            f"{function}: operands vary over different mesh axes, {set(compat.varying_axes(image))} and "
-            f"{set(compat.varying_axes(other))}; bring them together with jax.lax.pcast"
+            f"{operator}: operands vary over different mesh axes, {set(compat.varying_axes(first))} and "
+            f"{set(compat.varying_axes(second))}; bring them together with jax.lax.pcast"
         )
-    changes: dict[str, Any] = {}
-    split = compat.partitions(image)
-    if split is not None:
-        entries: list[Any] = [None] * len(shape)
-        if image_spec is not None and result_spec is not None:
-            entries[result_spec[0]] = split[image_spec[0]]
-        changes["sharding"] = compat.with_partitions(image, tuple(entries))
-    return image.update(shape=tuple(shape), dtype=dtype, weak_type=False, **changes)
+    changes: dict[str, Any] = {"shape": tuple(shape), "dtype": params["preferred_element_type"]}
+    placed = _placed(first, second)
+    if placed is not None:
+        division = getattr(partition, operator)(None, None, first, second, **params)
+        split, _ = division.carry(
+            compat.mesh_sizes(placed), [*map(compat.split_of, (first, second))]
+        )
+        changes["sharding"] = compat.with_split(placed, split)
+    return first.update(weak_type=False, **changes)
+
+
+def _placed(*avals: Any) -> Any:
+    """The first of the abstract values that has a sharding on an Explicit mesh, None if none has."""
+    return next((aval for aval in avals if compat.is_placed(aval)), None)
+
+
+def check_shardings(operator: str, first: Array, second: Array, **params: Any) -> None:
+    """Refuses operands on an Explicit mesh of which it is not clear how the result should lie.
+
+    So it is where a mesh axis splits what is summed over (but the batch and the spatial axes in a weight
+    gradient), or different factors of the two operands, or an axis that it does not divide.
+
+    Raises:
+      ShardingTypeError: as `jax.lax.conv_general_dilated` does.
+    """
+    avals = jax.typeof(first), jax.typeof(second)
+    placed = _placed(*avals)
+    if placed is None:
+        return
+    division = getattr(partition, operator)(None, None, *avals, **params)
+    sizes, splits = compat.mesh_sizes(placed), [*map(compat.split_of, avals)]
+    _, moved = division.carry(sizes, splits)
+    summed = () if operator == "conv_wgrad" else division.summed_over(sizes, splits)
+    if moved or summed:
+        shown = " and ".join(f"{aval.shape} split as {compat.partitions(aval)}" for aval in avals)
+        reason = (
+            f"the sum over axes of the mesh {summed} could lie in several ways"
+            if summed
+            else "they cannot both stay as they are"
+        )
+        raise compat.ShardingTypeError(
+            f"{operator}: it is ambiguous how the result of operands {shown} should lie, because {reason}; "
+            "bring them with jax.reshard to where they should be"
+        )
 
 
 # Derivatives. A cotangent has the dtype of the result it belongs to, which preferred_element_type may
@@ -352,7 +345,14 @@ def _conv_fprop_implementation(
             precision=precision,
             preferred_element_type=preferred_element_type,
         )
-    route = choose_route(platform, "conv_fprop", geometry, x.dtype, preferred_element_type)
+    route = choose_route(
+        platform,
+        "conv_fprop",
+        geometry,
+        x.dtype,
+        preferred_element_type,
+        compat.operations_only(),
+    )
     if route.name in routes.HANDLER_ROUTES:
         return handlers.conv_fprop(
             x,
@@ -392,7 +392,14 @@ def _conv_dgrad_implementation(
             preferred_element_type=preferred_element_type,
         )
         return smaller.spread(dx)
-    route = choose_route(platform, "conv_dgrad", geometry, dy.dtype, preferred_element_type)
+    route = choose_route(
+        platform,
+        "conv_dgrad",
+        geometry,
+        dy.dtype,
+        preferred_element_type,
+        compat.operations_only(),
+    )
     if route.name in routes.HANDLER_ROUTES:
         return handlers.conv_dgrad(
             dy,
@@ -436,7 +443,14 @@ def _conv_wgrad_implementation(
             precision=precision,
             preferred_element_type=preferred_element_type,
         )
-    route = choose_route(platform, "conv_wgrad", geometry, x.dtype, preferred_element_type)
+    route = choose_route(
+        platform,
+        "conv_wgrad",
+        geometry,
+        x.dtype,
+        preferred_element_type,
+        compat.operations_only(),
+    )
     if route.name in routes.HANDLER_ROUTES:
         return handlers.conv_wgrad(
             x,
@@ -459,12 +473,22 @@ def _conv_wgrad_implementation(
 
 
 def choose_route(
-    platform: str | None, operator: str, geometry: ConvGeometry, dtype: Any, result_dtype: Any
+    platform: str | None,
+    operator: str,
+    geometry: ConvGeometry,
+    dtype: Any,
+    result_dtype: Any,
+    operations_only: bool,
 ) -> Route:
-    """The chosen route, or the platform's fallback where its handlers are not there."""
+    """The chosen route, or the platform's fallback where its handlers are not there or cannot be called.
+
+    ``operations_only``: XLA divides the program among devices, and cannot divide a call there.
+    """
     route = routes.choose(platform, operator, geometry, dtype, result_dtype)
     if route.name in routes.HANDLER_ROUTES:
         assert platform is not None
+        if operations_only:
+            return routes.OPERATIONS_ONLY._replace(name=routes.fallback(platform).name)
         if not registry.handlers(platform).serve(registry.CONV_TARGETS[operator], dtype):
             return routes.fallback(platform)
     return route
@@ -490,13 +514,14 @@ def plan(
     w_shape: Shape,
     dtype: Any,
     result_dtype: Any,
+    operations_only: bool = False,
 ) -> Plan:
     """What the rules above do with a problem, without doing it."""
     geometry = ConvGeometry.make(operator, config, x_shape, w_shape)
     smaller = None if geometry.is_empty else subsample(config, x_shape)
     if smaller is not None:
         geometry = ConvGeometry.make(operator, smaller.config, smaller.x_shape, w_shape)
-    route = choose_route(platform, operator, geometry, dtype, result_dtype)
+    route = choose_route(platform, operator, geometry, dtype, result_dtype, operations_only)
     return Plan(geometry, route, smaller is not None)
 
 
@@ -551,6 +576,7 @@ def _define(
     transpose_second: Callable[..., Array],
     batch: Callable[..., Any],
     implementation: Callable[..., Array],
+    divide: Callable[..., Any],
 ) -> None:
     primitive.def_impl(functools.partial(compat.apply_primitive, primitive))
     primitive.def_abstract_eval(abstract)
@@ -559,9 +585,9 @@ def _define(
     compat.checkpoint_like(primitive, lax.conv_general_dilated_p, _lax_parameters)
     for platform in (None, "cpu", "cuda"):
         # The operator's name is seen in profiles, whatever it is lowered to.
-        named = jax.named_scope(primitive.name)(functools.partial(implementation, platform))
-        rule = compat.lower_fun(named)
-        mlir.register_lowering(primitive, rule, platform=platform)
+        here = jax.named_scope(primitive.name)(functools.partial(implementation, platform))
+        parts = None if platform is None else functools.partial(divide, here, platform)
+        mlir.register_lowering(primitive, compat.lower_fun(here, parts), platform=platform)
 
 
 _define(
@@ -571,6 +597,7 @@ _define(
     _conv_fprop_transpose_w,
     _conv_fprop_batch,
     _conv_fprop_implementation,
+    partition.conv_fprop,
 )
 _define(
     conv_dgrad_p,
@@ -579,6 +606,7 @@ _define(
     _conv_dgrad_transpose_w,
     _conv_dgrad_batch,
     _conv_dgrad_implementation,
+    partition.conv_dgrad,
 )
 _define(
     conv_wgrad_p,
@@ -587,4 +615,5 @@ _define(
     _conv_wgrad_transpose_dy,
     _conv_wgrad_batch,
     _conv_wgrad_implementation,
+    partition.conv_wgrad,
 )

@@ -32,9 +32,9 @@ class Route(NamedTuple):
 
 # Beside the rows: what XLA:CPU makes of lax's own grouped weight gradients.
 BATCH_GROUPS_ON_CPU = "XLA:CPU runs batch_group_count 20 to 400 times slower than feature groups"
-PARTITIONED = Route(
+OPERATIONS_ONLY = Route(
     "xla",
-    "XLA divides the program among devices: its own operations too, but it would gather a call's operands",
+    "divided by XLA inside shard_map over other axes (or without Shardy): it would gather a call's operands",
 )
 
 

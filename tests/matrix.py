@@ -61,6 +61,7 @@ ROWS = {
     "pmap": "`pmap`",
     "shard_map": "`shard_map`, replicated weights' gradients included",
     "jit of sharded arrays": "`jit` of sharded arrays",
+    "jit of sharded arrays, divided": "there, no image is gathered, one sum for each weight array",
     "sharding in types": "Explicit meshes",
 }
 

@@ -423,7 +423,7 @@ def test_named_scopes_are_kept():
 
 
 def test_programs_that_xla_divides():
-    """They keep XLA's convolutions, resizes become operations that it divides; shard_map has ours."""
+    """Each device computes its part; what is inside a shard_map over other axes is XLA's operations."""
     mesh = make_mesh(jax.sharding.AxisType.Auto)
     if mesh.size == 1:
         pytest.skip("one device")
@@ -443,17 +443,26 @@ def test_programs_that_xla_divides():
         list(explain(jitted, x).rows),
         check(lambda x: jitted(x), x),
     ]
+    alone = [(row.ours, row.route) for row in check(jax.grad(f), x)]
     for rows in divided:
         assert len(rows) == 4
-        assert {row.reason for row in rows} == {routes.PARTITIONED.reason}
-        assert [row.ours for row in rows] == [row.primitive == "resample" for row in rows]
+        assert [(row.ours, row.route) for row in rows] == alone
+        assert all(row.reason.endswith(problem.IN_PARTS) == row.ours for row in rows)
     mapped = jax.shard_map(jax.grad(f), mesh=mesh, in_specs=P("data"), out_specs=P("data"))
     for arguments in (x, jax.device_put(x, sharding)):
         rows = check(mapped, arguments)
         assert len(rows) == 4
-        assert all(row.reason != routes.PARTITIONED.reason for row in rows)
+        assert not any(row.reason.endswith(problem.IN_PARTS) for row in rows)
         assert rows[0].sizes == "1x8x8, 16 to 16, k3 s1 p1"
     assert not any(row.xla_seconds for row in explain(jitted, x, measure=True).rows)
+    if mesh.size > 2:
+        grid = make_mesh(jax.sharding.AxisType.Auto, {"data": mesh.size // 2, "model": 2})
+        partly = jax.shard_map(
+            jax.grad(f), mesh=grid, in_specs=P("data"), out_specs=P("data"), axis_names={"data"}
+        )
+        rows = check(partly, x)
+        assert {row.reason for row in rows} == {routes.OPERATIONS_ONLY.reason}
+        assert [row.ours for row in rows] == [row.primitive == "resample" for row in rows]
 
 
 # What tracing leaves behind.
