@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
-from layers import (
+from layer_cases import (
     LAYERS,
     NHWC,
     assert_same,

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from layers import LAYERS, assert_same, check_compiled, equations, ints, per_layer, squares
+from layer_cases import LAYERS, assert_same, check_compiled, equations, ints, per_layer, squares
 
 from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_wgrad, primitives
 

@@ -22,7 +22,7 @@ import pytest
 from jax import export
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from layers import LAYERS, Layer, assert_same, ints, per_layer, resample_is_called, squares
+from layer_cases import LAYERS, Layer, assert_same, ints, per_layer, resample_is_called, squares
 from meshes import DEVICES, make_mesh
 
 import jax_convgrad

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from cases import relative_error
 from jax import lax
-from layers import NHWC, compiled_text, convolutions_in, equations, operators_in
+from layer_cases import NHWC, compiled_text, convolutions_in, equations, operators_in
 
 import jax_convgrad
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from layers import LAYERS, assert_same, operators_in, per_layer, resample_is_called, squares
+from layer_cases import LAYERS, assert_same, operators_in, per_layer, resample_is_called, squares
 from meshes import DEVICES
 
 from jax_convgrad import registry

@@ -24,7 +24,7 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from layers import assert_same, compiled_text, convolutions_in, ints, operators_in
+from layer_cases import assert_same, compiled_text, convolutions_in, ints, operators_in
 from meshes import DEVICES, make_mesh
 
 from jax_convgrad import (

@@ -170,8 +170,11 @@ def divided_call(ctx: Any, operands: Any, division: Any) -> Any:
     entries[key.encode()] = entry
     # The table holds it weakly; it must outlive the compilation.
     module.add_keepalive(entry)
-    types_in = [private_mlir.aval_to_ir_type(module, aval) for aval in ctx.avals_in]
-    types_out = [private_mlir.aval_to_ir_type(module, aval) for aval in ctx.avals_out]
+    types_in = [operand.type for operand in operands]
+    types_out = [
+        mlir.ir.RankedTensorType.get(aval.shape, mlir.dtype_to_ir_type(aval.dtype))
+        for aval in ctx.avals_out
+    ]
     rule = sdy_sharding_rule_to_mlir(_sharding_rule(division), types_in, types_out)
     # With jax_remove_custom_partitioning_ptr_from_cache_key the cache does not see `backend_config`.
     again = mlir.ir.DictAttr.get({"jax_convgrad": mlir.ir.StringAttr.get(key)})
