@@ -37,6 +37,7 @@ from training import (
     Layers,
     Params,
     Step,
+    add_options,
     compare_steps,
     describe_times,
     init_adam,
@@ -304,27 +305,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         default="conv_transpose",
         help="how the features are enlarged (conv_transpose)",
     )
-    parser.add_argument(
-        "--layers",
-        choices=("ours", "lax", "both"),
-        default="both",
-        help="train with jax_convgrad, with plain lax, or (default) with jax_convgrad and measure "
-        "the step time of both",
-    )
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate (0.002)")
-    parser.add_argument("--rounds", type=int, help="timed steps of each (15, or 7 with --quick)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and patches (0)")
-    parser.add_argument(
-        "--deterministic",
-        action="store_true",
-        help="the same bits for the same seed on a GPU too, at the price of some speed",
-    )
-    parser.add_argument(
-        "--out",
-        type=pathlib.Path,
-        default=pathlib.Path(__file__).parent / "out",
-        help="folder for the picture and the figures (out, beside this file)",
-    )
+    add_options(parser)
     add_arguments(parser)
     arguments = parser.parse_args(argv)
     arguments.steps = arguments.steps or (250 if arguments.quick else 3000)

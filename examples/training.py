@@ -1,10 +1,12 @@
-"""What the examples share: the layers that are compared, Adam, and the times of training steps."""
+"""What the examples share: the layers that are compared, Adam, the times of steps, and options."""
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import math
 import os
+import pathlib
 import statistics
 import sys
 import time
@@ -145,6 +147,29 @@ def describe_times(times: dict[str, float], rounds: int, difference: float) -> s
 
 
 # --- Set-up --------------------------------------------------------------------------------------
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that all examples have: whose layers, how they are timed, where results go."""
+    parser.add_argument(
+        "--layers",
+        choices=("ours", "lax", "both"),
+        default="both",
+        help="train with jax_convgrad, with plain lax, or (default) with jax_convgrad and measure "
+        "the step time of both",
+    )
+    parser.add_argument("--rounds", type=int, help="timed steps of each (15, or 7 with --quick)")
+    parser.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="the same bits for the same seed on a GPU too, at the price of some speed",
+    )
+    parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        default=pathlib.Path(__file__).parent / "out",
+        help="folder for the picture and the figures (out, beside this file)",
+    )
 
 
 def require(*modules: str) -> None:

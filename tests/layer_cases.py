@@ -1,6 +1,7 @@
 """The three layers in one form, for tests of what JAX can do to all of them, and how calls are counted.
 
-A layer takes an image and a tuple of parameters: weights and a bias, or nothing for resize.
+A layer takes an image and a tuple of parameters: weights and a bias, or nothing for resize. For the operators
+there is one geometry, of x, w and y in the shapes X, W and Y.
 """
 
 from __future__ import annotations
@@ -18,10 +19,20 @@ import pytest
 from cases import may_transform
 from jax import lax
 
-from jax_convgrad import conv_general_dilated, conv_transpose, registry, resize
+from jax_convgrad import conv_fprop, conv_general_dilated, conv_transpose, registry, resize
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 OPERATORS = ("conv_fprop", "conv_dgrad", "conv_wgrad", "resample")
+
+# One small geometry with everything in it: groups, stride, dilation, uneven padding, an unread row.
+GEOMETRY: dict[str, Any] = {
+    "strides": (2, 1),
+    "padding": ((1, 0), (2, -1)),
+    "dilation": (1, 2),
+    "groups": 2,
+}
+X, W = (2, 4, 6, 5), (4, 2, 2, 2)
+Y = conv_fprop(np.zeros(X), np.zeros(W), **GEOMETRY).shape
 
 
 def _conv(x: Any, params: Any) -> jax.Array:

@@ -17,7 +17,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from layer_cases import LAYERS, assert_same, check_compiled, equations, ints, per_layer, squares
+from layer_cases import (
+    GEOMETRY,
+    LAYERS,
+    W,
+    X,
+    Y,
+    assert_same,
+    check_compiled,
+    equations,
+    ints,
+    per_layer,
+    squares,
+)
 
 from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_wgrad, primitives
 
@@ -120,14 +132,6 @@ def test_per_example_gradients(name: str, rng: np.random.Generator):
         assert wgrad.params["config"].groups == 5 * alone.params["config"].groups
 
 
-GEOMETRY: dict[str, Any] = {
-    "strides": (2, 1),
-    "padding": ((1, 0), (2, -1)),
-    "dilation": (1, 2),
-    "groups": 2,
-}
-X, W = (2, 4, 6, 5), (4, 2, 2, 2)
-Y = conv_fprop(np.zeros(X), np.zeros(W), **GEOMETRY).shape
 # Each with what its derivatives are.
 OPERATORS: dict[str, Any] = {
     "fprop": (functools.partial(conv_fprop, **GEOMETRY), X, W, ("conv_dgrad", "conv_wgrad")),

@@ -24,7 +24,17 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from layer_cases import assert_same, compiled_text, convolutions_in, ints, operators_in
+from layer_cases import (
+    GEOMETRY,
+    W,
+    X,
+    Y,
+    assert_same,
+    compiled_text,
+    convolutions_in,
+    ints,
+    operators_in,
+)
 from meshes import DEVICES, make_mesh
 
 from jax_convgrad import (
@@ -35,16 +45,6 @@ from jax_convgrad import (
     conv_wgrad,
     primitives,
 )
-
-# One small geometry with everything in it: groups, stride, dilation, uneven padding, an unread row.
-GEOMETRY: dict[str, Any] = {
-    "strides": (2, 1),
-    "padding": ((1, 0), (2, -1)),
-    "dilation": (1, 2),
-    "groups": 2,
-}
-X, W = (2, 4, 6, 5), (4, 2, 2, 2)
-Y = conv_fprop(np.zeros(X), np.zeros(W), **GEOMETRY).shape
 
 OPERATORS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]] = {
     "fprop": (functools.partial(conv_fprop, **GEOMETRY), X, W),

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,6 +27,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jax_convgrad
+from jax_convgrad.bench.samples import Sampled
 from jax_convgrad.bench.timing import Method
 
 FORMS = {
@@ -60,7 +60,7 @@ class Sizes:
 
 
 @dataclasses.dataclass
-class Result:
+class Result(Sampled):
     """One form's figures for one program: so many devices and so many images in all. Seconds a step."""
 
     devices: int
@@ -72,19 +72,6 @@ class Result:
     # How far the gradient lies from that of lax, relative to its norm.
     difference: float | None = None
     failure: str | None = None
-
-    @property
-    def median(self) -> float | None:
-        """The median of the samples."""
-        return statistics.median(self.samples) if self.samples else None
-
-    @property
-    def quartiles(self) -> tuple[float, float] | None:
-        """The first and the third quartile of the samples."""
-        if not self.samples:
-            return None
-        low, high = np.percentile(self.samples, (25, 75))
-        return float(low), float(high)
 
 
 # --- The step -------------------------------------------------------------------------------------

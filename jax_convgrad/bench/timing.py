@@ -29,7 +29,6 @@ import gc
 import math
 import os
 import pathlib
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -41,6 +40,7 @@ from jax_convgrad.bench import device, float64, floor
 from jax_convgrad.bench.cases import Case
 from jax_convgrad.bench.device import Batch, DeviceMethod
 from jax_convgrad.bench.forms import RESULTS, Form, Inputs, Runner
+from jax_convgrad.bench.samples import Sampled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Method:
 
 
 @dataclasses.dataclass
-class Result:
+class Result(Sampled):
     """One form's figures for one pass of one case. Times are in seconds."""
 
     case: Case
@@ -85,11 +85,6 @@ class Result:
     failure: str | None = None
 
     @property
-    def median(self) -> float | None:
-        """The median of the samples."""
-        return statistics.median(self.samples) if self.samples else None
-
-    @property
     def host_bound(self) -> bool:
         """Whether more than a quarter of the samples may not be the device's time."""
         return 4 * self.host_bound_samples > len(self.samples)
@@ -104,14 +99,6 @@ class Result:
             f"the timing failed: a median of {1e6 * median:.2f} us, but the memory needs "
             f"{1e6 * self.least_seconds:.2f} us for what the pass reads and writes"
         )
-
-    @property
-    def quartiles(self) -> tuple[float, float] | None:
-        """The first and the third quartile of the samples."""
-        if not self.samples:
-            return None
-        low, high = np.percentile(self.samples, (25, 75))
-        return float(low), float(high)
 
 
 Say = Callable[[str], None]
