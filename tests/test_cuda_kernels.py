@@ -16,7 +16,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
-PROBLEMS = 150
+PROBLEMS = 100
 
 
 @pytest.fixture(scope="module", params=["depthwise", "dilated"])

@@ -44,8 +44,10 @@ def manual_axes(equation: Any) -> tuple[Any, frozenset[Any]] | None:
     """Mesh and newly manual axes of a `shard_map` equation, None for others."""
     if equation.primitive.name != "shard_map":
         return None
-    mesh = equation.params["mesh"]
-    return mesh, frozenset(equation.params.get("newly_manual_axes", mesh.axis_names))
+    mesh, params = equation.params["mesh"], equation.params
+    # The second is its name in jax 0.10.0.
+    axes = params.get("newly_manual_axes", params.get("manual_axes", mesh.axis_names))
+    return mesh, frozenset(axes)
 
 
 def frames(equation: Any) -> list[tuple[str, int, str]]:
