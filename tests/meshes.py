@@ -8,9 +8,17 @@ from collections import Counter
 from typing import Any
 
 import jax
+import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 DEVICES = math.gcd(8, jax.device_count())
+
+
+def need_devices(count: int) -> None:
+    """Skips where there are fewer GPUs. A CPU has eight devices, so there it is a failure."""
+    if jax.device_count() < count:
+        assert jax.default_backend() != "cpu", "conftest.py asks for eight virtual CPU devices"
+        pytest.skip(f"needs {count} devices")
 
 
 def make_mesh(

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from meshes import need_devices
 
 from jax_convgrad.__main__ import main
 from jax_convgrad.bench import report, scaling
@@ -28,8 +29,7 @@ QUICK = Method(rounds=3, sample_seconds=0.0, pause_seconds=0.0)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A small network on four devices, and float32 that is float32 on a GPU too."""
     monkeypatch.setattr(Sizes, "usual", classmethod(lambda cls, platform: TINY))
-    if jax.local_device_count() < 4:
-        pytest.skip("needs 4 devices")
+    need_devices(4)
     with jax.default_matmul_precision("highest"):
         yield
 

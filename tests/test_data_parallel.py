@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from meshes import need_devices
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL = [
@@ -147,8 +148,7 @@ def test_a_step_in_float64(
     devices: int, layers: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
     """Losses, gradients and parameters of some steps: in float64 nothing but rounding can differ."""
-    if jax.device_count() < devices:
-        pytest.skip(f"needs {devices} devices")
+    need_devices(devices)
     needs_packages()
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import train_superres

@@ -25,7 +25,7 @@ from cases import CONV_CASES, Case, conv_oracle, ids
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from meshes import make_mesh
+from meshes import make_mesh, need_devices
 from test_frameworks import CHANNELS, FLAX, OUTPUTS, SIZES, per_axis
 from test_install import LAYERS, called, compiled
 
@@ -424,9 +424,8 @@ def test_named_scopes_are_kept():
 
 def test_programs_that_xla_divides():
     """Each device computes its part; what is inside a shard_map over other axes is XLA's operations."""
+    need_devices(2)
     mesh = make_mesh(jax.sharding.AxisType.Auto)
-    if mesh.size == 1:
-        pytest.skip("one device")
     sharding = NamedSharding(mesh, P("data"))
     x = jnp.ones((mesh.size, 8, 8, 16))
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from meshes import need_devices
 
 SIZE, WIDTH, BATCH = 16, 4, 8
 
@@ -73,8 +74,7 @@ def test_gradients_are_those_with_lax(gan: ModuleType, rng: np.random.Generator)
 
 
 def test_several_devices(gan: ModuleType, rng: np.random.Generator) -> None:
-    if jax.device_count() < 4:
-        pytest.skip("needs 4 devices")
+    need_devices(4)
     params = wide(gan.init_params(rng, SIZE, WIDTH))
     batches = [batch(gan, rng) for _ in range(3)]
     found, history = steps(gan, "ours", params, batches, devices=4)
