@@ -58,7 +58,9 @@ struct DilatedParams {
   int workers;
   bool streamed;             // the steps in equal shares; else each worker does one tile
   int steps;                 // in all
-  int share, larger_shares;  // steps of a worker, and how many have one more
+  int tiles_alone;           // in front, each a worker's own though steps are shared
+  int steps_alone;           // theirs
+  int share, larger_shares;  // steps of each other worker, and how many have one more
   int outer_tiles, inner_tiles;
   int runs;
   DilatedSteps run[kMostDilatedRuns];
@@ -112,7 +114,9 @@ __device__ inline DilatedPlace PlaceOfTile(const DilatedParams& p, int number) {
 
 // The first step of a worker that shares steps, or that of the one after the last.
 __device__ inline int FirstStep(const DilatedParams& p, int worker) {
-  return worker * p.share + min(worker, p.larger_shares);
+  if (worker < p.tiles_alone) return PlaceOfTile(p, worker).first_step;
+  worker -= p.tiles_alone;
+  return p.steps_alone + worker * p.share + min(worker, p.larger_shares);
 }
 
 // How a block's threads copy `rows` rows of `floats` floats, four floats at a time.
