@@ -5,11 +5,13 @@
 #include <functional>
 #include <utility>
 
+#include "common/checked.h"
 #include "common/lru_cache.h"
 #include "cpu/first_exception.h"
 #include "cpu/onednn_conv.h"
 #include "cpu/parallel_for.h"
 #include "cpu/scratch.h"
+#include "cpu/staging.h"
 
 namespace jax_convgrad {
 namespace {
@@ -41,6 +43,7 @@ int64_t Pixels(const ConvGeometry& g, const ConvGeometry::PerAxis& size) {
 // Whether the slices are of y's channels, not of x's.
 bool SlicesOutput(ConvKind kind, const ConvGeometry& g) {
   if (kind != ConvKind::kWgrad) return kind == ConvKind::kFprop;
+  if (HasIdleTap(g)) return false;  // x is staged, and only fewer of its channels make that smaller
   return g.out_channels * Pixels(g, g.out) < g.in_channels * Pixels(g, g.in);
 }
 
@@ -153,7 +156,7 @@ size_t SlicedConv::ScratchBytes() const {
   for (const Slice& slice : slices_) {
     most = std::max(most, slice.plan->ScratchBytes() + SliceBytes(slice.channels));
   }
-  return static_cast<size_t>(at_once_) * most;
+  return MultipliedBytes(static_cast<size_t>(at_once_), most);
 }
 
 bool SlicedConv::IsCramped() const {
