@@ -181,7 +181,9 @@ FAR_CASES = [
     case("2d-groups", (2, 6, 3, 2), (4, 3, 2, 3), FAR, ((FAR - 1, FAR), (1, FAR)), groups=2),
     case("2d-dilation", (2, 6, 5, 4), (8, 6, 3, 3), 1, FAR, FAR, **NHWC, **HWIO),
     case("2d-depthwise", (2, 20, 3, 3), (20, 1, 2, 3), FAR, ((0, FAR), 1), groups=20),
-    case("2d-windows-overlap", (2, 16, 5, 6), (8, 8, 3, 2), (3, 2), ((900, 7), (901, 2)), (2, 1), 2),
+    case(
+        "2d-windows-overlap", (2, 16, 5, 6), (8, 8, 3, 2), (3, 2), ((900, 7), (901, 2)), (2, 1), 2
+    ),
     case("3d", (1, 4, 1, 1, 1), (4, 4, 2, 2, 2), FAR, ((0, FAR - 1),) * 3),
     case("3d-groups", (2, 4, 2, 3, 2), (6, 2, 2, 2, 3), FAR, ((FAR - 1, FAR),) * 3, groups=2),
     case(

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "common/checked.h"
@@ -40,10 +41,19 @@ int64_t Pixels(const ConvGeometry& g, const ConvGeometry::PerAxis& size) {
   return pixels;
 }
 
+// Whether a weight gradient cannot do without a padded copy of x, see ConvPlan::Impl::Cut, and that
+// of one image is too large.
+bool MustStageMuch(const ConvGeometry& g) {
+  ConvGeometry image = g;
+  image.batch = 1;
+  const std::optional<size_t> bytes = StagedBytes(image, sizeof(float));
+  return (!bytes || *bytes > kMostScratchBytes) && HasIdleTap(g);
+}
+
 // Whether the slices are of y's channels, not of x's.
 bool SlicesOutput(ConvKind kind, const ConvGeometry& g) {
   if (kind != ConvKind::kWgrad) return kind == ConvKind::kFprop;
-  if (HasIdleTap(g)) return false;  // x is staged, and only fewer of its channels make that smaller
+  if (MustStageMuch(g)) return false;  // only fewer channels of x make its padded copy smaller
   return g.out_channels * Pixels(g, g.out) < g.in_channels * Pixels(g, g.in);
 }
 
