@@ -11,7 +11,8 @@
 #   smoke      tests/test_cuda_lowering.py and tests/test_cuda.py
 #   tests      the whole test suite but for what takes most of the device's memory
 #   forced     the same with every problem on the handlers
-#   matrix     the tests that the README's matrix of transformations names
+#   matrix     the tests that the README's matrix of transformations names; none may be skipped but those
+#              that take more GPUs than there are
 #   large      the tests that take most of the device's memory, one after the other
 #   random     tests/test_random.py alone, on the handlers (RANDOM_CASES, default 2000, from seed
 #              RANDOM_FIRST, default 0)
@@ -91,7 +92,11 @@ run_pytest() {
 smoke() { run_pytest "$root/tests/test_cuda_lowering.py" "$root/tests/test_cuda.py"; }
 tests() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" "$@"' -; }
 forced() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" --route cudnn "$@"' -; }
-matrix() { run_pytest -m matrix "$root/tests"; }
+# A row that is skipped is a failure, but for those that take more GPUs than there are.
+matrix() {
+  python3 -c 'import jax; assert jax.default_backend() == "gpu", jax.default_backend()' || return 1
+  JAX_CONVGRAD_REQUIRE_MATRIX=1 run_pytest -m matrix -rs "$root/tests"
+}
 large() { jobs=1 run_pytest -m large "$root/tests/test_cuda_resample.py"; }
 
 random() {
