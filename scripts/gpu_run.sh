@@ -3,8 +3,8 @@
 #
 #   scripts/gpu_run.sh OUT [STEP...]
 #
-# Steps, in the order in which they are named (without any: build, info, smoke, tests, forced, large,
-# sanitizer and bench):
+# Steps, in the order in which they are named. Without any these run: build, info, smoke, tests, forced,
+# large, sanitizer and bench; the others, random and stress among them, run where they are named.
 #   build      installs the package with the CUDA module into a folder of its own (WHEEL names one that is
 #              built already, which saves the time of compiling)
 #   info       device, versions, commit
@@ -117,8 +117,8 @@ sanitized() {
 
 sanitizer() {
   local status=0
-  sanitized test_cuda.py "${SANITIZER_TESTS:-exact and (stride or groups or odd or 1d or 3d) and (bfloat16 or float32)}" || status=1
-  sanitized test_cuda_resample.py "${SANITIZER_RESAMPLE_TESTS:-random_problems or outside or zero}" || status=1
+  sanitized test_cuda.py "${SANITIZER_TESTS:-(exact and (stride or groups or odd or 1d or 3d) and (bfloat16 or float32)) or dilated_kernels_are_exact}" || status=1
+  sanitized test_cuda_resample.py "${SANITIZER_RESAMPLE_TESTS:-random_problems or outside or zero or too_long or (definition and integers and (bfloat16 or float32))}" || status=1
   return "$status"
 }
 
