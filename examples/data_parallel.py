@@ -92,7 +92,12 @@ class DataParallel:
 
     def jit(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """A compiled training step, (state, *batch) -> results, which all devices hold whole."""
-        return jax.jit(step, out_shardings=self.replicated)
+        compiled = jax.jit(step, out_shardings=self.replicated)
+        if self.count == 1 or jax.default_backend() != "cpu":
+            return compiled
+        # jaxlib 0.10 hangs, with plain lax too, where one virtual device gets some thirty steps ahead
+        # of the others: it then takes the last thread, which they need to come to the sum.
+        return lambda *operands: jax.block_until_ready(compiled(*operands))
 
     def replicate(self, state: Any) -> Any:
         """Arrays that every device holds."""

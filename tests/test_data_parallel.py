@@ -59,11 +59,7 @@ def start(
     """An example as a program of its own, which sees so many virtual CPU devices."""
     ours = ("JAX_ENABLE_X64", "JAX_DISABLE_MOST_OPTIMIZATIONS")
     environment = {k: v for k, v in os.environ.items() if k not in ours}
-    # XLA ends a program whose devices have waited for each other for 40 s: on a busy machine they do.
-    environment["XLA_FLAGS"] = (
-        f"--xla_force_host_platform_device_count={devices} "
-        f"--xla_cpu_collective_call_terminate_timeout_seconds={PATIENCE}"
-    )
+    environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
     environment |= {"JAX_PLATFORMS": "cpu", **variables}
     return subprocess.Popen(
         [
