@@ -31,7 +31,11 @@ bool Serves(const ResampleNeeds& needs) {
     return false;
   }
   if (Kernel::kGrow != needs.grow || Kernel::kRows < needs.rows) return false;
-  if (Kernel::kWindow && Kernel::kStep != needs.step) return false;
+  if ((Kernel::kWindow || Kernel::kSpread) && Kernel::kStep != needs.step) return false;
+  if (Kernel::kPairs) {
+    // A window begins up to three columns in front of its first weight, and has two columns'.
+    return needs.taps + needs.step + 3 <= Kernel::kTaps && needs.mid_taps == 1;
+  }
   if (Kernel::kStrip && Kernel::kStep > 0 && Kernel::kStep < needs.step) return false;
   if (Kernel::kAny) return true;
   return (Kernel::kStrip || needs.taps <= Kernel::kTaps) && needs.mid_taps <= Kernel::kMid;
@@ -62,6 +66,13 @@ using Strip = Walk<T, ResampleLoad::kStrip, kPacked, kGrow, kRows, kTaps, 1, kSt
 template <typename T, bool kGrow, int kRows, int kStep, int kTaps, int kMid = 1>
 using Window = Walk<T, ResampleLoad::kWindow, true, kGrow, kRows, kTaps, kMid, kStep>;
 
+template <typename T, int kRows, int kTaps>
+using Pairs = Walk<T, ResampleLoad::kPairs, true, false, kRows, kTaps, 1>;
+template <typename T, int kRows, int kStep, int kTaps, int kMid = 1>
+using Spread = Walk<T, ResampleLoad::kSpread, true, true, kRows, kTaps, kMid, kStep>;
+template <typename T, int kRows, int kTaps>
+using Shifted = Walk<T, ResampleLoad::kShifted, false, true, kRows, kTaps, 1>;
+
 // From few rows and taps to many: the first that serves is taken. Those with 0 taps take any
 // number.
 template <typename T>
@@ -80,6 +91,9 @@ struct Kernels {
            Staged<T, true, 6, 6>, Staged<T, false, 6, 6>,                      //
            Window<T, false, 1, 2, 2>, Window<T, false, 2, 2, 4>, Window<T, false, 2, 2, 4, 4>,
            Window<T, true, 1, 2, 4>, Window<T, false, 2, 4, 8>, Window<T, false, 4, 4, 16>,  //
+           Pairs<T, 2, 12>, Pairs<T, 4, 12>, Pairs<T, 6, 20>,                                //
+           Spread<T, 1, 2, 1>, Spread<T, 2, 2, 2>, Spread<T, 2, 2, 2, 2>, Spread<T, 1, 4, 1>,
+           Spread<T, 2, 4, 3>, Shifted<T, 1, 1>, Shifted<T, 2, 2>,  //
            Strip<T, true, true, 1>, Strip<T, false, true, 1>, Strip<T, true, false, 2>,
            Strip<T, false, false, 2, 1, 4>, Strip<T, false, false, 2>, Strip<T, true, false, 4>,
            Strip<T, false, false, 4>, Strip<T, true, false, 6>, Strip<T, true, false, 8>,
@@ -118,11 +132,12 @@ template <typename T, typename Visit>
 bool VisitInstance(ResampleNeeds needs, const Visit& visit) {
   using All = typename Kernels<T>::All;
   if (VisitFirst(needs, visit, All())) return true;
-  if (needs.load == ResampleLoad::kWindow) {
+  if (needs.load == ResampleLoad::kWindow || needs.load == ResampleLoad::kPairs) {
     needs.load = ResampleLoad::kStrip;
     if (VisitFirst(needs, visit, All())) return true;
   }
-  if (needs.load == ResampleLoad::kStaged) {
+  if (needs.load == ResampleLoad::kStaged || needs.load == ResampleLoad::kSpread ||
+      needs.load == ResampleLoad::kShifted) {
     needs.load = ResampleLoad::kElements;
     if (VisitFirst(needs, visit, All())) return true;
   }

@@ -22,12 +22,16 @@ struct Lines {
   static constexpr ResampleLoad kLoad = kLoadKind;
   static constexpr bool kPacked = kIsPacked, kGrow = kGrows;
   static constexpr int kRows = kRowCount, kTaps = kTapCount;
-  static constexpr bool kStrip = kLoad == ResampleLoad::kStrip, kAny = kTaps == 0;
+  static constexpr bool kPairs = kLoad == ResampleLoad::kPairs;
+  static constexpr bool kStrip = kLoad == ResampleLoad::kStrip || kPairs, kAny = kTaps == 0;
   static constexpr int kMid = kAny ? 0 : kMidCount;
   // Columns from one output to the next: kWindow: just as many; kStrip: at most, or 0 for any. And
   // for kWindow the columns of all of a thread's outputs, which are aligned; and those in front of
   // them, and behind, that its taps reach as well.
   static constexpr bool kWindow = kLoad == ResampleLoad::kWindow;
+  static constexpr bool kSpread = kLoad == ResampleLoad::kSpread;
+  static constexpr bool kShifted = kLoad == ResampleLoad::kShifted;
+  static constexpr bool kSideBySide = kPacked || kShifted;
   static constexpr bool kStagedElements = kLoad == ResampleLoad::kStaged;
   static constexpr bool kStaged = kStagedElements || (kStrip && !kPacked && !kAny);
   static constexpr int kStep = kStepCount, kCore = 8, kMargin = kWindow ? (kTaps - kStep) / 2 : 0;
@@ -40,7 +44,9 @@ struct Lines {
   // Elements of a thread: of 16 bytes where they are read or written at once, but fewer where many
   // rows would take too many registers. Where few columns make one, large strips have fewer ends
   // that overlap.
-  static constexpr int kVector = kWindow                           ? kCore / (kStep > 0 ? kStep : 1)
+  static constexpr int kVector = kSpread || kShifted               ? 16 / sizeof(T)
+                                 : kPairs                          ? 16 / sizeof(Sum)
+                                 : kWindow                         ? kCore / (kStep > 0 ? kStep : 1)
                                  : kLoad == ResampleLoad::kVectors ? 16 / sizeof(T)
                                  : kStaged && kStrip && kStep > 0  ? 12
                                  : kStrip && kRows <= (kPacked ? 6 : 4) && sizeof(T) < 8
@@ -53,14 +59,20 @@ struct Lines {
                                     : 1;
   static constexpr int kReads = kVector / kPiece;
   static constexpr int kReadTaps = kStrip || kAny ? 1 : kTaps;
+  // kSpread: columns of x that a thread's outputs lie on, and those beside them that taps reach.
+  static constexpr int kBase = kSpread ? kVector / (kStep > 0 ? kStep : 1) : 1;
+  static constexpr int kBeside = kSpread ? kTaps / 2 : 0;
+  static_assert(!kSpread || (kBase > 0 && kBeside <= 1), "one column beside is read");
   static constexpr int kMidReads = kAny ? 1 : kMid;
   // Whether a row is read ahead; no more than registers can hold. In strips it is several.
   static constexpr int kRowWords =
       kMidReads * (kStaged   ? 0
                    : kWindow ? 4 * kWindowPieces + 2 * kSingles
+                   : kSpread ? Piece<T, kBase>::kWords + 2 * kBeside
                              : kReads * kReadTaps * Piece<T, kPiece>::kWords);
   static constexpr bool kFetches = !kAny && kRowWords <= 32;
-  static constexpr int kAhead = kStaged ? sizeof(T) > 2 ? 2 : 3
+  static constexpr int kStagedAhead = sizeof(T) > 2 ? 2 : 3;
+  static constexpr int kAhead = kStaged                                               ? kStagedAhead
                                 : !kFetches || !(kStrip || kWindow) || kRowWords > 16 ? 1
                                 : kRowWords <= 4                                      ? 4
                                                                                       : 2;
@@ -69,14 +81,16 @@ struct Lines {
   static constexpr int kMostThreads = 256;  // of a block
   // Blocks at a time on a multiprocessor, which limits registers.
   static constexpr int kHeld = kAhead * kRowWords + kRows * kVector +
-                               (kStaged               ? (kStrip ? 13 : 2 * kReads * kReadTaps)
+                               (kPairs                ? 2 * kTaps
+                                : kStaged             ? (kStrip ? 13 : 2 * kReads * kReadTaps)
                                 : kFetches || kWindow ? kReads * kReadTaps
                                                       : 0);
   static constexpr int kBlocks =
-      sizeof(Sum) == 8 || kHeld > 48                                           ? 2
+      sizeof(Sum) == 8 || kHeld > 48 || kPairs                                 ? 2
       : kHeld <= (sizeof(T) == 4 && kLoad == ResampleLoad::kVectors ? 28 : 24) ? 4
                                                                                : 3;
   static constexpr bool kWritesVectors = !kStrip && kPacked;
+  static constexpr int kWords = kVector * sizeof(T) / 4;  // of a vector as it is written
 
   struct State {
     const T* x;  // the line's
@@ -96,8 +110,18 @@ struct Lines {
     Sum sum[kVector];
     // kStrip: the elements of y.
     int line, lane, results;
-    StagedLine<T> stage;  // kStaged
-    bool misfit;          // a column reads what is not in the strip, the window or the stage
+    // kPairs: where each element of x is in the strip; where the pair's window begins there, where
+    // its first element is in a line of y, and how many it has.
+    int places[kVector];
+    int pair_from, pair_to, pair_columns;
+    Sum pair_weights[2][kPairs ? kTaps : 1];
+    // kSpread.
+    Piece<T, kBase> base[kMidReads];
+    Piece<T, 1> beside[kMidReads][2 * kBeside + 1];
+    bool there[2];               // whether there are columns in front, and behind
+    uint32_t words[kWords + 1];  // kShifted: a vector as it is written
+    StagedLine<T> stage;         // kStaged
+    bool misfit;                 // a column reads what is not in the strip, the window or the stage
   };
 
   const ResampleTask& task;
@@ -138,8 +162,15 @@ struct Lines {
   // What a thread keeps.
   CONVGRAD_DEVICE void Enter(int thread, State& mine, int channel_tile, int column_tile,
                              int mid_tile, int64_t batch_tile) {
-    mine.line = thread / tiling.line_threads;
-    mine.lane = thread % tiling.line_threads;
+    int place = thread;
+    if constexpr (kShifted) {
+      // The first thread of a warp does what the last of that before does, and passes it on.
+      place = thread / 32 * 31 + thread % 32 - 1;
+      if (place < 0) place = 0;
+    }
+    mine.line = place / tiling.line_threads;
+    mine.lane = place % tiling.line_threads;
+    if (kShifted && thread == 0 && column_tile > 0) mine.lane = -1;
     mine.owned = kVector;
     // Threads that own nothing do as others, but write nothing.
     const auto clamp = [&mine](int64_t at, int64_t size) {
@@ -170,6 +201,12 @@ struct Lines {
     if constexpr (kWindow) {
       const int first = (column_tile * tiling.line_threads + mine.lane) * kVector;
       EnterWindow(mine, static_cast<int>(clamp(first, form.width.out) / kVector * kVector));
+    } else if constexpr (kSpread) {
+      const int first = (column_tile * tiling.line_threads + mine.lane) * kVector;
+      EnterSpread(mine, static_cast<int>(clamp(first, form.width.out) / kVector * kVector));
+    } else if constexpr (kPairs) {
+      first_column = int64_t{column_tile} * tiling.columns;
+      EnterPairs(mine);
     } else if constexpr (kStrip) {
       first_column = int64_t{column_tile} * tiling.columns;
       EnterStrip(mine);
@@ -191,14 +228,15 @@ struct Lines {
         EnterStage(mine, static_cast<int>((a < b ? a : b) * inner));
       }
       const int run = static_cast<int>(form.width.out) * inner;
-      const int first = (column_tile * tiling.line_threads + (kPacked ? mine.lane : 0)) * kVector +
-                        (kPacked ? 0 : mine.lane);
+      const int first =
+          (column_tile * tiling.line_threads + (kSideBySide ? mine.lane : 0)) * kVector +
+          (kSideBySide ? 0 : mine.lane);
       mine.y += first;
       mine.first = first;
       int owned = 0;
       CONVGRAD_UNROLL
       for (int u = 0; u < kVector; ++u) {
-        int element = first + (kPacked ? u : u * tiling.line_threads);
+        int element = first + (kSideBySide ? u : u * tiling.line_threads);
         if (element < run) {
           ++owned;
         } else {
@@ -206,7 +244,12 @@ struct Lines {
         }
         ReadFrom(mine, u, element / inner, element % inner);
       }
-      mine.owned = mine.owned == 0 ? 0 : owned;
+      if constexpr (kShifted) {
+        // A thread may write when it owns nothing, as the vector in front may end in its.
+        mine.owned = mine.owned == 0 || thread % 32 == 0 ? 0 : run;
+      } else {
+        mine.owned = mine.owned == 0 ? 0 : owned;
+      }
     }
   }
 
@@ -272,6 +315,142 @@ struct Lines {
         if (weight == Sum(0) && at >= 0 && at < in) mine.misfit = true;
       }
       if (used != 0) mine.misfit = true;
+    }
+  }
+
+  // The first column of x, counted from kBeside in front of the thread's first, that its k-th
+  // output may reach with kTaps: with an even number, those of the second half of a column's
+  // outputs reach further on.
+  CONVGRAD_DEVICE static constexpr int SpreadFirst(int k) {
+    constexpr int kOf = kStep > 0 ? kStep : 1;
+    return k / kOf + (kTaps % 2 == 0 && k % kOf >= kOf / 2 ? 1 : 0);
+  }
+
+  CONVGRAD_DEVICE void EnterSpread(State& mine, int column) const {
+    constexpr int kOf = kStep > 0 ? kStep : 1;
+    const int begin = column / kOf, in = static_cast<int>(form.width.in);
+    const int taps = static_cast<int>(form.width.taps);
+    mine.offsets[0] = begin;
+    mine.there[0] = begin > 0;
+    mine.there[1] = begin + kBase < in;
+    mine.y += column;
+    CONVGRAD_UNROLL
+    for (int k = 0; k < kVector; ++k) {
+      const int start = ClampedStart(form.width, column + k);
+      const int shift = begin - kBeside + SpreadFirst(k) - start;
+      int used = 0;
+      CONVGRAD_ROLLED
+      for (int t = 0; t < taps; ++t) {
+        used += WeightAt<Sum>(form.width, column + k, t) != Sum(0);
+      }
+      CONVGRAD_UNROLL
+      for (int t = 0; t < kTaps; ++t) {
+        const int tap = shift + t;
+        const Sum weight =
+            tap >= 0 && tap < taps ? WeightAt<Sum>(form.width, column + k, tap) : Sum(0);
+        mine.weights[k][t] = weight;
+        used -= weight != Sum(0);
+      }
+      if (used != 0) mine.misfit = true;
+    }
+  }
+
+  CONVGRAD_DEVICE void FetchSpread(State& mine, const T* line) const {
+    const T* at = line + mine.offsets[0];
+    CONVGRAD_UNROLL
+    for (int q = 0; q < kMidReads; ++q) {
+      at = Opaque(at);
+      const bool there = kMidReads == 1 || mine.mid_weights[q] != Sum(0);
+      Piece<T, kBase> base{};
+      if (there) base.Read(at);
+      mine.base[q] = base;
+      CONVGRAD_UNROLL
+      for (int i = 0; i < 2 * kBeside; ++i) {
+        Piece<T, 1> piece{};
+        if (there && mine.there[i < kBeside ? 0 : 1]) {
+          piece.Read(at + (i < kBeside ? i - kBeside : kBase + i - kBeside));
+        }
+        mine.beside[q][i] = piece;
+      }
+      at += task.x_mid;
+    }
+  }
+
+  CONVGRAD_DEVICE void CombineSpread(const State& mine, Sum (&sums)[kVector]) const {
+    constexpr int kValues = kBase + 2 * kBeside;
+    Sum values[kValues];
+    Sum probe = 0;  // not a number if a value is not finite
+    CONVGRAD_UNROLL
+    for (int i = 0; i < kValues; ++i) {
+      values[i] = 0;
+      CONVGRAD_UNROLL
+      for (int q = 0; q < kMidReads; ++q) {
+        const Sum value = i < kBeside ? mine.beside[q][i < kBeside ? i : 0].At(0)
+                          : i < kBeside + kBase
+                              ? mine.base[q].At(i < kBeside + kBase ? i - kBeside : 0)
+                              : mine.beside[q][i < kBeside + kBase ? 0 : i - kBase].At(0);
+        values[i] = kMidReads == 1 ? value : values[i] + mine.mid_weights[q] * value;
+      }
+      probe += Sum(0) * values[i];
+    }
+    CONVGRAD_UNROLL
+    for (int k = 0; k < kVector; ++k) {
+      sums[k] = 0;
+      CONVGRAD_UNROLL
+      for (int t = 0; t < kTaps; ++t) sums[k] += mine.weights[k][t] * values[SpreadFirst(k) + t];
+    }
+    if (probe == Sum(0)) return;
+    CONVGRAD_UNROLL
+    for (int k = 0; k < kVector; ++k) {
+      sums[k] = 0;
+      CONVGRAD_UNROLL
+      for (int t = 0; t < kTaps; ++t) {
+        if (mine.weights[k][t] == Sum(0)) continue;
+        sums[k] += mine.weights[k][t] * values[SpreadFirst(k) + t];
+      }
+    }
+  }
+
+  CONVGRAD_DEVICE void EnterPairs(State& mine) const {
+    const int inner = static_cast<int>(form.inner), columns = ColumnsHere();
+    const int taps = static_cast<int>(form.width.taps);
+    const int a = ClampedStart(form.width, first_column);
+    const int b = ClampedStart(form.width, first_column + columns - 1);
+    const int begin = (a < b ? a : b) * inner / kVector * kVector, origin = begin / inner;
+    const int run = static_cast<int>(form.width.in) * inner;
+    const int at = begin + mine.lane * kVector;
+    mine.offsets[0] = at < run ? at : run - kVector;  // read for nothing, not used
+    mine.results = mine.owned == 0 ? 0 : columns * inner;
+    mine.y += first_column * inner;
+    CONVGRAD_UNROLL
+    for (int i = 0; i < kVector; ++i) {
+      mine.places[i] = (at + i) % inner * tiling.channel_pitch + (at + i) / inner - origin;
+    }
+    const int first = mine.lane / inner * 2, channel = mine.lane % inner;
+    mine.pair_columns = columns - first < 0 ? 0 : columns - first > 2 ? 2 : columns - first;
+    mine.pair_to = first * inner + channel;
+    int starts[2];
+    CONVGRAD_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      const int column = first + k < columns ? first + k : columns - 1;
+      starts[k] = ClampedStart(form.width, first_column + column) - origin;
+    }
+    const int low = (starts[0] < starts[1] ? starts[0] : starts[1]) & ~3;
+    const int most = tiling.channel_pitch - kTaps;
+    const int from = low < 0 ? 0 : low < most ? low : most;
+    mine.pair_from = channel * tiling.channel_pitch + from;
+    const int room = (tiling.line_threads * kVector - (begin - origin * inner)) / inner;
+    CONVGRAD_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      const int shift = starts[k] - from;
+      if (shift < 0 || shift + taps > kTaps || starts[k] + taps > room) mine.misfit = true;
+      const int64_t column = first_column + Least(first + k, columns - 1);
+      CONVGRAD_UNROLL
+      for (int t = 0; t < (kPairs ? kTaps : 0); ++t) {
+        const int tap = t - shift;
+        mine.pair_weights[k][t] =
+            tap >= 0 && tap < taps ? WeightAt<Sum>(form.width, column, tap) : Sum(0);
+      }
     }
   }
 
@@ -455,6 +634,8 @@ struct Lines {
   CONVGRAD_DEVICE void Fetch(State& mine, int slot, int64_t row) const {
     if constexpr (kFetches && kWindow) {
       FetchWindow(mine, slot, mine.x + row * task.x_walk);
+    } else if constexpr (kSpread) {
+      FetchSpread(mine, mine.x + row * task.x_walk);
     } else if constexpr (kFetches) {
       const T* line = Opaque(mine.x + row * task.x_walk);
       const uint32_t inner = static_cast<uint32_t>(form.inner);
@@ -499,6 +680,10 @@ struct Lines {
     if constexpr (kWindow) {
       if constexpr (!kFetches) FetchWindow(mine, slot, mine.x + row * task.x_walk);
       CombineWindow(mine, slot, sums);
+      return;
+    }
+    if constexpr (kSpread) {
+      CombineSpread(mine, sums);
       return;
     }
     if constexpr (kStrip && kMid == 1) {

@@ -13,7 +13,8 @@ constexpr int64_t kMostScheduleBytes = 16 << 10;
 constexpr int64_t kMostChunk = 128;
 constexpr int64_t kMostLineThreads = 256;
 constexpr int64_t kMostStageBytes = 48 << 10;
-constexpr int64_t kMostStagedInner = 16;
+constexpr int64_t kMostStagedInner = 16, kMostPairsInner = 4;
+constexpr int64_t kShiftedPlaces = 31 * 8;  // of the most threads of a block, one in 32 helps
 constexpr int64_t kMostIndex = std::numeric_limits<int32_t>::max();
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -48,12 +49,17 @@ int64_t StripColumns(const ResampleTask& task, int64_t elements, int64_t shift) 
   return low;
 }
 
+bool IsStrip(ResampleLoad load) {
+  return load == ResampleLoad::kStrip || load == ResampleLoad::kPairs;
+}
+
 // Threads of a line in a strip and its columns: of all sizes, that which leaves the fewest threads
 // idle, in favour of single warps, which need not wait for others.
 struct Strip {
   int64_t threads = 0, columns = 0;
 };
-Strip ChooseStrip(const ResampleTask& task, const ResampleInstance& instance, int element_bytes) {
+Strip ChooseStrip(const ResampleTask& task, const ResampleInstance& instance, bool pairs,
+                  int element_bytes) {
   const int64_t vector = instance.vector, line = task.form.width.in * task.form.inner;
   const double all = static_cast<double>(line);
   Strip best;
@@ -64,7 +70,8 @@ Strip ChooseStrip(const ResampleTask& task, const ResampleInstance& instance, in
     const int64_t shift = instance.stages > 0 ? kStagePieceBytes / element_bytes - 1
                           : instance.packed && threads * vector < line ? vector - 1
                                                                        : 0;
-    const int64_t most = StripColumns(task, threads * vector, shift);
+    int64_t most = StripColumns(task, threads * vector, shift + (pairs ? task.form.inner - 1 : 0));
+    if (pairs) most = std::min(most, threads / task.form.inner * 2);
     if (most == 0) continue;
     const int64_t strips = DivideUp(task.form.width.out, most);
     const double cost =
@@ -116,6 +123,9 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
                    : std::max<int64_t>(1, static_cast<int64_t>(std::ceil(
                                               static_cast<double>(walk.taps - 1) / StepOf(walk))));
   const bool strip = width.resampled && width.out <= width.in && (!needs.grow || !walk.resampled);
+  // Threads of 16 bytes of sums have a pair of columns each where columns become half as many.
+  const bool pairs = strip && !task.mid.resampled && width.in >= 2 * width.out &&
+                     form.inner <= kMostPairsInner && element_bytes <= 4;
   const auto aligned = [&](const void* data, int64_t run) {
     int64_t elements = 1;
     while (elements < 8 && run % (2 * elements) == 0 &&
@@ -134,15 +144,24 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
     needs.aligned = 8;
     needs.step = width.in / width.out;
   } else if (strip) {
-    needs.load = ResampleLoad::kStrip;
     needs.aligned = aligned(task.x, width.in * form.inner);
+    needs.load = pairs && needs.aligned >= 4 ? ResampleLoad::kPairs : ResampleLoad::kStrip;
     needs.step = DivideUp(width.in, width.out);
   } else {
     // Reads of few taps are served by caches as well.
     const bool staged = needs.grow && width.resampled && width.out >= width.in &&
                         std::max(needs.taps, needs.rows) > 4 && form.inner <= kMostStagedInner;
-    needs.load = staged ? ResampleLoad::kStaged : ResampleLoad::kElements;
     needs.aligned = aligned(task.y, width.out * form.inner);
+    const bool spread = needs.grow && width.resampled && form.inner == 1 &&
+                        width.out % width.in == 0 && needs.aligned * element_bytes >= 16 &&
+                        element_bytes <= 4 && IsAligned(task.x, 16);
+    const bool shifted = needs.grow && needs.aligned * element_bytes < 16 && element_bytes <= 4 &&
+                         needs.mid_taps == 1 && task.mid.out == 1;
+    needs.load = staged    ? ResampleLoad::kStaged
+                 : spread  ? ResampleLoad::kSpread
+                 : shifted ? ResampleLoad::kShifted
+                           : ResampleLoad::kElements;
+    if (spread) needs.step = width.out / width.in;
   }
   return needs;
 }
@@ -156,9 +175,11 @@ ResampleLimits GetResampleLimits(const ResampleNeeds& needs, const ResampleInsta
   bool light = needs.rows == 1 && !needs.grow;
   if (needs.load == ResampleLoad::kVectors) {
     light = needs.grow || needs.rows == 1;
+  } else if (needs.load == ResampleLoad::kSpread || needs.load == ResampleLoad::kShifted) {
+    return {128, kMultiprocessors * 4096, 0.5};
   } else if (needs.load == ResampleLoad::kElements || needs.load == ResampleLoad::kStaged) {
     light = needs.rows <= 4 && (element_bytes >= 4 || !instance.packed);
-  } else if (needs.load == ResampleLoad::kStrip) {
+  } else if (IsStrip(needs.load)) {
     light = false;
   }
   if (light && needs.load == ResampleLoad::kElements) {
@@ -208,12 +229,15 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     tiling.channel_tiles = DivideUp(vectors, tiling.vectors);
     tiling.column_tiles = DivideUp(width.out, tiling.columns);
     line_threads = tiling.vectors * tiling.columns;
-  } else if (needs.load != ResampleLoad::kStrip) {
-    const int64_t vectors = DivideUp(width.out * inner, vector);
+  } else if (!IsStrip(needs.load)) {
+    const bool shifted = needs.load == ResampleLoad::kShifted;
+    const int64_t vectors = DivideUp(width.out * inner + (shifted ? vector - 1 : 0), vector);
     line_threads = Even(vectors, std::max<int64_t>(32, limits.threads / mid_lines));
     tiling.column_tiles = DivideUp(vectors, line_threads);
+    if (shifted) lines_most = tiling.column_tiles > 1 ? line_threads : kShiftedPlaces;
   } else {
-    const Strip strip = ChooseStrip(task, instance, element_bytes);
+    const bool pairs = needs.load == ResampleLoad::kPairs;
+    const Strip strip = ChooseStrip(task, instance, pairs, element_bytes);
     if (strip.columns == 0) return tiling;
     line_threads = strip.threads;
     tiling.columns = static_cast<int>(strip.columns);
@@ -242,6 +266,9 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   }
   tiling.lines = static_cast<int>(Even(lines_all, std::max<int64_t>(1, lines_most / line_threads)));
   tiling.threads = static_cast<int>(RoundUp(tiling.lines * line_threads, 32));
+  if (needs.load == ResampleLoad::kShifted) {
+    tiling.threads = static_cast<int>(DivideUp(tiling.lines * line_threads, 31) * 32);
+  }
   const int64_t line_tiles = DivideUp(lines_all, tiling.lines);
   tiling.mid_tiles = mid.out > 1 ? line_tiles : 1;
   tiling.batch_tiles = mid.out > 1 ? form.batches() : line_tiles;
@@ -281,7 +308,16 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
 
   int64_t bytes = needs.grow ? tiling.chunk * row_bytes
                              : tiling.table_rows * row_bytes + (2 * tiling.chunk + 1) * 4;
-  if (needs.load == ResampleLoad::kStrip) {
+  if (needs.load == ResampleLoad::kPairs) {
+    // Where there are several channels, what they have at the same place is in different banks.
+    int64_t pitch =
+        RoundUp(std::max<int64_t>(DivideUp(line_threads * vector, inner) + 2, instance.taps), 4);
+    while (inner > 1 && pitch % 32 != 12) pitch += 4;
+    tiling.channel_pitch = static_cast<int>(pitch);
+    tiling.strip_pitch = static_cast<int>(pitch * inner);
+    tiling.strip_at = static_cast<int>(RoundUp(bytes, 16));
+    bytes = tiling.strip_at + 2 * tiling.lines * tiling.strip_pitch * sum_bytes;
+  } else if (needs.load == ResampleLoad::kStrip) {
     const int64_t pack = 16 / sum_bytes;
     // An odd number of packs between columns, so that threads find theirs in different banks.
     tiling.width_pitch = static_cast<int>((DivideUp(width.taps, pack) | 1) * pack);

@@ -52,15 +52,20 @@ struct Walk
   using Base::kFetches;
   using Base::kGrow;
   using Base::kPacked;
+  using Base::kPairs;
   using Base::kRows;
+  using Base::kShifted;
+  using Base::kSpread;
   using Base::kStaged;
   using Base::kStagedElements;
   using Base::kStages;
   using Base::kStep;
   using Base::kStrip;
   using Base::kSumPack;
+  using Base::kTaps;
   using Base::kVector;
   using Base::kWindow;
+  using Base::kWords;
   using Base::kWritesVectors;
   using Base::OddHalf;
   using Base::StateOf;
@@ -107,7 +112,16 @@ struct Walk
       Enter(thread, mine, channel_tile, column_tile, mid_tile, batch_tile);
       mine.y += first_row * task.y_walk;
     });
-    if constexpr (kStrip) {
+    if constexpr (kPairs) {
+      // What no thread writes is there for weights of zero.
+      ForEachThread(tiling.threads, [&](int thread) {
+        if (thread == 0) *misfit = 0;
+        CONVGRAD_ROLLED
+        for (int i = thread; i < 2 * tiling.lines * tiling.strip_pitch; i += tiling.threads) {
+          strip_sums[i] = 0;
+        }
+      });
+    } else if constexpr (kStrip) {
       const int taps = static_cast<int>(form.width.taps);
       const int columns = ColumnsHere();
       ForEachThread(tiling.threads, [&](int thread) {
@@ -120,12 +134,12 @@ struct Walk
         }
       });
     }
-    if constexpr (kWindow || kStagedElements) {
+    if constexpr (kWindow || kSpread || kStagedElements) {
       ForEachThread(tiling.threads, [&](int thread) {
         if (thread == 0) *misfit = 0;
       });
     }
-    if constexpr (kStrip || kWindow || kStagedElements) {
+    if constexpr (kStrip || kWindow || kSpread || kStagedElements) {
       ForEachThread(tiling.threads, [&](int thread) {
         if (StateOf(thread).misfit) *misfit = 1;
       });
@@ -534,17 +548,29 @@ struct Walk
         State& mine = StateOf(thread);
         if (mine.line >= tiling.lines) return;
         Sum* const line = sums + mine.line * tiling.strip_pitch;
-        Sum* const even = line + StripPlace(mine.lane, 0);
-        CONVGRAD_UNROLL
-        for (int i = 0; i < kVector; ++i) {
-          if constexpr (kStaged) {
-            (i % 2 == 0 ? even : even - OddHalf(mine.lane) * 32)[i * 16] = mine.sum[i];
-          } else {
-            line[StripPlace(mine.lane, i)] = mine.sum[i];
+        if constexpr (kPairs) {
+          WriteSums(mine, line);
+        } else {
+          Sum* const even = line + StripPlace(mine.lane, 0);
+          CONVGRAD_UNROLL
+          for (int i = 0; i < kVector; ++i) {
+            if constexpr (kStaged) {
+              (i % 2 == 0 ? even : even - OddHalf(mine.lane) * 32)[i * 16] = mine.sum[i];
+            } else {
+              line[StripPlace(mine.lane, i)] = mine.sum[i];
+            }
           }
         }
       });
-      ForEachThread<false>(tiling.threads, [&](int thread) { WriteStrip(StateOf(thread), sums); });
+      ForEachThread<false>(tiling.threads, [&](int thread) {
+        if constexpr (kPairs) {
+          WritePair(StateOf(thread), sums);
+        } else {
+          WriteStrip(StateOf(thread), sums);
+        }
+      });
+    } else if constexpr (kShifted) {
+      WriteShifted();
     } else {
       ForEachThread<false>(tiling.threads, [&](int thread) {
         State& mine = StateOf(thread);
@@ -624,6 +650,101 @@ struct Walk
     return sum;
   }
 
+  // A thread's elements of a row that is done, each channel's side by side.
+  CONVGRAD_DEVICE void WriteSums(const State& mine, Sum* line) const {
+    if (form.inner == 1) {
+      StoreSums<false>(mine.sum, line + mine.places[0]);
+      return;
+    }
+    CONVGRAD_UNROLL
+    for (int i = 0; i < kVector; ++i) line[mine.places[i]] = mine.sum[i];
+  }
+
+  // Two columns of y from one window. Sums are formed as those of WriteResults are.
+  CONVGRAD_DEVICE void WritePair(State& mine, const Sum* sums) const {
+    T* const to = NextRow(mine) + mine.pair_to;
+    if (mine.results == 0 || mine.pair_columns == 0) return;
+    const Sum* const from = sums + mine.line * tiling.strip_pitch + mine.pair_from;
+    Sum results[2] = {};
+    CONVGRAD_UNROLL
+    for (int first = 0; first < kTaps; first += kSumPack) {
+      const auto some = Load<Sum, kSumPack>(from + first);
+      CONVGRAD_UNROLL
+      for (int k = 0; k < 2; ++k) {
+        CONVGRAD_UNROLL
+        for (int i = 0; i < kSumPack; ++i) {
+          results[k] += mine.pair_weights[k][first + i] * some.at[i];
+        }
+      }
+    }
+    CONVGRAD_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      if (results[k] == results[k]) continue;
+      results[k] = 0;
+      CONVGRAD_UNROLL
+      for (int t = 0; t < kTaps; ++t) {
+        if (mine.pair_weights[k][t] != Sum(0)) results[k] += mine.pair_weights[k][t] * from[t];
+      }
+    }
+    FromSum(results[0], to[0]);
+    if (mine.pair_columns == 2) FromSum(results[1], to[form.inner]);
+  }
+
+  // Vectors as y is aligned: each begins in the vector of the thread in front.
+  CONVGRAD_DEVICE void WriteShifted() {
+    ForEachThread<false>(tiling.threads, [&](int thread) {
+      State& mine = StateOf(thread);
+      T values[kVector];
+      PackSums(mine.sum, values);
+      memcpy(mine.words, values, sizeof(values));
+    });
+    ForEachThread<false>(tiling.threads, [&](int thread) {
+      State& mine = StateOf(thread);
+      const uintptr_t at = reinterpret_cast<uintptr_t>(NextRow(mine));
+      const uint32_t shift = static_cast<uint32_t>(at) & 15;
+      uint32_t words[kWords];
+#ifdef __CUDA_ARCH__
+      uint32_t both[2 * kWords];
+      CONVGRAD_UNROLL
+      for (int i = 0; i < kWords; ++i) {
+        both[i] = __shfl_up_sync(0xffffffffu, mine.words[i], 1);
+        both[kWords + i] = mine.words[i];
+      }
+      const uint32_t from = 16 - shift;
+      CONVGRAD_UNROLL
+      for (int i = 0; i < 6; ++i) both[i] = (from & 8) != 0 ? both[i + 2] : both[i];
+      CONVGRAD_UNROLL
+      for (int i = 0; i < 5; ++i) both[i] = (from & 4) != 0 ? both[i + 1] : both[i];
+      CONVGRAD_UNROLL
+      for (int i = 0; i < kWords; ++i) {
+        words[i] = shift == 0      ? mine.words[i]
+                   : sizeof(T) < 4 ? __funnelshift_r(both[i], both[i + 1], (from & 2) * 8)
+                                   : both[i];
+      }
+#else
+      char both[2 * 16];
+      memcpy(both, StateOf(thread > 0 ? thread - 1 : 0).words, 16);
+      memcpy(both + 16, mine.words, 16);
+      memcpy(words, both + 16 - shift, 16);
+#endif
+      // The first of these elements, counted in the line: some may lie in front of it or behind.
+      const int first = mine.first - static_cast<int>(shift / sizeof(T));
+      if (mine.owned == 0) return;
+      if (first >= 0 && first + kVector <= mine.owned) {
+        WriteWords(words, reinterpret_cast<T*>(at - shift));
+        return;
+      }
+      T values[kVector];
+      memcpy(values, words, sizeof(values));
+      CONVGRAD_UNROLL
+      for (int i = 0; i < kVector; ++i) {
+        if (first + i >= 0 && first + i < mine.owned) {
+          reinterpret_cast<T*>(at - shift)[i] = values[i];
+        }
+      }
+    });
+  }
+
   // For columns that start in disorder.
   CONVGRAD_DEVICE void WriteDirectly() {
     const bool deep = form.depth.resampled;
@@ -637,6 +758,7 @@ struct Walk
         const int64_t row = first_row + at;
         const int64_t column = kStrip    ? first_column
                                : kWindow ? mine.offsets[0] / (kWindow ? kStep : 1)
+                               : kSpread ? mine.offsets[0] * int64_t{kStep}
                                          : 0;
         const int element = kStagedElements ? mine.first : 0;
         const int first = kStrip ? mine.lane : 0;

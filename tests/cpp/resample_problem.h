@@ -107,6 +107,22 @@ Band RandomBand(Random& random, int64_t in, int64_t out, int64_t taps, bool inte
     }
     return band;
   }
+  if (kind >= 6 && out % in == 0 && out > in && taps <= 2) {
+    for (int64_t i = 0; i < out; ++i) {
+      const double place = (static_cast<double>(i) + 0.5) * step - (taps == 2 ? 0.5 : 0.0);
+      const int64_t first = static_cast<int64_t>(std::floor(place));
+      const int64_t start = std::clamp<int64_t>(first, 0, in - taps);
+      band.start.push_back(static_cast<int32_t>(start));
+      for (int64_t at = start; at < start + taps; ++at) {
+        const bool inside = at >= first && at < first + taps;
+        band.weights.push_back(!inside || random() % 8 == 0 ? 0.0
+                               : integers ? static_cast<double>(random() % 3) + 1.0
+                                          : static_cast<double>(static_cast<float>(
+                                                static_cast<double>(random() % 10000) / 10000.0)));
+      }
+    }
+    return band;
+  }
   for (int64_t i = 0; i < out; ++i) {
     const int64_t most = in - taps;
     int64_t start = static_cast<int64_t>(origin + slope * static_cast<double>(i));

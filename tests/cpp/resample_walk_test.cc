@@ -87,7 +87,7 @@ void RunWalks(const ResampleTask& task) {
 
 // Problems by the kernel that took them.
 struct Counts {
-  int loads[5] = {}, gathered = 0, long_bands = 0;
+  int loads[8] = {}, gathered = 0, long_bands = 0;
 };
 
 template <typename T, typename Random>
@@ -243,9 +243,9 @@ int main(int argc, char** argv) {
     }
   }
   std::printf(
-      "%d of vectors, %d of elements, %d staged, %d of windows, %d of strips; %d gathered, %d "
-      "long\n",
+      "%d of vectors, %d of elements, %d staged, %d of windows, %d of strips, %d of pairs, %d "
+      "spread, %d shifted; %d gathered, %d long\n",
       counts.loads[0], counts.loads[1], counts.loads[2], counts.loads[3], counts.loads[4],
-      counts.gathered, counts.long_bands);
+      counts.loads[5], counts.loads[6], counts.loads[7], counts.gathered, counts.long_bands);
   return 0;
 }
