@@ -16,7 +16,6 @@ results are there: in it the handlers choose theirs. "step" is the median of lat
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import itertools
 import json
 import os
@@ -43,22 +42,20 @@ Step = Callable[..., Any]  # (state, *batch) -> (state, loss)
 
 def superres(layers: ModuleType) -> tuple[Step, tuple[Any, ...]]:
     """The training example's step at its default sizes."""
+    import jax
     import numpy as np
 
-    path = ROOT / "examples" / "train_superres.py"
-    spec = importlib.util.spec_from_file_location("train_superres", path)
-    assert spec is not None and spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    sys.modules["train_superres"] = example  # dataclasses and named tuples look themselves up there
-    spec.loader.exec_module(example)
+    sys.path.insert(0, str(ROOT / "examples"))
+    import train_superres as example
+
     defaults = example.parse_arguments([])
     rng = np.random.default_rng(0)
     params = example.init_params(rng, defaults.body, defaults.up, defaults.blocks, defaults.width)
     model = example.make_model(layers, defaults.body, defaults.up, defaults.blocks)
-    step = example.make_step(model, defaults.rate, defaults.steps)
+    step = jax.jit(example.make_step(model, defaults.rate, defaults.steps))
     low = rng.random((defaults.batch, defaults.patch, defaults.patch, 3)).astype(np.float32)
     high = low.repeat(2, 1).repeat(2, 2)
-    return step, (example.init_state(params), low, high)
+    return step, (example.init_adam(params), low, high)
 
 
 def unet(layers: ModuleType) -> tuple[Step, tuple[Any, ...]]:

@@ -3,6 +3,7 @@
     python examples/train_superres.py --quick     # under a minute on two cores
     python examples/train_superres.py             # some minutes, sharper
     python examples/train_superres.py --up resize # enlarges by resize and convolution
+    python examples/train_superres.py --devices 4 # every batch divided among four devices
 
 The photographs are the two that ship with scikit-learn. A strip of each is held out: the network
 never sees it, and the figures and the picture at the end are of that strip alone. The network adds
@@ -10,7 +11,8 @@ its output to the bicubic enlargement, so it has to find what bicubic interpolat
 
 The same model is written once, over three functions: `conv_general_dilated`, `conv_transpose` and
 `resize`. They are `jax_convgrad`'s for training, and those of `jax.lax` and `jax.image` for the
-comparison of step times. Nothing else differs.
+comparison of step times. Nothing else differs. training.py holds these and Adam, data_parallel.py
+what it takes to train on several devices.
 """
 
 from __future__ import annotations
@@ -18,10 +20,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import pathlib
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -29,38 +29,30 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-import jax_convgrad
+from data_parallel import DataParallel, add_arguments
+from training import (
+    DIMENSIONS,
+    LAYERS,
+    Adam,
+    Layers,
+    Params,
+    Step,
+    add_options,
+    compare_steps,
+    describe_times,
+    init_adam,
+    last_gradient,
+    make_deterministic,
+    require,
+    update_adam,
+)
 
 SCALE = 2
 HELD_OUT = slice(256, 352)  # columns of both photographs
 EVAL_SIZE = 96
-LEAST_SECONDS = 0.05  # of a measurement of step times
 PHOTOGRAPHS = ("china.jpg", "flower.jpg")
-DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 
-Params = dict[str, jax.Array]
 Model = Callable[[Params, jax.Array], jax.Array]
-
-
-class Layers(NamedTuple):
-    """The functions that a model is made of, and whose they are."""
-
-    name: str
-    conv_general_dilated: Callable[..., jax.Array]
-    conv_transpose: Callable[..., jax.Array]
-    resize: Callable[..., jax.Array]
-
-
-LAYERS = {
-    "ours": Layers(
-        "jax_convgrad",
-        jax_convgrad.conv_general_dilated,
-        jax_convgrad.conv_transpose,
-        jax_convgrad.resize,
-    ),
-    "lax": Layers("lax", jax.lax.conv_general_dilated, jax.lax.conv_transpose, jax.image.resize),
-}
 
 
 # --- Data ----------------------------------------------------------------------------------------
@@ -212,60 +204,39 @@ def make_model(layers: Layers, body: str, up: str, blocks: int) -> Model:
 # --- Training ------------------------------------------------------------------------------------
 
 
-class State(NamedTuple):
-    """The parameters and Adam's moments."""
-
-    params: Params
-    mean: Params
-    square: Params
-    step: jax.Array
-
-
-def init_state(params: Params) -> State:
-    """Adam before its first step."""
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    return State(params, zeros, zeros, jnp.zeros((), jnp.int32))
-
-
-def make_step(model: Model, rate: float, steps: int) -> Callable[..., tuple[State, jax.Array]]:
+def make_step(model: Model, rate: float, steps: int) -> Step:
     """One step of Adam on the mean absolute error; the learning rate falls along a cosine."""
 
     def loss_of(params: Params, low: jax.Array, high: jax.Array) -> jax.Array:
         return jnp.mean(jnp.abs(model(params, low) - high))
 
-    @jax.jit
-    def step(state: State, low: jax.Array, high: jax.Array) -> tuple[State, jax.Array]:
+    def step(state: Adam, low: jax.Array, high: jax.Array) -> tuple[Adam, jax.Array]:
         loss, gradients = jax.value_and_grad(loss_of)(state.params, low, high)
         count = state.step + 1
         progress = jnp.minimum(count / steps, 1.0)
         now = rate * (0.02 + 0.98 * 0.5 * (1 + jnp.cos(jnp.pi * progress)))
-        now = now * jnp.minimum(count / 20, 1.0)
-        mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state.mean, gradients)
-        square = jax.tree.map(lambda s, g: 0.99 * s + 0.01 * g * g, state.square, gradients)
-        now = now * jnp.sqrt(1 - 0.99**count) / (1 - 0.9**count)
-        params = jax.tree.map(
-            lambda p, m, s: p - now * m / (jnp.sqrt(s) + 1e-8), state.params, mean, square
-        )
-        return State(params, mean, square, count), loss
+        return update_adam(state, gradients, now * jnp.minimum(count / 20, 1.0)), loss
 
     return step
 
 
 def train(
-    step: Callable[..., tuple[State, jax.Array]],
-    state: State,
+    step: Step,
+    state: Adam,
     data: Iterator[tuple[np.ndarray, np.ndarray]],
     steps: int,
-) -> tuple[State, list[float], list[float]]:
+    parallel: DataParallel,
+) -> tuple[Adam, list[float], list[float]]:
     """Trains with a progress bar. Returns the losses, and bicubic's error on the same patches."""
     from tqdm import tqdm
 
     bicubic_error = jax.jit(lambda low, high: jnp.mean(jnp.abs(enlarge(low) - high)))
     losses, baseline = [], []
-    with tqdm(total=steps, unit="step", dynamic_ncols=True, desc="training") as bar:
+    options = {"dynamic_ncols": True, "disable": not parallel.leads}
+    with tqdm(total=steps, unit="step", desc="training", **options) as bar:
         for index in range(steps):
             low, high = next(data)
-            state, loss = step(state, low, high)
+            state, loss = step(state, *parallel.divide(low, high))
             losses.append(float(loss))
             baseline.append(float(bicubic_error(low, high)))
             if (index + 1) % 10 == 0 or index + 1 == steps:
@@ -276,55 +247,6 @@ def train(
                 )
             bar.update()
     return state, losses, baseline
-
-
-def run_steps(
-    step: Callable[..., tuple[State, jax.Array]],
-    state: State,
-    low: jax.Array,
-    high: jax.Array,
-    count: int,
-) -> float:
-    """Seconds of so many steps, each from where the one before arrived."""
-    started = time.perf_counter()
-    for _ in range(count):
-        state, _ = step(state, low, high)
-    jax.block_until_ready(state)
-    return time.perf_counter() - started
-
-
-def compare_steps(
-    steppers: dict[str, Callable[..., tuple[State, jax.Array]]],
-    state: State,
-    batch: tuple[np.ndarray, np.ndarray],
-    rounds: int,
-) -> tuple[dict[str, float], float]:
-    """Median seconds of one training step of each, measured in turn from the same batch and state.
-
-    Returns with them how far the gradients of the two lie apart, relative to their norm.
-    """
-    low, high = map(jnp.asarray, batch)
-    gradients = {}
-    for name, step in steppers.items():
-        after, _ = step(state, low, high)  # compiles
-        moved = jax.tree.map(lambda new, old: new - 0.9 * old, after.mean, state.mean)
-        gradients[name] = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(moved)])
-    # A GPU computes while the host prepares the next step, as it does in training: the clock runs for
-    # so many steps in a row that what the host adds at their ends does not count.
-    repeats = 1
-    while True:
-        seconds = min(run_steps(step, state, low, high, repeats) for step in steppers.values())
-        if seconds >= LEAST_SECONDS:
-            break
-        repeats = max(2 * repeats, math.ceil(repeats * LEAST_SECONDS / seconds))
-    times: dict[str, list[float]] = {name: [] for name in steppers}
-    for _ in range(rounds):
-        for name, step in steppers.items():
-            times[name].append(run_steps(step, state, low, high, repeats) / repeats)
-    first, *others = gradients.values()
-    apart = [jnp.linalg.norm(other - first) / jnp.linalg.norm(first) for other in others]
-    medians = {name: statistics.median(samples) for name, samples in times.items()}
-    return medians, float(max(apart, default=0.0))
 
 
 # --- Evaluation ----------------------------------------------------------------------------------
@@ -383,27 +305,10 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         default="conv_transpose",
         help="how the features are enlarged (conv_transpose)",
     )
-    parser.add_argument(
-        "--layers",
-        choices=("ours", "lax", "both"),
-        default="both",
-        help="train with jax_convgrad, with plain lax, or (default) with jax_convgrad and measure "
-        "the step time of both",
-    )
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate (0.002)")
-    parser.add_argument("--rounds", type=int, help="timed steps of each (15, or 7 with --quick)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and patches (0)")
-    parser.add_argument(
-        "--deterministic",
-        action="store_true",
-        help="the same bits for the same seed on a GPU too, at the price of some speed",
-    )
-    parser.add_argument(
-        "--out",
-        type=pathlib.Path,
-        default=pathlib.Path(__file__).parent / "out",
-        help="folder for the picture and the figures (out, beside this file)",
-    )
+    add_options(parser)
+    add_arguments(parser)
     arguments = parser.parse_args(argv)
     arguments.steps = arguments.steps or (250 if arguments.quick else 3000)
     arguments.rounds = arguments.rounds or (7 if arguments.quick else 15)
@@ -414,34 +319,14 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
-def require(*modules: str) -> None:
-    """Says what to install, before anything is computed."""
-    import importlib.util
-
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    if missing:
-        names = " ".join({"sklearn": "scikit-learn"}.get(name, name) for name in missing)
-        sys.exit(f"this example needs {names}: pip install {names}")
-
-
-def make_deterministic() -> None:
-    """Keeps XLA and jax_convgrad from choosing by the clock, and from engines that vary.
-
-    XLA reads its flags when its first program runs, so this must come before it.
-    """
-    flags = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true".strip()
-    jax_convgrad.set_deterministic(True)
-
-
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Trains, evaluates, compares and reports. Returns the figures."""
     arguments = parse_arguments(argv)
     require("sklearn", "matplotlib", "tqdm")
     if arguments.deterministic:
         make_deterministic()
+    parallel = DataParallel.start(arguments)
     started = time.perf_counter()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(arguments.seed)
     training, held_out = load_photographs()
     data = batches(training, arguments.batch, arguments.patch, rng)
@@ -450,29 +335,29 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     models, steppers = {}, {}
     for layers in (LAYERS[name] for name in names):
         models[layers.name] = make_model(layers, arguments.body, arguments.up, arguments.blocks)
-        steppers[layers.name] = make_step(models[layers.name], arguments.rate, arguments.steps)
+        step = make_step(models[layers.name], arguments.rate, arguments.steps)
+        steppers[layers.name] = parallel.jit(step)
     trained_with = LAYERS[names[0]].name
 
     params = init_params(rng, arguments.body, arguments.up, arguments.blocks, arguments.width)
-    count = sum(value.size for value in params.values())
-    print(
-        f"{count:,} parameters, {arguments.blocks} {arguments.body} blocks of {arguments.width} "
-        f"channels, enlarged by {arguments.up}; batches of {arguments.batch} patches, "
-        f"{arguments.patch}x{arguments.patch} to {arguments.patch * SCALE}x{arguments.patch * SCALE}; "
-        f"layers of {trained_with}"
+    if parallel.leads:
+        describe(arguments, params, trained_with, parallel)
+    state = parallel.replicate(init_adam(params))
+    state, losses, baseline = train(steppers[trained_with], state, data, arguments.steps, parallel)
+    batch = parallel.divide(*next(data))
+    times, difference = compare_steps(
+        steppers, state, batch, arguments.rounds, last_gradient, parallel
     )
-    state, losses, baseline = train(
-        steppers[trained_with], init_state(params), data, arguments.steps
-    )
+    if not parallel.leads:
+        return {}
 
     low = jnp.asarray(held_out.low)
     bicubic = np.asarray(enlarge(low))
-    result = np.asarray(jax.jit(models[trained_with])(state.params, low))
+    result = np.asarray(jax.jit(models[trained_with])(jax.device_get(state.params), low))
     before, after = psnr(bicubic, held_out.high), psnr(result, held_out.high)
+    arguments.out.mkdir(parents=True, exist_ok=True)
     picture = arguments.out / "superres.png"
     draw(picture, bicubic, result, held_out.high, rows=4)
-
-    times, difference = compare_steps(steppers, state, next(data), arguments.rounds)
 
     window = max(1, min(50, arguments.steps // 4))
     mean = statistics.fmean
@@ -493,13 +378,29 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         "step_seconds": times,
         "step_rounds": arguments.rounds,
         "device": jax.devices()[0].device_kind,
+        "devices": parallel.count,
+        "processes": jax.process_count(),
         "gradient_difference": difference,
         "seconds": time.perf_counter() - started,
         "picture": str(picture),
     }
+    (arguments.out / "losses.json").write_text(json.dumps(losses) + "\n")
     (arguments.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     report(summary)
     return summary
+
+
+def describe(
+    arguments: argparse.Namespace, params: Params, layers: str, parallel: DataParallel
+) -> None:
+    """Prints what is about to be trained."""
+    count = sum(value.size for value in params.values())
+    low, high = arguments.patch, arguments.patch * SCALE
+    print(
+        f"{count:,} parameters, {arguments.blocks} {arguments.body} blocks of {arguments.width} "
+        f"channels, enlarged by {arguments.up}; batches of {arguments.batch} patches, "
+        f"{low}x{low} to {high}x{high}; layers of {layers}{parallel.describe()}"
+    )
 
 
 def report(summary: dict[str, Any]) -> None:
@@ -514,14 +415,14 @@ def report(summary: dict[str, Any]) -> None:
         f"network {summary['psnr_model']:.2f} dB ({summary['psnr_gain']:+.2f}), better on "
         f"{summary['held_out_patches_better']} of {summary['held_out_patches']} patches"
     )
-    times = summary["step_seconds"]
-    text = ", ".join(f"{name} {1e3 * value:.1f} ms" for name, value in times.items())
-    if len(times) == 2:
-        ours, lax = times["jax_convgrad"], times["lax"]
-        text += f": {lax / ours:.2f} times as fast as lax; their gradients differ by "
-        text += f"{summary['gradient_difference']:.0e} of the norm"
-    print(f"training step (median of {summary['step_rounds']}, in turn): {text}")
-    print(f"wrote {summary['picture']} and summary.json; {summary['seconds']:.0f} s in all")
+    print(
+        describe_times(
+            summary["step_seconds"], summary["step_rounds"], summary["gradient_difference"]
+        )
+    )
+    print(
+        f"wrote {summary['picture']}, summary.json and losses.json; {summary['seconds']:.0f} s in all"
+    )
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from jax_convgrad.conv import (
     conv_wgrad,
 )
 from jax_convgrad.explain import explain
+from jax_convgrad.exports import export_checks, load_handlers
 from jax_convgrad.install import install, install_from_environment, installed, uninstall
 from jax_convgrad.plans import set_algorithm_search, set_deterministic, set_workspace_limit
 from jax_convgrad.registry import has_cuda, info
@@ -21,10 +22,12 @@ __all__ = [
     "conv_transpose",
     "conv_wgrad",
     "explain",
+    "export_checks",
     "has_cuda",
     "info",
     "install",
     "installed",
+    "load_handlers",
     "onednn",
     "onnx",
     "plans",

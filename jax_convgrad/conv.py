@@ -1,13 +1,13 @@
 """Layers and operators of the convolution family.
 
-The layers are `jax.lax`'s functions of the same names with a fast backward pass, wired by
-`jax.custom_vjp`; the operators are the three bilinear maps themselves.
+The layers are `jax.lax`'s functions of the same names with a fast backward pass; the operators are the
+three bilinear maps themselves. A layer is one operator and, with a bias, a sum. JAX derives everything
+else from the operators' own rules, both modes of differentiation included, and leaves out what belongs
+to an operand that is not differentiated.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_convgrad import compat, primitives, shapes
 from jax_convgrad.reference import insert_zeros, move_groups, swap_channels
-from jax_convgrad.shapes import ConvConfig, ConvGeometry, Pairs, Shape
+from jax_convgrad.shapes import ConvConfig, ConvGeometry, Pairs
 
 # Operators.
 
@@ -68,7 +68,7 @@ def conv_fprop(
       >>> conv_fprop(jnp.ones((2, 3, 8)), jnp.ones((4, 3, 5)), strides=2, padding="SAME").shape
       (2, 4, 4)
     """
-    x, w = jnp.asarray(x), jnp.asarray(w)
+    x, w = compat.as_array(x), compat.as_array(w)
     dtype = shapes.check_float_dtypes("conv_fprop", x=x.dtype, w=w.dtype)
     preferred = shapes.result_dtype("conv_fprop", dtype, preferred_element_type)
     config = shapes.make_config(
@@ -82,6 +82,7 @@ def conv_fprop(
         dimension_numbers=dimension_numbers,
     )
     ConvGeometry.make("conv_fprop", config, x.shape, w.shape)
+    primitives.check_shardings("conv_fprop", x, w, config=config)
     return primitives.conv_fprop(x, w, config, precision, preferred)
 
 
@@ -124,7 +125,7 @@ def conv_dgrad(
       >>> conv_dgrad(jnp.ones((2, 4, 4)), jnp.ones((4, 3, 5)), (2, 3, 8), strides=2, padding="SAME").shape
       (2, 3, 8)
     """
-    dy, w = jnp.asarray(dy), jnp.asarray(w)
+    dy, w = compat.as_array(dy), compat.as_array(w)
     dtype = shapes.check_float_dtypes("conv_dgrad", dy=dy.dtype, w=w.dtype)
     preferred = shapes.result_dtype("conv_dgrad", dtype, preferred_element_type)
     x_shape = shapes.full_shape("conv_dgrad", "x_shape", x_shape, w.ndim)
@@ -139,6 +140,7 @@ def conv_dgrad(
         dimension_numbers=dimension_numbers,
     )
     ConvGeometry.make("conv_dgrad", config, x_shape, w.shape).check_dy("conv_dgrad", dy.shape)
+    primitives.check_shardings("conv_dgrad", dy, w, config=config, x_shape=x_shape)
     return primitives.conv_dgrad(dy, w, x_shape, config, precision, preferred)
 
 
@@ -180,7 +182,7 @@ def conv_wgrad(
       >>> conv_wgrad(jnp.ones((2, 3, 8)), jnp.ones((2, 4, 4)), (4, 3, 5), strides=2, padding="SAME").shape
       (4, 3, 5)
     """
-    x, dy = jnp.asarray(x), jnp.asarray(dy)
+    x, dy = compat.as_array(x), compat.as_array(dy)
     dtype = shapes.check_float_dtypes("conv_wgrad", x=x.dtype, dy=dy.dtype)
     preferred = shapes.result_dtype("conv_wgrad", dtype, preferred_element_type)
     w_shape = shapes.full_shape("conv_wgrad", "w_shape", w_shape, x.ndim)
@@ -195,6 +197,7 @@ def conv_wgrad(
         dimension_numbers=dimension_numbers,
     )
     ConvGeometry.make("conv_wgrad", config, x.shape, w_shape).check_dy("conv_wgrad", dy.shape)
+    primitives.check_shardings("conv_wgrad", x, dy, config=config, w_shape=w_shape)
     return primitives.conv_wgrad(x, dy, w_shape, config, precision, preferred)
 
 
@@ -219,9 +222,8 @@ def conv_general_dilated(
 ) -> Array:
     """`jax.lax.conv_general_dilated` with a fast backward pass, and an optional bias.
 
-    Arguments, order and defaults are lax's, and so is the result. Reverse mode of any order,
-    `jax.hessian`, ``jvp`` and ``linearize`` of ``grad`` and ``vmap`` work; plain forward mode does not pass a
-    `jax.custom_vjp` (use `conv_fprop` for that). An operand that is not differentiated costs nothing.
+    Arguments, order and defaults are lax's, and so is the result. Derivatives of any order work in both
+    modes, and so does every other transformation. An operand that is not differentiated costs nothing.
     With ``out_sharding``, or with other than one to three spatial axes, lax's own operation is called.
 
     Args:
@@ -250,7 +252,8 @@ def conv_general_dilated(
       [(3, 3, 3, 4), (4,)]
     """
     name = "conv_general_dilated"
-    lhs, rhs, bias = _arrays(lhs, rhs, bias)
+    lhs, rhs = compat.as_array(lhs), compat.as_array(rhs)
+    bias = None if bias is None else compat.as_array(bias)
     dtype = shapes.check_float_dtypes(name, lhs=lhs.dtype, rhs=rhs.dtype)
     preferred = shapes.result_dtype(name, dtype, preferred_element_type)
     numbers = shapes.make_dimension_numbers(name, lhs.shape, rhs.shape, dimension_numbers)
@@ -294,6 +297,22 @@ def conv_general_dilated(
     if batch_group_count > 1:
         # The groups of the batch, moved beside the channels, are groups of channels.
         lhs = move_groups(lhs, batch_group_count, numbers.lhs_spec[0], numbers.lhs_spec[1])
+
+    def convolve(x: Array, w: Array) -> Array:
+        config = shapes.make_config(
+            name,
+            x.shape,
+            w.shape,
+            strides=strides,
+            padding=padding,
+            dilation=rhs_dilation,
+            groups=groups,
+            dimension_numbers=numbers,
+        )
+        ConvGeometry.make(name, config, x.shape, w.shape)
+        primitives.check_shardings("conv_fprop", x, w, config=config)
+        return primitives.conv_fprop(x, w, config, precision, preferred)
+
     if any(d > 1 for d in lhs_dilation):
         pairs = shapes.int_pairs(name, "padding", padding, rank, shown)
         if all(s == 1 for s in strides):
@@ -310,20 +329,16 @@ def conv_general_dilated(
                 precision,
                 preferred,
             )
-        # Dilated and strided at once: outside the family, so the zeros are really inserted.
-        lhs = insert_zeros(lhs, lhs_dilation, numbers.lhs_spec)
-    config = shapes.make_config(
-        name,
-        lhs.shape,
-        rhs.shape,
-        strides=strides,
-        padding=padding,
-        dilation=rhs_dilation,
-        groups=groups,
-        dimension_numbers=numbers,
-    )
-    ConvGeometry.make(name, config, lhs.shape, rhs.shape)
-    return _layer(_Fprop(config, precision, preferred), lhs, rhs, bias)
+
+        # Dilated and strided at once: outside the family, so the zeros are really inserted. The backward
+        # pass inserts them again, rather than keep them from the forward pass on.
+        def forward(x: Array, w: Array) -> Array:
+            return convolve(insert_zeros(x, lhs_dilation, numbers.lhs_spec), w)
+
+        y = jax.checkpoint(forward)(lhs, rhs)
+    else:
+        y = convolve(lhs, rhs)
+    return y if bias is None else y + _along(bias, y, numbers.out_spec[1])
 
 
 def conv_transpose(
@@ -386,7 +401,8 @@ def conv_transpose(
       (4, 4, 6, 3)
     """
     name = "conv_transpose"
-    lhs, rhs, bias = _arrays(lhs, rhs, bias)
+    lhs, rhs = compat.as_array(lhs), compat.as_array(rhs)
+    bias = None if bias is None else compat.as_array(bias)
     dtype = shapes.check_float_dtypes(name, lhs=lhs.dtype, rhs=rhs.dtype)
     preferred = shapes.result_dtype(name, dtype, preferred_element_type)
     rank = lhs.ndim - 2
@@ -502,8 +518,10 @@ def _transposed(
         lax.ConvDimensionNumbers(out_spec, (in_axis, out_axis, *kernel_axes), lhs_spec),
     )
     ConvGeometry.make(name, config, tuple(shape), weights.shape).check_dy(name, lhs.shape)
-    y = _layer(_Dgrad(config, precision, preferred, tuple(shape)), lhs, weights, bias)
-    return lax.rev(y, out_spec[2:]) if mirror else y
+    primitives.check_shardings("conv_dgrad", lhs, weights, config=config, x_shape=tuple(shape))
+    y = primitives.conv_dgrad(lhs, weights, tuple(shape), config, precision, preferred)
+    y = lax.rev(y, out_spec[2:]) if mirror else y
+    return y if bias is None else y + _along(bias, y, out_spec[1])
 
 
 def _mirrors_images(x: Array, w: Array, y_size: int) -> bool:
@@ -511,126 +529,14 @@ def _mirrors_images(x: Array, w: Array, y_size: int) -> bool:
 
     It takes less memory where the weights are larger. A copy of them that is below 32 MB fits beside
     what the handlers need, and costs nothing on CUDA, where XLA makes it one with the copy in cuDNN's
-    order.
+    order. Where a size is symbolic that cannot be known, and the weights are reversed.
     """
+    sizes = w.size, x.size, y_size
+    if not all(isinstance(size, int) for size in sizes):
+        return False
     return w.nbytes >= 2**25 and w.size > x.size + y_size
-
-
-# The layers' custom VJP, one for both: a layer is one member of the family, its gradients the others.
-
-
-@dataclasses.dataclass(frozen=True)
-class _Fprop:
-    """A convolution as a layer: input x, gradients dgrad and wgrad."""
-
-    config: ConvConfig
-    precision: Any
-    dtype: np.dtype
-
-    @property
-    def channel_axis(self) -> int:
-        return self.config.dimension_numbers.out_spec[1]
-
-    def forward(self, x: Array, w: Array) -> Array:
-        return primitives.conv_fprop(x, w, self.config, self.precision, self.dtype)
-
-    def input_gradient(self, dy: Array, w: Array, x_shape: Shape) -> Array:
-        return primitives.conv_dgrad(dy, w, x_shape, self.config, self.precision, dy.dtype)
-
-    def weight_gradient(self, x: Array, dy: Array, w_shape: Shape) -> Array:
-        return primitives.conv_wgrad(x, dy, w_shape, self.config, self.precision, dy.dtype)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Dgrad:
-    """A transposed convolution as a layer: its input is the gradient side of the one underneath."""
-
-    config: ConvConfig
-    precision: Any
-    dtype: np.dtype
-    x_shape: Shape
-
-    @property
-    def channel_axis(self) -> int:
-        return self.config.dimension_numbers.lhs_spec[1]
-
-    def forward(self, x: Array, w: Array) -> Array:
-        return primitives.conv_dgrad(x, w, self.x_shape, self.config, self.precision, self.dtype)
-
-    def input_gradient(self, dy: Array, w: Array, x_shape: Shape) -> Array:
-        return primitives.conv_fprop(dy, w, self.config, self.precision, dy.dtype)
-
-    def weight_gradient(self, x: Array, dy: Array, w_shape: Shape) -> Array:
-        return primitives.conv_wgrad(dy, x, w_shape, self.config, self.precision, dy.dtype)
-
-
-def _layer(kind: _Fprop | _Dgrad, x: Array, w: Array, bias: Array | None) -> Array:
-    # Replicated operands are spread over the mesh axes of shard_map out here, where JAX itself adds the
-    # sum over devices that the gradient of a replicated weight needs.
-    operands = [x, w] if bias is None else [x, w, bias]
-    return _custom_layer(kind, *compat.match_varying(*operands), *([None] if bias is None else []))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _custom_layer(kind: _Fprop | _Dgrad, x: Array, w: Array, bias: Array | None) -> Array:
-    return _forward(kind, x, w, bias)
-
-
-def _forward(kind: _Fprop | _Dgrad, x: Array, w: Array, bias: Array | None) -> Array:
-    y = kind.forward(x, w)
-    return y if bias is None else y + _along(bias, y, kind.channel_axis)
-
-
-def _custom_layer_fwd(kind: _Fprop | _Dgrad, x: Any, w: Any, bias: Any) -> tuple[Array, Any]:
-    # What is not differentiated is not computed: an operand is kept only for the gradient that reads
-    # it, and its abstract value stands in where only that is needed.
-    y = _forward(kind, x.value, w.value, None if bias is None else bias.value)
-    kept_x = x.value if w.perturbed else None
-    kept_w = w.value if x.perturbed else None
-    kept_bias = bias.value if bias is not None and bias.perturbed else None
-    return y, (
-        kept_x,
-        kept_w,
-        kept_bias,
-        _Static(jax.typeof(x.value)),
-        _Static(jax.typeof(w.value)),
-    )
-
-
-def _custom_layer_bwd(kind: _Fprop | _Dgrad, residuals: Any, dy: Any) -> Any:
-    x, w, bias, x_type, w_type = residuals
-    if isinstance(dy, jax.custom_derivatives.SymbolicZero):
-        return None, None, None
-    dx = dw = dbias = None
-    if w is not None:
-        dx = kind.input_gradient(dy, w.astype(dy.dtype), x_type.aval.shape)
-        dx = compat.reshard_like(dx.astype(x_type.aval.dtype), x_type.aval)
-    if x is not None:
-        dw = kind.weight_gradient(x.astype(dy.dtype), dy, w_type.aval.shape)
-        dw = compat.reshard_like(dw.astype(w_type.aval.dtype), w_type.aval)
-    if bias is not None:
-        axes = tuple(axis for axis in range(dy.ndim) if axis != kind.channel_axis)
-        dbias = jnp.sum(dy, axes).astype(bias.dtype)
-    return dx, dw, dbias
-
-
-_custom_layer.defvjp(_custom_layer_fwd, _custom_layer_bwd, symbolic_zeros=True)
-
-
-@jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
-class _Static:
-    """The abstract value of a residual whose values are not needed, carried as part of the program."""
-
-    aval: Any
-
-
-def _arrays(
-    lhs: ArrayLike, rhs: ArrayLike, bias: ArrayLike | None
-) -> tuple[Array, Array, Array | None]:
-    return jnp.asarray(lhs), jnp.asarray(rhs), None if bias is None else jnp.asarray(bias)
 
 
 def _along(bias: Array, y: Array, axis: int) -> Array:
     """``bias`` shaped to be added along ``axis`` of ``y``, in y's dtype."""
-    return lax.broadcast_in_dim(bias.astype(y.dtype), y.shape, (axis,))
+    return compat.broadcast_along(bias.astype(y.dtype), y, axis)

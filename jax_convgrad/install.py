@@ -6,9 +6,9 @@ come by here too: `classify` says which member of the family each one is, `route
 
 NOTE [Who keeps JAX's rule]. What `classify` cannot read; other dtypes than the four; a problem whose route
 is XLA and which lax has emitted in the form that the route would have; what one of this package's own rules
-emits; programs for `jax.export`, which would hold a call that only this package answers; and programs that
-XLA divides among devices (`jit` of sharded arrays, not `shard_map`): XLA divides a convolution, but would
-gather the operands of a custom call on every device.
+emits; programs for `jax.export`, which would hold a call that only this package answers; and what XLA
+divides among devices inside a `shard_map` over other axes of the mesh, where it would gather the operands of
+a call on every device. Elsewhere it asks `partition` for each device's part.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def install(platforms: str | Sequence[str] | None = None) -> None:
     before. So are `jax.image.resize` and `jax.image.scale_and_translate`, on all platforms.
 
     Programs that were compiled before are dropped (`jax.clear_caches`) and compiled anew when they are
-    called; what ``lower().compile()`` has returned stays as it is. Programs that XLA divides among several
-    devices, ``jit`` of sharded arrays, keep XLA's convolutions; inside `jax.shard_map` ours run. Exported
+    called; what ``lower().compile()`` has returned stays as it is. In programs that are divided among
+    several devices, ``jit`` of sharded arrays or `jax.shard_map`, each device computes its part so. Exported
     programs (`jax.export`) hold XLA's convolutions.
 
     Calling it again changes nothing, or adds platforms. ``JAX_CONVGRAD_INSTALL=1`` in the environment calls
@@ -197,7 +197,11 @@ def _lower(platform: str, theirs: Any, ctx: Any, lhs: Any, rhs: Any, **params: A
     if compat.in_implementation() or compat.is_export(ctx):
         return theirs(ctx, lhs, rhs, **params)
     decision = decide(
-        platform, *ctx.avals_in, *ctx.avals_out, params, partitioned=compat.is_partitioned(ctx)
+        platform,
+        *ctx.avals_in,
+        *ctx.avals_out,
+        params,
+        operations_only=compat.divides_operations_only(ctx),
     )
     if not decision.replaced:
         return theirs(ctx, lhs, rhs, **params)
@@ -235,11 +239,11 @@ def decide(
     rhs: Any,
     out: Any,
     params: dict[str, Any],
-    partitioned: bool = False,
+    operations_only: bool = False,
 ) -> Decision:
     """What `install` makes of an equation with these abstract values and parameters.
 
-    ``partitioned``: XLA divides the program among several devices.
+    ``operations_only``: XLA divides the program among devices, and cannot divide a call there.
     """
     if not _has_our_dtypes(lhs.dtype, rhs.dtype, out.dtype):
         if jnp.issubdtype(out.dtype, jnp.complexfloating):
@@ -270,8 +274,8 @@ def decide(
         lhs.dtype,
         out.dtype,
     )
-    if partitioned:
-        return Decision(False, routes.PARTITIONED, reading, plan)
+    if operations_only:
+        return Decision(False, routes.OPERATIONS_ONLY, reading, plan)
     kept = not plan.smaller and routes.is_lax_form(
         plan.route.name, reading.operator, plan.geometry, reading.swapped
     )

@@ -18,12 +18,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jax_convgrad import compat, handlers, reference, registry, routes
+from jax_convgrad import compat, handlers, partition, reference, registry, routes
 from jax_convgrad.routes import Route
 from jax_convgrad.shapes import ConvConfig, ConvGeometry, Shape, check_float_dtypes
 from jax_convgrad.subsample import subsample
@@ -91,89 +92,82 @@ def conv_wgrad(
 # what carries the varying axes of shard_map.
 
 
-def _conv_fprop_abstract(
-    x: Any, w: Any, *, config: ConvConfig, precision: Any, preferred_element_type: Any
-) -> Any:
+def _conv_fprop_abstract(x: Any, w: Any, **params: Any) -> Any:
     check_float_dtypes("conv_fprop", x=x.dtype, w=w.dtype)
-    geometry = ConvGeometry.make("conv_fprop", config, x.shape, w.shape)
-    numbers = config.dimension_numbers
-    return _result(
-        "conv_fprop",
-        x,
-        w,
-        geometry.y_shape,
-        preferred_element_type,
-        numbers.lhs_spec,
-        numbers.out_spec,
-    )
+    geometry = ConvGeometry.make("conv_fprop", params["config"], x.shape, w.shape)
+    return _result("conv_fprop", x, w, geometry.y_shape, params)
 
 
-def _conv_dgrad_abstract(
-    dy: Any,
-    w: Any,
-    *,
-    x_shape: Shape,
-    config: ConvConfig,
-    precision: Any,
-    preferred_element_type: Any,
-) -> Any:
+def _conv_dgrad_abstract(dy: Any, w: Any, **params: Any) -> Any:
     check_float_dtypes("conv_dgrad", dy=dy.dtype, w=w.dtype)
-    geometry = ConvGeometry.make("conv_dgrad", config, x_shape, w.shape)
+    geometry = ConvGeometry.make("conv_dgrad", params["config"], params["x_shape"], w.shape)
     geometry.check_dy("conv_dgrad", dy.shape)
-    numbers = config.dimension_numbers
-    return _result(
-        "conv_dgrad",
-        dy,
-        w,
-        geometry.x_shape,
-        preferred_element_type,
-        numbers.out_spec,
-        numbers.lhs_spec,
-    )
+    return _result("conv_dgrad", dy, w, geometry.x_shape, params)
 
 
-def _conv_wgrad_abstract(
-    x: Any,
-    dy: Any,
-    *,
-    w_shape: Shape,
-    config: ConvConfig,
-    precision: Any,
-    preferred_element_type: Any,
-) -> Any:
+def _conv_wgrad_abstract(x: Any, dy: Any, **params: Any) -> Any:
     check_float_dtypes("conv_wgrad", x=x.dtype, dy=dy.dtype)
-    geometry = ConvGeometry.make("conv_wgrad", config, x.shape, w_shape)
+    geometry = ConvGeometry.make("conv_wgrad", params["config"], x.shape, params["w_shape"])
     geometry.check_dy("conv_wgrad", dy.shape)
-    return _result("conv_wgrad", x, dy, geometry.w_shape, preferred_element_type, None, None)
+    return _result("conv_wgrad", x, dy, geometry.w_shape, params)
 
 
-def _result(
-    function: str,
-    image: Any,
-    other: Any,
-    shape: Shape,
-    dtype: Any,
-    image_spec: tuple[int, ...] | None,
-    result_spec: tuple[int, ...] | None,
-) -> Any:
-    """The abstract result: ``image`` with another shape and dtype.
+def _result(operator: str, first: Any, second: Any, shape: Shape, params: dict[str, Any]) -> Any:
+    """The abstract result: the first operand with another shape and dtype.
 
-    In an Explicit mesh the batch's sharding is carried from image to result; a weight gradient sums
-    over the batch, so it comes out replicated.
+    In an Explicit mesh the shardings of axes that the result has too are carried over to it. What is
+    summed over comes out whole: here, unlike in `check_shardings`, that is never ambiguous, because a
+    derivative is brought to the sharding of what it is the derivative of.
     """
-    if compat.varying_axes(image) != compat.varying_axes(other):
+    if compat.varying_axes(first) != compat.varying_axes(second):
         raise ValueError(
-            f"{function}: operands vary over different mesh axes, {set(compat.varying_axes(image))} and "
-            f"{set(compat.varying_axes(other))}; bring them together with jax.lax.pcast"
+            f"{operator}: operands vary over different mesh axes, {set(compat.varying_axes(first))} and "
+            f"{set(compat.varying_axes(second))}; bring them together with jax.lax.pcast"
         )
-    changes: dict[str, Any] = {}
-    split = compat.partitions(image)
-    if split is not None:
-        entries: list[Any] = [None] * len(shape)
-        if image_spec is not None and result_spec is not None:
-            entries[result_spec[0]] = split[image_spec[0]]
-        changes["sharding"] = compat.with_partitions(image, tuple(entries))
-    return image.update(shape=tuple(shape), dtype=dtype, weak_type=False, **changes)
+    changes: dict[str, Any] = {"shape": tuple(shape), "dtype": params["preferred_element_type"]}
+    placed = _placed(first, second)
+    if placed is not None:
+        division = getattr(partition, operator)(None, None, first, second, **params)
+        split, _ = division.carry(
+            compat.mesh_sizes(placed), [*map(compat.split_of, (first, second))]
+        )
+        changes["sharding"] = compat.with_split(placed, split)
+    return first.update(weak_type=False, **changes)
+
+
+def _placed(*avals: Any) -> Any:
+    """The first of the abstract values that has a sharding on an Explicit mesh, None if none has."""
+    return next((aval for aval in avals if compat.is_placed(aval)), None)
+
+
+def check_shardings(operator: str, first: Array, second: Array, **params: Any) -> None:
+    """Refuses operands on an Explicit mesh of which it is not clear how the result should lie.
+
+    So it is where a mesh axis splits what is summed over (but the batch and the spatial axes in a weight
+    gradient), or different factors of the two operands, or an axis that it does not divide.
+
+    Raises:
+      ShardingTypeError: as `jax.lax.conv_general_dilated` does.
+    """
+    avals = jax.typeof(first), jax.typeof(second)
+    placed = _placed(*avals)
+    if placed is None:
+        return
+    division = getattr(partition, operator)(None, None, *avals, **params)
+    sizes, splits = compat.mesh_sizes(placed), [*map(compat.split_of, avals)]
+    _, moved = division.carry(sizes, splits)
+    summed = () if operator == "conv_wgrad" else division.summed_over(sizes, splits)
+    if moved or summed:
+        shown = " and ".join(f"{aval.shape} split as {compat.partitions(aval)}" for aval in avals)
+        reason = (
+            f"the sum over axes of the mesh {summed} could lie in several ways"
+            if summed
+            else "they cannot both stay as they are"
+        )
+        raise compat.ShardingTypeError(
+            f"{operator}: it is ambiguous how the result of operands {shown} should lie, because {reason}; "
+            "bring them with jax.reshard to where they should be"
+        )
 
 
 # Derivatives. A cotangent has the dtype of the result it belongs to, which preferred_element_type may
@@ -228,23 +222,34 @@ def _conv_wgrad_transpose_dy(
 
 
 # Batching. `_fold` merges a mapped axis into another one, inside each of `groups` equal parts of it;
-# `_unfold` takes it out again. With both operands mapped the examples become groups.
+# `_unfold` takes it out again and says where it then is. With both operands mapped the examples become
+# groups. Arrays whose examples lie beside the axis already are not moved, and results are left as they
+# come: what sums over the examples of a gradient, or convolves them again, then reads them in place.
 
 
 def _fold(array: Array, mapped: int, axis: int, groups: int = 1) -> Array:
-    array = jnp.moveaxis(array, mapped, 0)
-    size, *shape = array.shape
-    array = array.reshape(size, *shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :])
-    array = jnp.moveaxis(array, 0, axis + 1)
-    return array.reshape(*shape[:axis], size * shape[axis], *shape[axis + 1 :])
-
-
-def _unfold(array: Array, size: int, axis: int, groups: int = 1) -> Array:
+    """``axis`` is counted as in one example."""
+    if groups > 1:
+        place = axis if mapped > axis else axis + 1
+        shape = array.shape
+        split = (groups, shape[place] // groups)
+        array = array.reshape(*shape[:place], *split, *shape[place + 1 :])
+        mapped, axis = mapped + (mapped > place), axis + 1
+    array = jnp.moveaxis(array, mapped, axis)
     shape = array.shape
+    if groups == 1:
+        return array.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+    merged = groups * shape[axis] * shape[axis + 1]
+    return array.reshape(*shape[: axis - 1], merged, *shape[axis + 2 :])
+
+
+def _unfold(array: Array, size: int, axis: int, groups: int = 1) -> tuple[Array, int]:
+    shape = array.shape
+    before, after = shape[:axis], shape[axis + 1 :]
     rest = shape[axis] // (size * groups)
-    array = array.reshape(*shape[:axis], groups, size, rest, *shape[axis + 1 :])
-    array = jnp.moveaxis(array, axis + 1, 0)
-    return array.reshape(size, *shape[:axis], groups * rest, *shape[axis + 1 :])
+    if groups > 1:
+        array = jnp.moveaxis(array.reshape(*before, groups, size, rest, *after), axis + 1, axis)
+    return array.reshape(*before, size, groups * rest, *after), axis
 
 
 def _grown(shape: Shape, axis: int, size: int) -> Shape:
@@ -260,14 +265,14 @@ def _conv_fprop_batch(
     if w_axis is None:
         size = x.shape[x_axis]
         y = conv_fprop(_fold(x, x_axis, x_n), w, config, **params)
-        return _unfold(y, size, y_n), 0
+        return _unfold(y, size, y_n)
     size = w.shape[w_axis]
     if x_axis is None:
         y = conv_fprop(x, _fold(w, w_axis, w_o, groups), config, **params)
-        return _unfold(y, size, y_c, groups), 0
+        return _unfold(y, size, y_c, groups)
     config = config.replace(groups=groups * size)
     y = conv_fprop(_fold(x, x_axis, x_c), _fold(w, w_axis, w_o), config, **params)
-    return _unfold(y, size, y_c), 0
+    return _unfold(y, size, y_c)
 
 
 def _conv_dgrad_batch(
@@ -279,15 +284,15 @@ def _conv_dgrad_batch(
     if w_axis is None:
         size = dy.shape[dy_axis]
         dx = conv_dgrad(_fold(dy, dy_axis, y_n), w, _grown(x_shape, x_n, size), config, **params)
-        return _unfold(dx, size, x_n), 0
+        return _unfold(dx, size, x_n)
     size = w.shape[w_axis]
     x_shape = _grown(x_shape, x_c, size)
     if dy_axis is None:
         dx = conv_dgrad(dy, _fold(w, w_axis, w_i), x_shape, config, **params)
-        return _unfold(dx, size, x_c, groups), 0
+        return _unfold(dx, size, x_c, groups)
     config = config.replace(groups=groups * size)
     dx = conv_dgrad(_fold(dy, dy_axis, y_c), _fold(w, w_axis, w_o), x_shape, config, **params)
-    return _unfold(dx, size, x_c), 0
+    return _unfold(dx, size, x_c)
 
 
 def _conv_wgrad_batch(
@@ -301,15 +306,19 @@ def _conv_wgrad_batch(
         dw = conv_wgrad(
             _fold(x, x_axis, x_c, groups), dy, _grown(w_shape, w_i, size), config, **params
         )
-        return _unfold(dw, size, w_i), 0
+        return _unfold(dw, size, w_i)
     size = dy.shape[dy_axis]
     w_shape = _grown(w_shape, w_o, size)
     if x_axis is None:
         dw = conv_wgrad(x, _fold(dy, dy_axis, y_c, groups), w_shape, config, **params)
-        return _unfold(dw, size, w_o, groups), 0
+        return _unfold(dw, size, w_o, groups)
     config = config.replace(groups=groups * size)
     dw = conv_wgrad(_fold(x, x_axis, x_c), _fold(dy, dy_axis, y_c), w_shape, config, **params)
-    return _unfold(dw, size, w_o), 0
+    return _unfold(dw, size, w_o)
+
+
+def _without(shape: Shape, axis: int | None) -> Shape:
+    return shape if axis is None else (*shape[:axis], *shape[axis + 1 :])
 
 
 # Lowering.
@@ -336,7 +345,14 @@ def _conv_fprop_implementation(
             precision=precision,
             preferred_element_type=preferred_element_type,
         )
-    route = choose_route(platform, "conv_fprop", geometry, x.dtype, preferred_element_type)
+    route = choose_route(
+        platform,
+        "conv_fprop",
+        geometry,
+        x.dtype,
+        preferred_element_type,
+        compat.operations_only(),
+    )
     if route.name in routes.HANDLER_ROUTES:
         return handlers.conv_fprop(
             x,
@@ -376,7 +392,14 @@ def _conv_dgrad_implementation(
             preferred_element_type=preferred_element_type,
         )
         return smaller.spread(dx)
-    route = choose_route(platform, "conv_dgrad", geometry, dy.dtype, preferred_element_type)
+    route = choose_route(
+        platform,
+        "conv_dgrad",
+        geometry,
+        dy.dtype,
+        preferred_element_type,
+        compat.operations_only(),
+    )
     if route.name in routes.HANDLER_ROUTES:
         return handlers.conv_dgrad(
             dy,
@@ -420,7 +443,14 @@ def _conv_wgrad_implementation(
             precision=precision,
             preferred_element_type=preferred_element_type,
         )
-    route = choose_route(platform, "conv_wgrad", geometry, x.dtype, preferred_element_type)
+    route = choose_route(
+        platform,
+        "conv_wgrad",
+        geometry,
+        x.dtype,
+        preferred_element_type,
+        compat.operations_only(),
+    )
     if route.name in routes.HANDLER_ROUTES:
         return handlers.conv_wgrad(
             x,
@@ -443,12 +473,22 @@ def _conv_wgrad_implementation(
 
 
 def choose_route(
-    platform: str | None, operator: str, geometry: ConvGeometry, dtype: Any, result_dtype: Any
+    platform: str | None,
+    operator: str,
+    geometry: ConvGeometry,
+    dtype: Any,
+    result_dtype: Any,
+    operations_only: bool,
 ) -> Route:
-    """The chosen route, or the platform's fallback where its handlers are not there."""
+    """The chosen route, or the platform's fallback where its handlers are not there or cannot be called.
+
+    ``operations_only``: XLA divides the program among devices, and cannot divide a call there.
+    """
     route = routes.choose(platform, operator, geometry, dtype, result_dtype)
     if route.name in routes.HANDLER_ROUTES:
         assert platform is not None
+        if operations_only:
+            return routes.OPERATIONS_ONLY._replace(name=routes.fallback(platform).name)
         if not registry.handlers(platform).serve(registry.CONV_TARGETS[operator], dtype):
             return routes.fallback(platform)
     return route
@@ -474,14 +514,59 @@ def plan(
     w_shape: Shape,
     dtype: Any,
     result_dtype: Any,
+    operations_only: bool = False,
 ) -> Plan:
     """What the rules above do with a problem, without doing it."""
     geometry = ConvGeometry.make(operator, config, x_shape, w_shape)
     smaller = None if geometry.is_empty else subsample(config, x_shape)
     if smaller is not None:
         geometry = ConvGeometry.make(operator, smaller.config, smaller.x_shape, w_shape)
-    route = choose_route(platform, operator, geometry, dtype, result_dtype)
+    route = choose_route(platform, operator, geometry, dtype, result_dtype, operations_only)
     return Plan(geometry, route, smaller is not None)
+
+
+def _batch_rule(primitive: Primitive, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """``rule``, and what a merged axis cannot hold: no examples, and an unknown number of weights."""
+
+    def batch(operands: Any, axes: Any, **params: Any) -> Any:
+        pairs = list(zip(operands, axes, strict=True))
+        size = next(operand.shape[axis] for operand, axis in pairs if axis is not None)
+        if not isinstance(size, int) and (axes[1] is not None or primitive is conv_wgrad_p):
+            # Symbolic: no program has an unknown number of groups or of channels, lax's neither.
+            return _one_after_another(functools.partial(primitive.bind, **params), pairs), 0
+        if isinstance(size, int) and size == 0:
+            one = [jax.ShapeDtypeStruct(_without(a.shape, axis), a.dtype) for a, axis in pairs]
+            result = jax.eval_shape(functools.partial(primitive.bind, **params), *one)
+            return jnp.zeros((0, *result.shape), result.dtype), 0
+        return rule(operands, axes, **params)
+
+    return batch
+
+
+def _one_after_another(bind: Callable[..., Array], pairs: list[tuple[Array, int | None]]) -> Array:
+    mapped = [jnp.moveaxis(array, axis, 0) for array, axis in pairs if axis is not None]
+
+    def one(examples: list[Array]) -> Array:
+        left = iter(examples)
+        return bind(*(array if axis is None else next(left) for array, axis in pairs))
+
+    return lax.map(one, mapped)
+
+
+def _lax_parameters(params: dict[str, Any]) -> dict[str, Any]:
+    """Those that `lax.conv_general_dilated_p` has for the convolution x -> y."""
+    config: ConvConfig = params["config"]
+    return {
+        "window_strides": config.strides,
+        "padding": config.padding,
+        "lhs_dilation": (1,) * config.spatial_rank,
+        "rhs_dilation": config.dilation,
+        "dimension_numbers": config.dimension_numbers,
+        "feature_group_count": config.groups,
+        "batch_group_count": 1,
+        "precision": params["precision"],
+        "preferred_element_type": params["preferred_element_type"],
+    }
 
 
 def _define(
@@ -491,14 +576,18 @@ def _define(
     transpose_second: Callable[..., Array],
     batch: Callable[..., Any],
     implementation: Callable[..., Array],
+    divide: Callable[..., Any],
 ) -> None:
     primitive.def_impl(functools.partial(compat.apply_primitive, primitive))
     primitive.def_abstract_eval(abstract)
     ad.defbilinear(primitive, transpose_first, transpose_second)
-    batching.primitive_batchers[primitive] = batch
+    batching.primitive_batchers[primitive] = _batch_rule(primitive, batch)
+    compat.checkpoint_like(primitive, lax.conv_general_dilated_p, _lax_parameters)
     for platform in (None, "cpu", "cuda"):
-        rule = compat.lower_fun(functools.partial(implementation, platform))
-        mlir.register_lowering(primitive, rule, platform=platform)
+        # The operator's name is seen in profiles, whatever it is lowered to.
+        here = jax.named_scope(primitive.name)(functools.partial(implementation, platform))
+        parts = None if platform is None else functools.partial(divide, here, platform)
+        mlir.register_lowering(primitive, compat.lower_fun(here, parts), platform=platform)
 
 
 _define(
@@ -508,6 +597,7 @@ _define(
     _conv_fprop_transpose_w,
     _conv_fprop_batch,
     _conv_fprop_implementation,
+    partition.conv_fprop,
 )
 _define(
     conv_dgrad_p,
@@ -516,6 +606,7 @@ _define(
     _conv_dgrad_transpose_w,
     _conv_dgrad_batch,
     _conv_dgrad_implementation,
+    partition.conv_dgrad,
 )
 _define(
     conv_wgrad_p,
@@ -524,4 +615,5 @@ _define(
     _conv_wgrad_transpose_dy,
     _conv_wgrad_batch,
     _conv_wgrad_implementation,
+    partition.conv_wgrad,
 )

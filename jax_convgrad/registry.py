@@ -30,6 +30,8 @@ from jax_convgrad.shapes import FLOAT_DTYPES
 PACKAGE = "jax_convgrad"
 CONV_TARGETS = {name: f"jax_convgrad_{name}" for name in ("conv_fprop", "conv_dgrad", "conv_wgrad")}
 RESAMPLE_TARGET = "jax_convgrad_resample"
+# Exported programs know the handlers by these names, whatever the version that runs them.
+TARGETS = (*CONV_TARGETS.values(), RESAMPLE_TARGET)
 
 _DISTRIBUTION = "jax-convgrad"
 _ONEDNN_DISTRIBUTION = "onednn-cpu-gomp"
@@ -181,6 +183,15 @@ def _installed_file(distribution: str, name: str) -> Path:
     raise ImportError(f"the package {distribution} holds no {name}")
 
 
+@functools.cache
+def version(distribution: str = _DISTRIBUTION) -> str:
+    """The version of an installed distribution."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed as a package"
+
+
 def info() -> dict[str, Any]:
     """Versions, and for each platform which handlers are there or why they are not.
 
@@ -194,11 +205,7 @@ def info() -> dict[str, Any]:
       ['handlers', 'versions']
     """
     versions = {"python": machine.python_version()}
-    for name in (_DISTRIBUTION, "jax", "jaxlib", "numpy"):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed as a package"
+    versions |= {name: version(name) for name in (_DISTRIBUTION, "jax", "jaxlib", "numpy")}
     found = {platform: handlers(platform, warn=False) for platform in ("cpu", "cuda")}
     module = cuda_module()
     if module is not None and found["cuda"].reason is None:

@@ -20,7 +20,7 @@ from jax import Array
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jax_convgrad import compat, registry, resample_reference, routes
+from jax_convgrad import compat, partition, registry, resample_reference, routes
 from jax_convgrad.bands import Band
 from jax_convgrad.routes import Route
 from jax_convgrad.shapes import check_float_dtypes
@@ -87,15 +87,18 @@ def _implementation(
     shape = _result_shape(x.shape, bands, axes)
     if 0 in x.shape or 0 in shape:
         return jnp.zeros(shape, x.dtype)
-    if choose_route(platform, x.dtype, compat.in_partitioned_program()).name == routes.NATIVE:
+    if choose_route(platform, x.dtype, compat.operations_only()).name == routes.NATIVE:
         return _call(x, shape, bands, axes)
     return resample_reference.resample(platform, x, bands=bands, axes=axes)
 
 
-def choose_route(platform: str | None, dtype: Any, partitioned: bool) -> Route:
-    """Who does a resample: the chosen route, or plain lax where that cannot be."""
-    if partitioned:
-        return routes.PARTITIONED
+def choose_route(platform: str | None, dtype: Any, operations_only: bool) -> Route:
+    """Who does a resample: the chosen route, or plain lax where that cannot be.
+
+    ``operations_only``: XLA divides the program among devices, and cannot divide a call there.
+    """
+    if operations_only:
+        return routes.OPERATIONS_ONLY
     route = routes.choose_resample(platform, dtype)
     if route.name == routes.NATIVE:
         assert platform is not None
@@ -119,8 +122,6 @@ resample_p.def_abstract_eval(_abstract)
 ad.deflinear2(resample_p, _transpose)
 batching.primitive_batchers[resample_p] = _batch
 for _platform in (None, "cpu", "cuda"):
-    mlir.register_lowering(
-        resample_p,
-        compat.lower_fun(functools.partial(_implementation, _platform)),
-        platform=_platform,
-    )
+    _here = jax.named_scope(resample_p.name)(functools.partial(_implementation, _platform))
+    _parts = None if _platform is None else functools.partial(partition.resample, _here, _platform)
+    mlir.register_lowering(resample_p, compat.lower_fun(_here, _parts), platform=_platform)

@@ -21,7 +21,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from jax_convgrad import bands, filters, resample_primitive, shapes
+from jax_convgrad import bands, compat, filters, resample_primitive, shapes
 from jax_convgrad.bands import Band, Rule
 from jax_convgrad.shapes import Shape
 
@@ -105,7 +105,7 @@ def resize(
              [4., 4.]], dtype=float32)
     """
     name = "resize"
-    image = jnp.asarray(image)
+    image = compat.as_array(image)
     options = Options.make(
         name,
         method,
@@ -167,7 +167,7 @@ def scale_and_translate(
       Array([-3.], dtype=float32)
     """
     name = "scale_and_translate"
-    image = jnp.asarray(image)
+    image = compat.as_array(image)
     options = Options.make(name, method, antialias, "half_pixel", "ceil", cubic_coeff_a, None)
     if options.method in ("nearest", "area-pytorch"):
         raise ValueError(f"{name}: method={options.method!r} takes no scale and translation")
@@ -247,7 +247,7 @@ def resample(
       Array([0., 1., 3., 4.], dtype=float32)
     """
     name = "resample"
-    x = jnp.asarray(x)
+    x = compat.as_array(x)
     shapes.check_float_dtypes(name, x=x.dtype)
     options = Options.make(
         name, method, antialias, coordinate_mode, nearest_mode, cubic_coeff_a, exclude_outside
@@ -293,7 +293,7 @@ def resample_transpose(
       Array([2., 2.], dtype=float32)
     """
     name = "resample_transpose"
-    dy = jnp.asarray(dy)
+    dy = compat.as_array(dy)
     shapes.check_float_dtypes(name, dy=dy.dtype)
     options = Options.make(
         name, method, antialias, coordinate_mode, nearest_mode, cubic_coeff_a, exclude_outside

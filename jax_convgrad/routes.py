@@ -32,9 +32,9 @@ class Route(NamedTuple):
 
 # Beside the rows: what XLA:CPU makes of lax's own grouped weight gradients.
 BATCH_GROUPS_ON_CPU = "XLA:CPU runs batch_group_count 20 to 400 times slower than feature groups"
-PARTITIONED = Route(
+OPERATIONS_ONLY = Route(
     "xla",
-    "XLA divides the program among devices: its own operations too, but it would gather a call's operands",
+    "divided by XLA inside shard_map over other axes (or without Shardy): it would gather a call's operands",
 )
 
 
@@ -148,7 +148,11 @@ def _cpu_plane_slow(operator: str, geometry: ConvGeometry) -> str | None:
     if operator == "conv_dgrad" and few_inputs and math.prod(config.strides) < 64:
         return "few input channels: 3 to 64, k7 s2 7.7 ms by oneDNN, 3.5 by XLA:CPU"
     if operator == "conv_wgrad" and geometry.kernel[-1] >= 15 > config.strides[-1]:
-        return "wide overlapping windows: 32 to 32, k15 59 ms by oneDNN, 17 by XLA:CPU"
+        # A vocoder's windows touch no others than their neighbours: 1-D 16 to 32, k16 s8 0.38 ms by oneDNN,
+        # 0.65 by XLA:CPU, 128 to 256 4.4 and 5.1 (benchmarks/cpu/survey_wide_windows.md).
+        beside = geometry.spatial_rank == 1 and geometry.kernel[0] <= 2 * config.strides[0]
+        if not beside or geometry.in_channels > 128:
+            return "wide overlapping windows: 32 to 32, k15 59 ms by oneDNN, 17 by XLA:CPU"
     return None
 
 

@@ -5,11 +5,13 @@
 #
 # Steps, in the order in which they are named (without any: build, info, smoke, tests, forced, large,
 # sanitizer and bench):
-#   build      installs the package with the CUDA module into a folder of its own
+#   build      installs the package with the CUDA module into a folder of its own (WHEEL names one that is
+#              built already, which saves the time of compiling)
 #   info       device, versions, commit
 #   smoke      tests/test_cuda_lowering.py and tests/test_cuda.py
 #   tests      the whole test suite but for what takes most of the device's memory
 #   forced     the same with every problem on the handlers
+#   matrix     the tests that the README's matrix of transformations names
 #   large      the tests that take most of the device's memory, one after the other
 #   random     tests/test_random.py alone, on the handlers (RANDOM_CASES, default 2000, from seed
 #              RANDOM_FIRST, default 0)
@@ -18,7 +20,10 @@
 #              benchmarks/stress_memory.py (MEMORY_SECONDS, default 240)
 #   first_call benchmarks/first_call.py (FIRST_CALL_SECONDS, default 300)
 #   models     benchmarks/models.py (MODELS_OPTIONS), which needs flax; torch where it is installed
-#   train      examples/train_superres.py at its full length, and a wider network for fewer steps
+#   train      examples/train_superres.py at its full length, and a wider network for fewer steps, and
+#              examples/train_gan.py; on all GPUs too, where there are several
+#   scaling    python -m jax_convgrad bench --devices 1,2,4,... on as many GPUs as there are (DEVICES,
+#              SCALING_OPTIONS)
 #   engines    benchmarks/check_engines.py (ENGINES_SECONDS, default 240)
 #   survey     benchmarks/survey_cuda.py (SURVEY_SECONDS, default 300)
 #   bench      python -m jax_convgrad bench
@@ -46,10 +51,14 @@ export JAX_CONVGRAD_REQUIRE_CUDA=1 XLA_PYTHON_CLIENT_PREALLOCATE=false TF_CPP_MI
 jobs=${JOBS:-8}
 
 build() {
+  rm -rf "$work/site"
+  if [ -n "${WHEEL:-}" ]; then
+    python3 -m pip install --no-index --no-deps --no-compile --target "$work/site" "$WHEEL"
+    return
+  fi
   local options=(-Ccmake.define.JAX_CONVGRAD_CUDA=ON)
   python3 -c 'import importlib.metadata as m; m.version("onednn-devel-cpu-gomp")' 2> /dev/null ||
     options+=(-Ccmake.define.JAX_CONVGRAD_CPU=OFF)
-  rm -rf "$work/site"
   python3 -m pip install --no-index --no-build-isolation --no-deps --no-compile -v \
     --target "$work/site" "${options[@]}" "$root"
 }
@@ -69,17 +78,19 @@ PYTHON
   python3 -m jax_convgrad info
 }
 
-# From another folder, so that the installed package is the one tested.
+# From another folder, so that the installed package is the one tested. A file's slow tests lie side by side:
+# whoever has run out of tests takes over half of another's.
 run_pytest() {
   export JAX_CONVGRAD_FAILURES="$out/failures.txt"
   local parallel=()
-  [ "$jobs" -gt 1 ] && python3 -c 'import xdist' 2> /dev/null && parallel=(-n "$jobs")
+  [ "$jobs" -gt 1 ] && python3 -c 'import xdist' 2> /dev/null && parallel=(-n "$jobs" --dist worksteal)
   (cd "$work" && python3 -m pytest -q --durations 30 --rootdir "$root" -c "$root/pyproject.toml" "${parallel[@]}" "$@")
 }
 
 smoke() { run_pytest "$root/tests/test_cuda_lowering.py" "$root/tests/test_cuda.py"; }
 tests() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" "$@"' -; }
 forced() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" --route cudnn "$@"' -; }
+matrix() { run_pytest -m matrix "$root/tests"; }
 large() { jobs=1 run_pytest -m large "$root/tests/test_cuda_resample.py"; }
 
 random() {
@@ -125,27 +136,42 @@ models() {
     ${MODELS_OPTIONS:-})
 }
 
-# train_run NAME ARGUMENT... trains, and leaves what was printed and the picture in $out.
+# train_run EXAMPLE NAME ARGUMENT... trains, and leaves what was printed and the picture in $out.
 train_run() {
-  local name=$1
-  shift
-  printf '\n`examples/train_superres.py %s`\n\n' "$*" >> "$out/train.md"
-  (cd "$work" && python3 "$root/examples/train_superres.py" --out "$work/train_$name" "$@") > "$work/train.txt"
+  local example=$1 name=$2
+  shift 2
+  printf '\n`examples/%s %s`\n\n' "$example" "$*" >> "$out/train.md"
+  (cd "$work" && python3 "$root/examples/$example" --out "$work/train_$name" "$@") > "$work/train.txt"
   local status=$?
   # The picture's place is of no interest.
   grep -v '^wrote ' "$work/train.txt" | sed 's/^/    /' | tee -a "$out/train.md"
-  cp "$work/train_$name/superres.png" "$out/train_$name.png" 2> /dev/null
+  cp "$work/train_$name"/*.png "$out/train_$name.png" 2> /dev/null
   return "$status"
 }
 
 train() {
-  local status=0
-  printf '# The training example\n\n%s\n' "$(nvidia-smi --query-gpu=name --format=csv,noheader)" > "$out/train.md"
-  train_run full || status=1
-  train_run wide --steps 300 --batch 64 --patch 48 --width 128 --blocks 8 || status=1
-  train_run depthwise --steps 300 --batch 64 --patch 48 --width 128 --blocks 8 --body depthwise || status=1
-  train_run resize --steps 300 --batch 64 --patch 48 --width 128 --blocks 8 --up resize || status=1
+  local status=0 gpus wide=(--steps 300 --batch 64 --patch 48 --width 128 --blocks 8)
+  gpus=$(nvidia-smi --list-gpus | wc -l)
+  printf '# The training examples\n\n%s\n' "$(nvidia-smi --query-gpu=name --format=csv,noheader)" > "$out/train.md"
+  train_run train_superres.py full || status=1
+  train_run train_superres.py wide "${wide[@]}" || status=1
+  train_run train_superres.py depthwise "${wide[@]}" --body depthwise || status=1
+  train_run train_superres.py resize "${wide[@]}" --up resize || status=1
+  train_run train_gan.py gan || status=1
+  train_run train_gan.py gan_wide --steps 300 --batch 256 --size 32 --width 64 || status=1
+  if [ "$gpus" -gt 1 ]; then
+    train_run train_superres.py devices "${wide[@]}" --devices "$gpus" || status=1
+    train_run train_gan.py gan_devices --devices "$gpus" || status=1
+  fi
   return "$status"
+}
+
+scaling() {
+  local gpus n devices=1
+  gpus=$(nvidia-smi --list-gpus | wc -l)
+  for ((n = 2; n <= gpus; n *= 2)); do devices+=,$n; done
+  cd "$work" && exec python3 -m jax_convgrad bench --devices "${DEVICES:-$devices}" \
+    --json "$out/scaling.json" --markdown "$out/scaling.md" ${SCALING_OPTIONS:-}
 }
 
 engines() {
@@ -166,7 +192,7 @@ bench() {
 failed=0
 for step in "$@"; do
   case $step in
-    build | info | smoke | tests | forced | large | random | sanitizer | stress | first_call | models | train | engines | survey | bench) ;;
+    build | info | smoke | tests | forced | matrix | large | random | sanitizer | stress | first_call | models | train | scaling | engines | survey | bench) ;;
     *) echo "no step is called $step" >&2; exit 2 ;;
   esac
   export -f "$step" run_pytest train_run sanitized

@@ -295,6 +295,10 @@ PLAIN_CASES = [
     Case(
         "groups3-stride-dilation", (2, 9, 9, 8), (6, 3, 2, 3), (2, 1), ((1, 0), (2, 1)), (1, 2), 3
     ),
+    # One image and many large groups, as gradients of single examples are.
+    Case(
+        "groups64-of-32", (1, 2048, 3, 2), (2048, 32, 2, 1), (2, 1), "SAME", groups=64, layout=NHWC
+    ),
     Case("groups-one-output-each", (2, 6, 6, 5), (3, 2, 3, 3), (), "SAME", groups=3, layout=NHWC),
     Case("depthwise", (2, 5, 6, 7), (5, 1, 3, 3), (), "SAME", groups=5),
     Case("depthwise-channels-last", (2, 8, 6, 7), (8, 1, 3, 3), (), "SAME", groups=8, layout=NHWC),

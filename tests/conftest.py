@@ -50,6 +50,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes more than ten seconds")
+    config.addinivalue_line("markers", "matrix: shows a row of the README's matrix, see matrix.py")
     config.addinivalue_line("markers", "large: wants most of the device's memory for itself")
 
 

@@ -37,6 +37,7 @@ from jax_convgrad.bench.cases import (
     parse_case,
     published,
 )
+from jax_convgrad.bench.cli import DEFAULT_PASSES
 from jax_convgrad.bench.forms import FORMS, PASSES, RESULTS, Inputs
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -167,16 +168,26 @@ def test_float64_reference_equals_lax(case: Case, rng: np.random.Generator) -> N
             feature_group_count=case.groups,
         )
 
+    def penalty(x: jax.Array, w: jax.Array) -> jax.Array:
+        dx = jax.grad(lambda x: 0.5 * jax.numpy.sum((layer(x, w) - dy) ** 2))(x)
+        return 0.5 * jax.numpy.sum(dx**2)
+
     y, pull_back = jax.vjp(layer, x, w)
     dx, dw = pull_back(dy)
-    found = float64.passes(case, x, w, dy)
+    ddx, ddw = jax.grad(penalty, (0, 1))(x, w)
+    found = float64.passes(case, x, w, dy) | float64.second_order(case, x, w, dy)
     for name, expected in {
         "y": y,
         "dx": dx,
         "dw": dw,
         "db": dy.sum((*range(dy.ndim - 1),)),
+        "ddx": ddx,
+        "ddw": ddw,
     }.items():
-        np.testing.assert_allclose(found[name], expected, rtol=1e-12, atol=1e-12, err_msg=name)
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(
+            found[name], expected, rtol=1e-12, atol=1e-13 * scale, err_msg=name
+        )
 
 
 @pytest.mark.parametrize(("layout", "weights"), [("NHWC", None), ("NCHW", None), ("NHWC", "OHWI")])
@@ -196,9 +207,15 @@ def test_every_form_computes_the_same(
         assert name == "swap" and case.kind == "conv"
         return
     shapes = (case.x_shape, case.w_shape, case.y_shape)
-    inputs = Inputs(*(rng.integers(-3, 4, shape).astype(np.float32) for shape in shapes))
-    truth = float64.passes(case, inputs.x, inputs.w, inputs.dy)
     for pass_ in PASSES:
+        if pass_ == "ddxddw":
+            # Products of products: of a few ones, so that what lies between is exact in TF32 too.
+            arrays = [rng.integers(-1, 2, shape) * (rng.random(shape) < 0.4) for shape in shapes]
+        else:
+            arrays = [rng.integers(-3, 4, shape) for shape in shapes]
+        inputs = Inputs(*(array.astype(np.float32) for array in arrays))
+        compute = float64.second_order if pass_ == "ddxddw" else float64.passes
+        truth = compute(case, inputs.x, inputs.w, inputs.dy)
         for runner in form.runners(case, pass_, layout, weights):
             out = runner.call(runner.load(inputs))
             runner.wait(out)
@@ -244,7 +261,9 @@ CONVOLUTIONS = re.compile(
 )
 
 
-@pytest.mark.parametrize(("pass_", "count"), [("fprop", 1), ("dx", 1), ("dw", 1), ("dxdwdb", 2)])
+@pytest.mark.parametrize(
+    ("pass_", "count"), [("fprop", 1), ("dx", 1), ("dw", 1), ("dxdwdb", 2), ("ddxddw", 6)]
+)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("ours", "conv"), ("ours", "convt"), ("lax", "conv"), ("lax", "convt"), ("swap", "convt")],
@@ -310,6 +329,14 @@ def test_a_slow_form_stops_after_the_least_number_of_rounds() -> None:
 def test_float64_cases_run_in_float64() -> None:
     (result,) = run([parse_case(entry(dt="f64"))], ["lax"], ["dxdwdb"])
     assert result.error is not None and result.error < 1e-13
+
+
+@pytest.mark.parametrize("kind", ["conv", "convt"])
+def test_second_derivatives_are_timed_and_checked(kind: str) -> None:
+    case = parse_case(entry(kind=kind, s=2, p=1, dt="f64"))
+    for result in run([case], ["ours", "lax"], ["ddxddw"]):
+        assert result.failure is None and len(result.samples) == 3
+        assert result.error is not None and result.error < 1e-13
 
 
 def test_a_wrong_result_shows_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -536,6 +563,7 @@ def test_least_bytes_are_what_reaches_a_result(case: Case) -> None:
     assert floor.least_bytes(case, "dw") == 4 * (read["x"] + read["dy"] + w)
     both = read["x"] + read["w"] + dy + x + w + case.cout
     assert floor.least_bytes(case, "dxdwdb") == 4 * both
+    assert floor.least_bytes(case, "ddxddw") == 4 * (sum(read.values()) + x + w)
 
 
 def test_the_floor_leaves_out_what_a_cache_can_keep() -> None:
@@ -664,9 +692,10 @@ def test_bench_writes_table_json_markdown_and_chart(
     assert "; activations NHWC, weights HWIO\n" in out["markdown"].read_text()
     assert data["device"]["platform"] == jax.default_backend()
     assert data["info"]["versions"]["jax"] == jax.__version__
-    assert len(data["results"]) == len(PASSES) * len(FORMS)
+    passes = DEFAULT_PASSES
+    assert len(data["results"]) == len(passes) * len(FORMS)
     assert {(r["pass"], r["form"]) for r in data["results"]} == {
-        (pass_, form) for pass_ in PASSES for form in FORMS
+        (pass_, form) for pass_ in passes for form in FORMS
     }
     limit = error_limit(parse_case(data["results"][0]["case"]))
     for result in data["results"]:

@@ -7,6 +7,7 @@ tested where it is, and JAX_CONVGRAD_REQUIRE_CUDA=1 makes its absence a failure.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import math
 import os
@@ -21,9 +22,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax._src import custom_partitioning
+from jax._src.lib import xla_client
+from jax.interpreters import mlir
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import jax_convgrad
-from jax_convgrad import handlers, plans, registry, routes, shapes
+from jax_convgrad import conv_wgrad, handlers, plans, registry, routes, shapes
 
 BUILT = importlib.util.find_spec("jax_convgrad._cuda") is not None
 NHWC = ("NHWC", "HWIO", "NHWC")
@@ -87,6 +93,11 @@ def calls(text: str) -> list[Call]:
     return found
 
 
+def by_target(found: list[Call]) -> list[Call]:
+    """In alphabetical order: which gradient comes first in a program is JAX's to say."""
+    return sorted(found, key=lambda call: call.target)
+
+
 def _layouts(line: str, name: str) -> list[tuple[int, ...]]:
     text = re.search(name + r" = \[(.*?)\](?:, \w+_layouts|\})", line)[1]
     orders = re.findall(r"dense<\[?([\d, ]*)\]?>", text)
@@ -111,7 +122,7 @@ def test_a_transposed_convolution_and_its_gradients_are_one_call_each(rank: int)
     text = lowered(
         gradients(transposed(rank)), (2, *(16,) * rank, 3), (2, *space, 6), (*(4,) * rank, 6, 3)
     )
-    assert [call.target for call in calls(text)] == [
+    assert [call.target for call in by_target(calls(text))] == [
         "jax_convgrad_conv_dgrad",
         "jax_convgrad_conv_fprop",
         "jax_convgrad_conv_wgrad",
@@ -138,7 +149,7 @@ def test_activations_are_asked_for_channels_last_and_weights_output_channels_fir
     }
     for layout, arrays in shapes.items():
         f = transposed(2, dimension_numbers=layout)
-        dgrad, fprop, wgrad = calls(lowered(gradients(f), *arrays))
+        dgrad, fprop, wgrad = by_target(calls(lowered(gradients(f), *arrays)))
         activation, weights = expected[layout]["activation"], expected[layout]["weights"]
         assert dgrad.operand_layouts == fprop.operand_layouts == [activation, weights]
         assert dgrad.result_layouts == fprop.result_layouts == [activation, (0,)]
@@ -226,7 +237,7 @@ def test_jax_default_matmul_precision_counts(default: str, allowed: bool) -> Non
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_dtypes(dtype: str) -> None:
     text = lowered(gradients(transposed(2)), (2, 8, 8, 3), (2, 4, 4, 6), (4, 4, 6, 3), dtype=dtype)
-    found = calls(text)
+    found = by_target(calls(text))
     short = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}[dtype]
     assert [call.results[0] for call in found] == [
         f"2x8x8x3x{short}",
@@ -555,3 +566,31 @@ def test_the_workspace_rule() -> None:
     assert _workspace(*large, np.float64) > copies
     grouped = (64, 8, mega), (8, 1, 1), (64, 8, mega)
     assert _workspace(*grouped, jnp.bfloat16) == copies + 4 * 2 * 8
+
+
+def test_the_part_of_one_device() -> None:
+    """What XLA is given when it asks for it, in a program for eight devices that need not be there."""
+    mesh = AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    sharding = NamedSharding(mesh, P("data"))
+    x, dy, w = (16, 8, 8, 16), (16, 8, 8, 32), (3, 3, 16, 32)
+    arguments = [jax.ShapeDtypeStruct(s, jnp.float32, sharding=sharding) for s in (x, dy)]
+    f = functools.partial(conv_wgrad, w_shape=w, padding="SAME", dimension_numbers=NHWC)
+    lowering = jax.jit(f).trace(*arguments).lower(lowering_platforms=("cuda",))
+    (key,) = re.findall(r'backend_config = "(jax_convgrad [^"]*)"', lowering.as_text())
+    shapes_of = [xla_client.Shape.array_shape(np.dtype(np.float32), s) for s in (x, dy, w)]
+    split = sharding._to_xla_hlo_sharding(4)
+    code, operands, result = custom_partitioning._custom_partitioning_partition(
+        shapes_of[:2],
+        [split, split],
+        shapes_of[2],
+        xla_client.HloSharding.replicate(),
+        key.encode(),
+    )
+    assert [str(s) for s in operands] == [str(split)] * 2 and result.is_replicated()
+    with mlir.make_ir_context() as context:
+        text = str(mlir.ir.Module.parse(code, context))
+    (call,) = calls(text)
+    assert call.target == "jax_convgrad_conv_wgrad"
+    assert "tensor<2x8x8x16xf32>, tensor<2x8x8x32xf32>) -> (tensor<3x3x16x32xf32>" in text
+    assert call.operand_layouts == [(0, 1, 2, 3)] * 2 and call.result_layouts[0] == (3, 0, 1, 2)
+    assert text.count("stablehlo.all_reduce") == 1

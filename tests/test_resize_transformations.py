@@ -1,4 +1,7 @@
-"""What JAX can do to a function it can do to the resizes: derivatives, batching, control flow, sharding.
+"""What JAX can do to a function it can do to all kinds of resizes: derivatives, batching, sharding.
+
+What is the same for the three layers is in test_autodiff.py, test_batching.py, test_programs.py and
+test_export.py.
 
 float32 and small integers, resized by factors of two, so that all sums are exact in any order.
 Derivatives against finite differences are in test_resize.py.
@@ -19,7 +22,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from meshes import DEVICES, make_mesh
 
-from jax_convgrad import registry, resample, resample_transpose, resize, scale_and_translate
+from jax_convgrad import resample, resample_transpose, resize, scale_and_translate
 
 X, Y = (2, 4, 6, 3), (2, 8, 3, 3)
 
@@ -95,20 +98,7 @@ def test_a_transpose_of_a_transpose_is_the_function(rng: np.random.Generator):
     assert_same(twice(x)[0], up_and_down(x))
 
 
-def test_only_the_gradient_is_computed(rng: np.random.Generator):
-    (x,) = ints(rng, X)
-    text = jax.jit(jax.grad(lambda x: 3 * up_and_down(x).sum())).lower(x).as_text()
-    calls = text.count("@jax_convgrad_resample(")
-    assert calls == (1 if registry_serves() else 0)
-    assert resamples_in(jax.grad(lambda x: (up_and_down(x) ** 2).sum()), x) == 2
-
-
-def registry_serves() -> bool:
-    platform = jax.default_backend().replace("gpu", "cuda")
-    found = registry.handlers(platform, warn=False)
-    return found.serve(registry.RESAMPLE_TARGET, np.dtype(np.float32))
-
-
+@pytest.mark.matrix("vmap, every operand and axis", "resize")
 @per_function
 def test_vmap_in_every_position(name: str, rng: np.random.Generator):
     f, shape = FUNCTIONS[name]
@@ -158,41 +148,6 @@ def test_scale_alone_traced_and_mixed_lists(rng: np.random.Generator):
     assert resamples_in(call, 2.0) == 1  # the other axis has a table
 
 
-# Control flow and memory.
-
-
-def test_scan_cond_and_while(rng: np.random.Generator):
-    (xs,) = ints(rng, (3, *X))
-
-    def loss(f: Callable[..., Any], xs: Any) -> Any:
-        body = lambda total, x: (total + jnp.sum(f(x) ** 2), None)  # noqa: E731
-        return lax.scan(body, 0.0, xs)[0]
-
-    got = jax.jit(jax.grad(functools.partial(loss, up_and_down)))(xs)
-    assert_same(got, jax.grad(functools.partial(loss, theirs))(xs))
-    branch = lambda f, x: lax.cond(x[0, 0, 0, 0] > 0, f, lambda x: 2 * f(x), x)  # noqa: E731
-    assert_same(jax.jit(functools.partial(branch, up_and_down))(xs[0]), branch(theirs, xs[0]))
-    loop = lambda f: lax.fori_loop(0, 3, lambda i, t: t + jnp.sum(f(xs[i])), 0.0)  # noqa: E731
-    assert_same(jax.jit(lambda: loop(up_and_down))(), loop(theirs))
-
-
-@pytest.mark.parametrize("policy", [None, jax.checkpoint_policies.dots_saveable])
-def test_remat(policy: Any, rng: np.random.Generator):
-    (x,) = ints(rng, X)
-    loss = lambda f, x: jnp.sum(f(jnp.square(f(x)[:, :4, :])[:, :, [0, 1, 2, 0, 1, 2]]) ** 2)  # noqa: E731
-    saved = jax.checkpoint(functools.partial(loss, up_and_down), policy=policy)
-    got = jax.jit(jax.grad(saved))(x)
-    expected = jax.grad(functools.partial(loss, up_and_down))(x)
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
-
-
-def test_donated_operand(rng: np.random.Generator):
-    (x,) = ints(rng, X)
-    expected = up_and_down(up_and_down(x)[:, :4].repeat(2, 2))
-    step = jax.jit(lambda x: up_and_down(up_and_down(x)[:, :4].repeat(2, 2)), donate_argnums=0)
-    assert_same(step(x + 0), expected)
-
-
 @per_function
 def test_without_jit(name: str, rng: np.random.Generator):
     f, shape = FUNCTIONS[name]
@@ -236,6 +191,7 @@ def weighted_loss(f: Callable[..., Any], weight: Any, x: Any) -> Any:
     return jnp.sum((weight * f(x)) ** 2)
 
 
+@pytest.mark.matrix("shard_map", "resize")
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_shard_map(check_vma: bool, mesh: Any, rng: np.random.Generator):
     """A replicated image meets split data; its gradient is the sum over the devices."""
@@ -263,6 +219,7 @@ def test_shard_map(check_vma: bool, mesh: Any, rng: np.random.Generator):
     assert_same(value, theirs(image))
 
 
+@pytest.mark.matrix("jit of sharded arrays", "resize")
 @pytest.mark.parametrize("axis", [0, 1, 3])
 def test_sharded_jit(axis: int, mesh: Any, rng: np.random.Generator):
     """Split along the batch, along a resized axis, along the channels."""
@@ -280,6 +237,7 @@ def test_sharded_jit(axis: int, mesh: Any, rng: np.random.Generator):
     assert_same(jax.jit(gradient(resize))(split), gradient(jax.image.resize)(x))
 
 
+@pytest.mark.matrix("sharding in types", "resize")
 def test_explicit_mesh(rng: np.random.Generator):
     """With sharding in types, what is not resized stays split, and comes back split."""
     (x,) = ints(rng, (2 * DEVICES, 4, 6, 3))
@@ -296,19 +254,3 @@ def test_explicit_mesh(rng: np.random.Generator):
         back = jax.jit(jax.grad(lambda x: resize(x, (2, 8, 6, 3), "linear").sum()))(by_rows)
         assert jax.typeof(back).sharding.spec[1] == "data"
     assert_same(gradient, jax.grad(functools.partial(loss, theirs))(x))
-
-
-def test_export_with_a_symbolic_batch(rng: np.random.Generator):
-    (n,) = jax.export.symbolic_shape("n")
-    shape = jax.ShapeDtypeStruct((n, *X[1:]), np.float32)
-    loss = lambda f, x: jnp.sum(f(x) ** 2)  # noqa: E731
-    check = jax.export.DisabledSafetyCheck.custom_call(registry.RESAMPLE_TARGET)
-    here = jax.default_backend().replace("gpu", "cuda")
-    exported = jax.export.export(
-        jax.jit(jax.grad(functools.partial(loss, up_and_down))),
-        platforms=("tpu", here),
-        disabled_checks=[check],
-    )(shape)
-    for batch in (1, 3):
-        (x,) = ints(rng, (batch, *X[1:]))
-        assert_same(exported.call(x), jax.grad(functools.partial(loss, theirs))(x))

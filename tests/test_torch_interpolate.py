@@ -534,7 +534,7 @@ ROWS = [
     row("size-bool", "size must be integers, got True", TypeError, size=True),
     row("size-string", "size must be integers, got '3'", TypeError, size="3"),
     row("size-large", "size must be at least 1 and below 2^31".replace("^", r"\^"),
-        size=(2**40, 3)),
+        size=(2**60, 3)),
     row("scale-zero", "scale_factor must be positive and finite, got 0", scale_factor=0),
     row("scale-negative", "scale_factor must be positive and finite", scale_factor=(2, -1.0)),
     row("scale-nan", "scale_factor must be positive and finite, got nan",

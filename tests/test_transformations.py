@@ -1,4 +1,7 @@
-"""What JAX can do to a function it can do to these: derivatives, batching, control flow, sharding.
+"""What JAX can do to a function it can do to these: the operators by themselves, and many devices.
+
+Derivatives of the layers are in test_autodiff.py, their batching in test_batching.py, programs around
+them in test_programs.py and test_export.py.
 
 Everything is float32, which the compiled handlers serve, holds small integers and goes through
 polynomials only, so that all orders of all sums agree exactly; where XLA may compute with engines
@@ -10,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -19,10 +21,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import may_transform
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from layer_cases import (
+    GEOMETRY,
+    W,
+    X,
+    Y,
+    assert_same,
+    compiled_text,
+    convolutions_in,
+    ints,
+    operators_in,
+)
 from meshes import DEVICES, make_mesh
 
 from jax_convgrad import (
@@ -32,18 +44,7 @@ from jax_convgrad import (
     conv_transpose,
     conv_wgrad,
     primitives,
-    registry,
 )
-
-# One small geometry with everything in it: groups, stride, dilation, uneven padding, an unread row.
-GEOMETRY: dict[str, Any] = {
-    "strides": (2, 1),
-    "padding": ((1, 0), (2, -1)),
-    "dilation": (1, 2),
-    "groups": 2,
-}
-X, W = (2, 4, 6, 5), (4, 2, 2, 2)
-Y = conv_fprop(np.zeros(X), np.zeros(W), **GEOMETRY).shape
 
 OPERATORS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]] = {
     "fprop": (functools.partial(conv_fprop, **GEOMETRY), X, W),
@@ -84,51 +85,6 @@ per_operator = pytest.mark.parametrize("name", list(OPERATORS))
 per_layer = pytest.mark.parametrize("name", list(LAYERS))
 
 
-def ints(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[jax.Array]:
-    dtype = np.float64 if may_transform() else np.float32
-    return [jnp.asarray(rng.integers(-2, 3, shape), dtype) for shape in shapes]
-
-
-def assert_same(got: Any, expected: Any) -> None:
-    """Equal integers, small enough that float32 has added them without error in any order."""
-
-    def check(a: Any, b: Any) -> None:
-        assert np.max(np.abs(b), initial=0) < 2**22, (
-            "too large to be exact: the case proves nothing"
-        )
-        np.testing.assert_array_equal(a, b)
-
-    jax.tree.map(check, got, expected)
-
-
-def primitive_counts(f: Callable[..., Any], *arguments: Any) -> Counter[str]:
-    """How often each member of the family stands in the program of ``f``, all levels counted."""
-    counts: Counter[str] = Counter()
-
-    def visit(jaxpr: Any) -> None:
-        for equation in jaxpr.eqns:
-            if equation.primitive.name in ("conv_fprop", "conv_dgrad", "conv_wgrad"):
-                counts[equation.primitive.name] += 1
-            for value in equation.params.values():
-                for inner in value if isinstance(value, (tuple, list)) else (value,):
-                    inner = getattr(inner, "jaxpr", inner)
-                    if hasattr(inner, "eqns"):
-                        visit(inner)
-
-    visit(jax.make_jaxpr(f)(*arguments).jaxpr)
-    return counts
-
-
-def compiled_text(f: Callable[..., Any], *arguments: Any) -> str:
-    return jax.jit(f).lower(*arguments).compile().as_text()
-
-
-def convolutions_in(text: str) -> int:
-    """Convolutions in a compiled program, whoever does them."""
-    targets = r'custom_call_target="(?:jax_convgrad_conv|__cudnn\$conv|__onednn\$conv)'
-    return len(re.findall(targets, text)) + len(re.findall(r" convolution\(", text))
-
-
 # Derivatives.
 
 
@@ -156,50 +112,6 @@ def test_linearize_and_transpose(name: str, rng: np.random.Generator):
     assert_same(jnp.vdot(back, da), jnp.vdot(value, f(da, b)))
 
 
-@per_layer
-def test_layer_hessian_and_jvp_of_grad(name: str, rng: np.random.Generator):
-    ours, theirs, x_shape, w_shape, channels = LAYERS[name]
-    # Few elements: a hessian has the square of them.
-    x, w, dx, dw, bias = ints(rng, x_shape, w_shape, x_shape, w_shape, (channels,))
-
-    def loss(layer: Any, x: Any, w: Any, bias: Any) -> Any:
-        return jnp.sum(layer(x, w, bias) ** 2)
-
-    mine, other = functools.partial(loss, ours), functools.partial(loss, theirs)
-    assert_same(
-        jax.jvp(jax.grad(mine, (0, 1)), (x, w, bias), (dx, dw, bias)),
-        jax.jvp(jax.grad(other, (0, 1)), (x, w, bias), (dx, dw, bias)),
-    )
-    assert_same(
-        jax.jit(jax.hessian(mine, (1, 2)))(x, w, bias),
-        jax.jit(jax.hessian(other, (1, 2)))(x, w, bias),
-    )
-    value, linear = jax.linearize(jax.grad(mine, 1), x, w, bias)
-    expected, expected_linear = jax.linearize(jax.grad(other, 1), x, w, bias)
-    assert_same((value, linear(dx, dw, bias)), (expected, expected_linear(dx, dw, bias)))
-
-
-@per_layer
-def test_third_derivative(name: str, rng: np.random.Generator):
-    ours, theirs, x_shape, w_shape, _ = LAYERS[name]
-    x, w, v = ints(rng, x_shape, w_shape, w_shape)
-
-    def along(layer: Any, t: Any) -> Any:
-        return jnp.sum(layer(x, w + t * v) ** 3)
-
-    third = lambda layer: jax.grad(jax.grad(jax.grad(functools.partial(along, layer))))(1.0)  # noqa: E731
-    assert_same(third(ours), third(theirs))
-
-
-@per_layer
-def test_plain_forward_mode_of_a_layer_is_refused(name: str, rng: np.random.Generator):
-    """A documented limit of custom_vjp; the operators are there for it."""
-    ours, _, x_shape, w_shape, _ = LAYERS[name]
-    x, w = ints(rng, x_shape, w_shape)
-    with pytest.raises(TypeError, match="custom_vjp"):
-        jax.jvp(ours, (x, w), (x, w))
-
-
 # Only what is asked for is computed.
 
 GRADIENTS = {
@@ -223,7 +135,7 @@ def test_an_undifferentiated_operand_leaves_no_call(
     wanted = Counter(GRADIENTS[name][operand] for operand in wrt if operand != "b")
 
     # Traced: the forward pass, which the compiler drops, and the gradients asked for.
-    assert primitive_counts(gradient, x, w, bias) == wanted + Counter([FORWARD[name]])
+    assert operators_in(gradient, x, w, bias) == wanted + Counter([FORWARD[name]])
     # Compiled: the loss is linear, so the gradients are all there is.
     assert convolutions_in(compiled_text(gradient, x, w, bias)) == wanted.total()
     # Eager: what is really run.
@@ -295,6 +207,7 @@ def test_nested_vmap(name: str, rng: np.random.Generator):
     assert_same(got, jnp.stack([jnp.stack([f(a[i], b[j]) for j in range(3)]) for i in range(2)]))
 
 
+@pytest.mark.matrix("vmap, every operand and axis", "convolution", "conv_transpose")
 @per_layer
 @pytest.mark.parametrize(
     "axes",
@@ -313,21 +226,6 @@ def test_vmap_of_layers(name: str, axes: tuple[int | None, ...], rng: np.random.
     assert_same(jax.vmap(ours, axes)(*arrays), jax.vmap(theirs, axes)(*arrays))
 
 
-@per_layer
-def test_per_example_gradients(name: str, rng: np.random.Generator):
-    ours, _, (n, *rest), w_shape, channels = LAYERS[name]
-    x, w, bias = ints(rng, (n, *rest), w_shape, (channels,))
-
-    def loss(params: Any, x: Any) -> Any:
-        return jnp.sum(ours(x[None], *params) ** 2)
-
-    each = jax.vmap(jax.grad(loss), (None, 0))((w, bias), x)
-    for i in range(n):
-        assert_same(jax.tree.map(lambda g, i=i: g[i], each), jax.grad(loss)((w, bias), x[i]))
-    together = jax.grad(lambda p: jnp.sum(ours(x, *p) ** 2))((w, bias))
-    assert_same(jax.tree.map(lambda g: g.sum(0), each), together)
-
-
 @per_operator
 def test_vmap_makes_no_loop(name: str, rng: np.random.Generator):
     f, *shapes = OPERATORS[name]
@@ -336,62 +234,6 @@ def test_vmap_makes_no_loop(name: str, rng: np.random.Generator):
         text = compiled_text(jax.vmap(f, axes), *arrays)
         assert " while(" not in text
         assert convolutions_in(text) == 1
-
-
-# Control flow and memory.
-
-
-@per_layer
-def test_scan(name: str, rng: np.random.Generator):
-    ours, theirs, x_shape, w_shape, channels = LAYERS[name]
-    xs, w, bias = ints(rng, (3, *x_shape), w_shape, (channels,))
-
-    def loss(layer: Any, w: Any, bias: Any) -> Any:
-        body = lambda total, x: (total + jnp.sum(layer(x, w, bias) ** 2), None)  # noqa: E731
-        return lax.scan(body, 0.0, xs)[0]
-
-    got = jax.jit(jax.value_and_grad(functools.partial(loss, ours), (0, 1)))(w, bias)
-    assert_same(got, jax.value_and_grad(functools.partial(loss, theirs), (0, 1))(w, bias))
-
-
-@per_layer
-@pytest.mark.parametrize("policy", [None, jax.checkpoint_policies.dots_saveable])
-def test_remat(name: str, policy: Any, rng: np.random.Generator):
-    ours, theirs, x_shape, w_shape, _ = LAYERS[name]
-    x, w = ints(rng, x_shape, w_shape)
-    loss = lambda layer, x, w: jnp.sum(layer(x, w) ** 2)  # noqa: E731
-    saved = jax.checkpoint(functools.partial(loss, ours), policy=policy)
-    got = jax.jit(jax.grad(saved, (0, 1)))(x, w)
-    assert_same(got, jax.grad(functools.partial(loss, theirs), (0, 1))(x, w))
-
-
-@per_layer
-def test_while_and_cond(name: str, rng: np.random.Generator):
-    ours, theirs, x_shape, w_shape, _ = LAYERS[name]
-    x, w = ints(rng, x_shape, w_shape)
-
-    def loss(layer: Any, w: Any, flag: Any) -> Any:
-        apply = lambda w: jnp.sum(layer(x, w) ** 2)  # noqa: E731
-        return lax.cond(flag, apply, lambda w: 2 * apply(w), w)
-
-    for flag in (True, False):
-        got = jax.jit(jax.grad(functools.partial(loss, ours)))(w, flag)
-        assert_same(got, jax.grad(functools.partial(loss, theirs))(w, flag))
-    count = lambda layer: lax.fori_loop(0, 3, lambda i, t: t + jnp.sum(layer(x, w * i)), 0.0)  # noqa: E731
-    assert_same(jax.jit(lambda: count(ours))(), count(theirs))
-
-
-@per_layer
-def test_donated_operands(name: str, rng: np.random.Generator):
-    ours, theirs, x_shape, w_shape, _ = LAYERS[name]
-    x, w = ints(rng, x_shape, w_shape)
-    expected = w - 0.5 * jax.grad(lambda w: jnp.sum(theirs(x, w) ** 2))(w)
-    step = jax.jit(
-        lambda x, w: w - 0.5 * jax.grad(lambda w: jnp.sum(ours(x, w) ** 2))(w), donate_argnums=1
-    )
-    given = w + 0
-    assert_same(step(x, given), expected)
-    assert given.is_deleted()
 
 
 # Shapes, dtypes and caches.
@@ -449,15 +291,6 @@ def test_the_compiled_program_is_found_again(name: str, rng: np.random.Generator
 
 
 @per_layer
-def test_without_jit(name: str, rng: np.random.Generator):
-    ours, theirs, x_shape, w_shape, channels = LAYERS[name]
-    x, w, bias = ints(rng, x_shape, w_shape, (channels,))
-    with jax.disable_jit():
-        got = jax.grad(lambda *a: jnp.sum(ours(*a) ** 2), (0, 1, 2))(x, w, bias)
-    assert_same(got, jax.grad(lambda *a: jnp.sum(theirs(*a) ** 2), (0, 1, 2))(x, w, bias))
-
-
-@per_layer
 def test_numpy_arrays_and_lists_are_arrays(name: str, rng: np.random.Generator):
     ours, _, x_shape, w_shape, _ = LAYERS[name]
     x, w = ints(rng, x_shape, w_shape)
@@ -500,6 +333,7 @@ def test_shard_map_gradient_outside(
     assert_same(got, jax.value_and_grad(functools.partial(loss_of, theirs), (0, 1))(params, x))
 
 
+@pytest.mark.matrix("shard_map", "convolution", "conv_transpose")
 @pytest.mark.parametrize("check_vma", [True, False])
 @per_layer
 def test_shard_map_gradient_inside(name: str, check_vma: bool, mesh: Any, rng: np.random.Generator):
@@ -552,6 +386,7 @@ def test_shard_map_of_operators(name: str, check_vma: bool, mesh: Any, rng: np.r
     assert_same((back_a, back_b), (expected_a, expected_b))
 
 
+@pytest.mark.matrix("jit of sharded arrays", "convolution", "conv_transpose")
 @per_layer
 def test_sharded_jit(name: str, mesh: Any, rng: np.random.Generator):
     ours, theirs, x, params = sharded_problem(name, rng)
@@ -561,6 +396,7 @@ def test_sharded_jit(name: str, mesh: Any, rng: np.random.Generator):
     assert_same(got, jax.value_and_grad(functools.partial(loss_of, theirs), (0, 1))(params, x))
 
 
+@pytest.mark.matrix("sharding in types", "convolution", "conv_transpose")
 @per_layer
 def test_explicit_mesh(name: str, rng: np.random.Generator):
     """With sharding in types the batch's carries over to the result and back; dw is replicated."""
@@ -572,23 +408,3 @@ def test_explicit_mesh(name: str, rng: np.random.Generator):
         dparams, dx = jax.jit(jax.grad(functools.partial(loss_of, ours), (0, 1)))(replicated, split)
         assert jax.typeof(dx).sharding.spec[0] == "data"
     assert_same((dparams, dx), jax.grad(functools.partial(loss_of, theirs), (0, 1))(params, x))
-
-
-def test_export_with_a_symbolic_batch(rng: np.random.Generator):
-    """Traced once for every batch size, and lowered for platforms that are not here too."""
-    _, _, (_, *rest), w_shape, _ = LAYERS["conv"]
-    (n,) = jax.export.symbolic_shape("n")
-    shape = jax.ShapeDtypeStruct((n, *rest), np.float32)
-    w = jax.ShapeDtypeStruct(w_shape, np.float32)
-    gradient = jax.jit(jax.grad(lambda x, w: jnp.sum(conv_layer(x, w) ** 2), (0, 1)))
-    checks = [
-        jax.export.DisabledSafetyCheck.custom_call(target)
-        for target in registry.CONV_TARGETS.values()
-    ]
-    here = jax.export.default_export_platform()
-    export = jax.export.export(gradient, platforms=("tpu", here), disabled_checks=checks)
-    exported = export(shape, w)
-    for batch in (1, 3):
-        x, weights = (a.astype(np.float32) for a in ints(rng, (batch, *rest), w_shape))
-        expected = jax.grad(lambda x, w: jnp.sum(lax_conv_layer(x, w) ** 2), (0, 1))(x, weights)
-        assert_same(exported.call(x, weights), expected)

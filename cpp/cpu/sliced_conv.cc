@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/lru_cache.h"
+#include "cpu/first_exception.h"
 #include "cpu/onednn_conv.h"
 #include "cpu/parallel_for.h"
 #include "cpu/scratch.h"
@@ -58,6 +59,20 @@ size_t WElementBytes(const ConvProblem& problem) {
   return ffi::ByteWidth(result ? problem.result_type : problem.operand_type);
 }
 
+// Whether each group is run as a convolution of its own, one in each thread. For the weight
+// gradients of many groups oneDNN's one call takes up to 2.7 times as long: every thread sums for
+// all weights, and the change of their format is not shared among threads. Gradients of single
+// examples are such, with as many groups as examples. Small groups fill no vector alone, and oneDNN
+// has kernels for them.
+bool RunsGroupsApart(const ConvProblem& problem) {
+  constexpr int64_t kLeastGroupChannels = 32;
+  constexpr int64_t kLeastRounds = 4;  // keeps all threads busy but for a part of the last
+  const ConvGeometry& g = problem.geometry;
+  return problem.kind == ConvKind::kWgrad && g.groups / problem.threads >= kLeastRounds &&
+         g.in_channels / g.groups >= kLeastGroupChannels &&
+         g.out_channels / g.groups >= kLeastGroupChannels;
+}
+
 // Copies rows of `bytes` from an array whose rows are `from_stride` apart to one with `to_stride`.
 void CopyRows(ffi::ThreadPool& pool, int64_t workers, int64_t rows, size_t bytes, const char* from,
               size_t from_stride, char* to, size_t to_stride) {
@@ -105,7 +120,8 @@ std::vector<ChannelSlice> SliceChannels(const ConvProblem& problem, int64_t coun
   return slices;
 }
 
-SlicedConv::SlicedConv(const ConvProblem& problem, int64_t count) : problem_(problem) {
+SlicedConv::SlicedConv(const ConvProblem& problem, int64_t count, int64_t at_once)
+    : problem_(problem), at_once_(at_once) {
   for (const ChannelSlice& channels : SliceChannels(problem, count)) {
     // All have the same sizes but for the last.
     if (!slices_.empty() && slices_.back().channels.geometry == channels.geometry) {
@@ -114,6 +130,7 @@ SlicedConv::SlicedConv(const ConvProblem& problem, int64_t count) : problem_(pro
     }
     ConvProblem part = problem;
     part.geometry = channels.geometry;
+    if (at_once > 1) part.threads = 1;
     slices_.push_back({channels, ConvPlan::Make(part)});
   }
 }
@@ -136,7 +153,7 @@ size_t SlicedConv::ScratchBytes() const {
   for (const Slice& slice : slices_) {
     most = std::max(most, slice.plan->ScratchBytes() + SliceBytes(slice.channels));
   }
-  return most;
+  return static_cast<size_t>(at_once_) * most;
 }
 
 bool SlicedConv::IsCramped() const {
@@ -149,7 +166,7 @@ bool SlicedConv::IsCramped() const {
 bool SlicedConv::IsBetterThan(const SlicedConv& other) const {
   const size_t bytes = ScratchBytes(), other_bytes = other.ScratchBytes();
   if (std::max(bytes, other_bytes) > kMostScratchBytes) return bytes < other_bytes;
-  return slices_[0].plan->workers() > other.slices_[0].plan->workers();
+  return at_once_ * slices_[0].plan->workers() > other.at_once_ * other.slices_[0].plan->workers();
 }
 
 void SlicedConv::RunSlice(const Slice& slice, ffi::ThreadPool& pool, char* x, char* w,
@@ -157,6 +174,7 @@ void SlicedConv::RunSlice(const Slice& slice, ffi::ThreadPool& pool, char* x, ch
   const ConvGeometry &all = problem_.geometry, &g = slice.channels.geometry;
   const size_t x_element = XElementBytes(problem_), y_element = YElementBytes(problem_);
   const Scratch scratch(SliceBytes(slice.channels));
+  const int64_t workers = at_once_ > 1 ? 1 : problem_.threads;
   char* slice_x = x;
   char* slice_y = y;
   char* next = scratch.data();
@@ -172,29 +190,34 @@ void SlicedConv::RunSlice(const Slice& slice, ffi::ThreadPool& pool, char* x, ch
     slice_x = next;
     next += static_cast<size_t>(x_rows) * x_bytes;
     if (problem_.kind != ConvKind::kDgrad) {
-      CopyRows(pool, problem_.threads, x_rows, x_bytes, from_x, all_x_bytes, slice_x, x_bytes);
+      CopyRows(pool, workers, x_rows, x_bytes, from_x, all_x_bytes, slice_x, x_bytes);
     }
   }
   if (some_y) {
     slice_y = next;
     if (problem_.kind != ConvKind::kFprop) {
-      CopyRows(pool, problem_.threads, y_rows, y_bytes, from_y, all_y_bytes, slice_y, y_bytes);
+      CopyRows(pool, workers, y_rows, y_bytes, from_y, all_y_bytes, slice_y, y_bytes);
     }
   }
   w += slice.channels.w_offset * static_cast<std::ptrdiff_t>(WElementBytes(problem_));
   slice.plan->Run(pool, slice_x, w, slice_y);
   if (some_x && problem_.kind == ConvKind::kDgrad) {
-    CopyRows(pool, problem_.threads, x_rows, x_bytes, slice_x, x_bytes, from_x, all_x_bytes);
+    CopyRows(pool, workers, x_rows, x_bytes, slice_x, x_bytes, from_x, all_x_bytes);
   }
   if (some_y && problem_.kind == ConvKind::kFprop) {
-    CopyRows(pool, problem_.threads, y_rows, y_bytes, slice_y, y_bytes, from_y, all_y_bytes);
+    CopyRows(pool, workers, y_rows, y_bytes, slice_y, y_bytes, from_y, all_y_bytes);
   }
 }
 
 void SlicedConv::Run(ffi::ThreadPool& pool, void* x, void* w, void* y) const {
-  for (const Slice& slice : slices_) {
-    RunSlice(slice, pool, static_cast<char*>(x), static_cast<char*>(w), static_cast<char*>(y));
-  }
+  FirstException exception;
+  ParallelFor(pool, at_once_, static_cast<int64_t>(slices_.size()), [&](int64_t task, int64_t) {
+    exception.Guard([&] {
+      RunSlice(slices_[static_cast<size_t>(task)], pool, static_cast<char*>(x),
+               static_cast<char*>(w), static_cast<char*>(y));
+    });
+  });
+  exception.Rethrow();
 }
 
 std::shared_ptr<const SlicedConv> SlicedConv::Get(const ConvProblem& problem) {
@@ -205,8 +228,12 @@ std::shared_ptr<const SlicedConv> SlicedConv::Get(const ConvProblem& problem) {
   // Made outside the cache's lock: other problems need not wait.
   const SingleThreaded single;
   std::shared_ptr<const SlicedConv> best;
+  if (RunsGroupsApart(problem)) {
+    best.reset(new SlicedConv(problem, problem.geometry.groups, problem.threads));
+    if (!best->IsCramped()) return cache->Insert(key, std::move(best));
+  }
   for (int64_t count = 1;; count *= 2) {
-    std::shared_ptr<const SlicedConv> conv(new SlicedConv(problem, count));
+    std::shared_ptr<const SlicedConv> conv(new SlicedConv(problem, count, /*at_once=*/1));
     const bool last = static_cast<int64_t>(conv->slices_.size()) < count;
     if (!best || conv->IsBetterThan(*best)) best = std::move(conv);
     if (last || !best->IsCramped()) break;

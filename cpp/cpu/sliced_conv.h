@@ -1,5 +1,6 @@
-// A convolution with weights so large that oneDNN's copies of them would not fit into the memory
-// that a call may take: it is run as several convolutions, each with some of the channels.
+// A convolution that is run as several, each with some of the channels: because its weights are so
+// large that oneDNN's copies of them would not fit into the memory that a call may take, one after
+// another; or because it has many groups that are large enough to be run side by side.
 
 #ifndef JAX_CONVGRAD_CPU_SLICED_CONV_H_
 #define JAX_CONVGRAD_CPU_SLICED_CONV_H_
@@ -41,7 +42,9 @@ class SlicedConv {
     std::shared_ptr<const ConvPlan> plan;
   };
 
-  SlicedConv(const ConvProblem& problem, int64_t count);
+  // About `count` slices, of which `at_once` run at the same time, each in one thread if several
+  // do.
+  SlicedConv(const ConvProblem& problem, int64_t count, int64_t at_once);
   size_t SliceBytes(const ChannelSlice& slice) const;
   size_t ScratchBytes() const;
   bool IsCramped() const;
@@ -49,6 +52,7 @@ class SlicedConv {
   void RunSlice(const Slice& slice, ::xla::ffi::ThreadPool& pool, char* x, char* w, char* y) const;
 
   const ConvProblem problem_;
+  const int64_t at_once_;
   std::vector<Slice> slices_;
 };
 

@@ -12,6 +12,7 @@ its time.
     compare.py   any JAX functions of the same operands by the same method
     floor.py     what no time can be below
     report.py    table, Markdown, JSON, chart
+    scaling.py   with --devices: a training step on several devices, reported by scaling_report.py
     cli.py       the command line
 
 Resizes are cases of their own kind, in resize_cases.py, resize_forms.py and resize_float64.py.

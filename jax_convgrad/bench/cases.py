@@ -47,7 +47,7 @@ class Case:
     dtype: str
     sets: tuple[str, ...] = ()
 
-    passes = ("fprop", "dx", "dw", "dxdwdb")
+    passes = ("fprop", "dx", "dw", "dxdwdb", "ddxddw")
 
     @property
     def ndim(self) -> int:

@@ -10,10 +10,15 @@ import pathlib
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from jax_convgrad.bench import cases as case_files
 from jax_convgrad.bench.cases import LAYOUTS, Case, CaseError
+
+DEFAULT_PASSES = ("fprop", "dx", "dw", "dxdwdb")
+# What belongs to the benchmark of layers alone, and to that of training steps alone.
+LAYER_OPTIONS = ("cases", "set", "only", "list", "passes", "layout", "weights", "plot")
+STEP_OPTIONS = ("scaling", "batch")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,15 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list the cases and stop")
     parser.add_argument(
         "--forms",
-        default="ours,lax,swap,torch",
-        help="what to compare: ours, lax, swap, torch (default: all four); of a resize lax is jax.image",
+        help="what to compare: ours, lax, swap, torch (default: all four); of a resize lax is jax.image; "
+        "with --devices ours and lax",
     )
     parser.add_argument(
         "--passes",
-        default="fprop,dx,dw,dxdwdb",
-        help="what to time: fprop, dx, dw, dxdwdb (default: all four); a resize has fprop and dx",
+        help="what to time: fprop, dx, dw, dxdwdb (default: these four), ddxddw, which is a double "
+        "backward: the gradients of a squared input gradient; a resize has fprop and dx",
     )
-    parser.add_argument("--layout", choices=LAYOUTS, default="NHWC", help="default: NHWC")
+    parser.add_argument("--layout", choices=LAYOUTS, help="default: NHWC")
     parser.add_argument(
         "--weights",
         choices=("HWIO", "OHWI"),
@@ -54,6 +59,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="OUT", help="write all figures as JSON")
     parser.add_argument("--markdown", metavar="OUT", help="write the table as Markdown")
     parser.add_argument("--plot", metavar="OUT.png", help="draw a bar chart (needs matplotlib)")
+    scaling = parser.add_argument_group(
+        "scaling", "a training step, data-parallel, instead of layers"
+    )
+    scaling.add_argument(
+        "--devices", metavar="1,2,...", help="the numbers of devices, 1 among them"
+    )
+    scaling.add_argument(
+        "--scaling",
+        help="weak (the batch grows with the devices), strong (it does not), or weak,strong (default)",
+    )
+    scaling.add_argument(
+        "--batch",
+        type=_positive,
+        help="images of each device in weak scaling, and of each of the most devices in strong scaling "
+        "(default: 4 on a CPU, 64 on a GPU)",
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -63,50 +84,59 @@ def main(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
-    from jax_convgrad.bench import report, timing
-    from jax_convgrad.bench.forms import FORMS, PASSES, cpu_threads
-
+    platform = "cpu" if jax.default_backend() == "cpu" else "gpu"
     try:
-        forms = _names("--forms", arguments.forms, tuple(FORMS))
-        passes = _names("--passes", arguments.passes, PASSES)
-        platform = "cpu" if jax.default_backend() == "cpu" else "gpu"
-        cases = _select(arguments, platform)
+        _check_together(arguments)
+        # Whoever ends a long run gets what is done, by a time limit too.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        run = _time_layers if arguments.devices is None else _time_steps
+        return run(arguments, platform)
     except CaseError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
+
+
+def _check_together(arguments: argparse.Namespace) -> None:
+    """Says which options do not go with the others."""
+    of_layers, of_steps = (
+        [f"--{name}" for name in names if getattr(arguments, name)]
+        for names in (LAYER_OPTIONS, STEP_OPTIONS)
+    )
+    if arguments.devices is not None and of_layers:
+        raise CaseError(
+            f"--devices times a training step, no layers: leave out {' and '.join(of_layers)}"
+        )
+    if arguments.devices is None and of_steps:
+        raise CaseError(f"{' and '.join(of_steps)} goes with --devices only")
+
+
+def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
+    """The benchmark of layers."""
+    from jax_convgrad.bench import report, timing
+    from jax_convgrad.bench.forms import FORMS, PASSES
+
+    forms = _names("--forms", arguments.forms, tuple(FORMS), FORMS)
+    passes = _names("--passes", arguments.passes, PASSES, DEFAULT_PASSES)
+    layout = arguments.layout or "NHWC"
+    cases = _select(arguments, platform)
     if arguments.list:
         for case in cases:
             print(case.label)
         return 0
     if not cases:
-        print("bench: no case is left to run", file=sys.stderr)
-        return 2
+        raise CaseError("no case is left to run")
     if arguments.plot:
         _require_matplotlib()
 
-    weights = arguments.weights or case_files.default_weights(arguments.layout)
+    weights = arguments.weights or case_files.default_weights(layout)
     method = dataclasses.replace(timing.Method(), rounds=arguments.rounds, seed=arguments.seed)
-    load = report.load_average()
-    if platform == "cpu" and load is not None and load > 0.5 * cpu_threads():
-        print(
-            f"note: the load average is {load:.1f} on {cpu_threads()} processors: if another "
-            "program is running, no time here is to be trusted",
-            file=sys.stderr,
-        )
+    load = _load(platform)
     count = sum(name in case.passes for case in cases for name in passes)
-    # Whoever ends a long run gets the passes that are done, by a time limit too.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with _Progress(count) as advance:
-        results = timing.run(
-            cases,
-            [FORMS[name] for name in forms],
-            passes,
-            arguments.layout,
-            method,
-            advance,
-            weights,
-        )
-    print(f"{report.describe_device()}; {report.describe_layout(arguments.layout, weights)}")
+    with _Progress(count, "pass") as advance:
+        chosen = [FORMS[name] for name in forms]
+        results = timing.run(cases, chosen, passes, layout, method, advance, weights)
+    where = report.describe_layout(layout, weights)
+    print(f"{report.describe_device()}; {where}")
     print(report.legend())
     print()
     print(report.table(results, forms))
@@ -114,10 +144,9 @@ def main(arguments: argparse.Namespace) -> int:
     for line in report.summary_lines(results, forms):
         print(line)
     if arguments.json:
-        data = report.to_json(results, arguments.layout, weights, method, load)
+        data = report.to_json(results, layout, weights, method, load)
         report.write(arguments.json, json.dumps(data, indent=1, default=str) + "\n", print)
     if arguments.markdown:
-        where = report.describe_layout(arguments.layout, weights)
         report.write(arguments.markdown, report.markdown(results, forms, where), print)
     if arguments.plot:
         pathlib.Path(arguments.plot).parent.mkdir(parents=True, exist_ok=True)
@@ -129,6 +158,85 @@ def main(arguments: argparse.Namespace) -> int:
     return 1 if any(result.failure for result in results) else 0
 
 
+def _time_steps(arguments: argparse.Namespace, platform: str) -> int:
+    """The benchmark of scaling."""
+    import jax
+
+    from jax_convgrad.bench import report, scaling, timing
+    from jax_convgrad.bench.scaling_report import Report
+
+    counts = _counts(arguments.devices, jax.local_device_count(), platform)
+    kinds = _names("--scaling", arguments.scaling, scaling.KINDS, scaling.KINDS)
+    forms = _names("--forms", arguments.forms, tuple(scaling.FORMS), scaling.FORMS)
+    sizes = scaling.Sizes.usual(platform)
+    sizes = dataclasses.replace(sizes, batch=arguments.batch or sizes.batch)
+    plan = scaling.programs(kinds, counts, sizes.batch)
+    for pairs in plan.values():
+        for devices, images in pairs:
+            if images % devices:
+                raise CaseError(
+                    f"{images} images of strong scaling do not divide among {devices} devices: "
+                    "choose another --batch"
+                )
+    wanted = list(dict.fromkeys(pair for pairs in plan.values() for pair in pairs))
+    method = dataclasses.replace(
+        timing.Method(), rounds=arguments.rounds, seed=arguments.seed, sample_seconds=0.1
+    )
+    load = _load(platform)
+    with _Progress(len(wanted) * len(forms), "program") as advance:
+        results, finished = scaling.run(wanted, forms, sizes, method, advance)
+    found = Report(plan, results, forms, sizes)
+    print(f"{report.describe_device()}; {found.describe()}")
+    print(found.legend())
+    print()
+    print(found.table())
+    print()
+    for line in found.lines():
+        print(line)
+    if arguments.json:
+        data = found.to_json(method, load)
+        report.write(arguments.json, json.dumps(data, indent=1, default=str) + "\n", print)
+    if arguments.markdown:
+        report.write(arguments.markdown, found.markdown(), print)
+    if not finished:
+        print("bench: interrupted, samples are missing", file=sys.stderr)
+        return 130
+    return 1 if any(result.failure for result in results) else 0
+
+
+def _counts(text: str, present: int, platform: str) -> list[int]:
+    """The numbers of devices asked for."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() for part in parts) or "1" not in parts or "0" in parts:
+        raise CaseError(
+            f"--devices takes numbers of devices as 1,2,4, with 1 to compare with; got {text!r}"
+        )
+    counts = sorted(set(map(int, parts)))
+    if counts[-1] > present:
+        advice = (
+            f"; XLA_FLAGS=--xla_force_host_platform_device_count={counts[-1]} makes virtual ones"
+        )
+        raise CaseError(
+            f"--devices {text}: there are {present} here{advice if platform == 'cpu' else ''}"
+        )
+    return counts
+
+
+def _load(platform: str) -> float | None:
+    """The load average, with a note where it is high."""
+    from jax_convgrad.bench import report
+    from jax_convgrad.bench.forms import cpu_threads
+
+    load = report.load_average()
+    if platform == "cpu" and load is not None and load > 0.5 * cpu_threads():
+        print(
+            f"note: the load average is {load:.1f} on {cpu_threads()} processors: if another "
+            "program is running, no time here is to be trusted",
+            file=sys.stderr,
+        )
+    return load
+
+
 def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
@@ -136,7 +244,11 @@ def _positive(text: str) -> int:
     return value
 
 
-def _names(option: str, text: str, known: Sequence[str]) -> list[str]:
+def _names(
+    option: str, text: str | None, known: Sequence[str], default: Iterable[str]
+) -> list[str]:
+    if text is None:
+        return list(default)
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in known]
     if unknown or not names:
@@ -175,8 +287,8 @@ def _require_matplotlib() -> None:
 class _Progress:
     """A progress bar, or plain lines where tqdm is not installed."""
 
-    def __init__(self, total: int) -> None:
-        self.total = total
+    def __init__(self, total: int, unit: str) -> None:
+        self.total, self.unit = total, unit
         self.done = 0
 
     def __enter__(self) -> Callable[[str], None]:
@@ -185,7 +297,7 @@ class _Progress:
         except ImportError:
             self.bar = None
         else:
-            self.bar = tqdm(total=self.total, unit="pass", dynamic_ncols=True)
+            self.bar = tqdm(total=self.total, unit=self.unit, dynamic_ncols=True)
         return self.advance
 
     def advance(self, text: str) -> None:

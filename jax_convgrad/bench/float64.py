@@ -47,6 +47,18 @@ def passes(case: Case | ResizeCase, x: Array, w: Array, dy: Array) -> dict[str, 
     return {"y": y, "dx": dx, "dw": dw, "db": dy.sum(axis=tuple(range(dy.ndim - 1)))}
 
 
+def second_order(case: Case, x: Array, w: Array, dy: Array) -> dict[str, Array]:
+    """Gradients, with respect to x and w, of half the squared norm of r's pull-back, r = y - dy.
+
+    That pull-back, A^T r with y = A x, is the input gradient of |y - dy|^2 / 2.
+    """
+    r = passes(case, x, w, dy)["y"] - np.asarray(dy, np.float64)
+    slope = passes(case, x, w, r)["dx"]
+    direct = passes(case, slope, w, r)
+    through_y = passes(case, x, w, direct["y"])
+    return {"ddx": through_y["dx"], "ddw": direct["dw"] + through_y["dw"]}
+
+
 def _of_images(case: Case, x: Array, w: Array, dy: Array) -> dict[str, Array]:
     y, dx, dw = np.zeros(dy.shape), np.zeros(x.shape), np.zeros(w.shape)
     groups = case.groups

@@ -36,6 +36,7 @@ def least_bytes(case: Case | ResizeCase, pass_: str) -> int:
         "dw": read["x"] + read["dy"] + w,
         # The gradient of the bias sums all of dy.
         "dxdwdb": read["x"] + read["w"] + dy + x + w + case.cout,
+        "ddxddw": read["x"] + read["w"] + read["dy"] + x + w,
     }[pass_]
     return elements * jnp.dtype(DTYPES[case.dtype]).itemsize
 

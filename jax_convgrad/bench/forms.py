@@ -28,13 +28,20 @@ from jax_convgrad.bench import resize_forms
 from jax_convgrad.bench.cases import DTYPES, Case, default_weights, dimension_numbers
 from jax_convgrad.bench.resize_cases import ResizeCase
 
-PASSES = ("fprop", "dx", "dw", "dxdwdb")
-RESULTS = {"fprop": ("y",), "dx": ("dx",), "dw": ("dw",), "dxdwdb": ("dx", "dw", "db")}
+PASSES = ("fprop", "dx", "dw", "dxdwdb", "ddxddw")
+RESULTS = {
+    "fprop": ("y",),
+    "dx": ("dx",),
+    "dw": ("dw",),
+    "dxdwdb": ("dx", "dw", "db"),
+    "ddxddw": ("ddx", "ddw"),
+}
 PASS_TITLES = {
     "fprop": "forward",
     "dx": "dX",
     "dw": "dW",
     "dxdwdb": "dX + dW + dB",
+    "ddxddw": "double backward",
 }
 
 
@@ -220,8 +227,8 @@ class JaxForm(Form):
             found = {key: _widened(value) for key, value in zip(RESULTS[pass_], out, strict=True)}
             return {
                 key: order.restore(value)
-                if key == "dw"
-                else value.transpose({"y": from_x, "dx": from_x, "db": (0,)}[key])
+                if key in ("dw", "ddw")
+                else value.transpose((0,) if key == "db" else from_x)
                 for key, value in found.items()
             }
 
@@ -302,12 +309,31 @@ def layer_pass(layer: Layer, cout: int, pass_: str) -> Pass:
         return lambda x, w, dy: jax.vjp(lambda x: layer(x, w, None), x)[1](dy)
     if pass_ == "dw":
         return lambda x, w, dy: jax.vjp(lambda w: layer(x, w, None), w)[1](dy)
+    if pass_ == "ddxddw":
+        return functools.partial(_double_backward, layer)
 
     def gradients(x: jax.Array, w: jax.Array, dy: jax.Array) -> tuple[jax.Array, ...]:
         bias = jnp.zeros((cout,), dy.dtype)
         return jax.vjp(layer, x, w, bias)[1](dy)
 
     return gradients
+
+
+def _double_backward(
+    layer: Layer, x: jax.Array, w: jax.Array, dy: jax.Array
+) -> tuple[jax.Array, ...]:
+    """What a penalty on an input gradient asks of a layer: its second derivatives in one step.
+
+    The gradients, with respect to x and w, of half the squared norm of the gradient with respect to x
+    of the loss |layer(x, w) - dy|^2 / 2.
+    """
+
+    def input_gradient(x: jax.Array, w: jax.Array) -> jax.Array:
+        y, pull_back = jax.vjp(lambda x: layer(x, w, None), x)
+        return pull_back(y - dy)[0]
+
+    dx, pull_back = jax.vjp(input_gradient, x, w)
+    return pull_back(dx)
 
 
 class OursForm(JaxForm):
@@ -420,7 +446,16 @@ class SwapForm(JaxForm):
             db = dy.sum(axis=tuple(a for a in range(dy.ndim) if a != channel))
             return (*dx(x, w, dy), *dw(x, w, dy), db)
 
-        return {"fprop": fprop, "dx": dx, "dw": dw, "dxdwdb": dxdwdb}[pass_]
+        def ddxddw(x: jax.Array, w: jax.Array, dy: jax.Array) -> tuple[jax.Array, ...]:
+            # What differentiating twice comes to, see _double_backward.
+            (y,) = fprop(x, w, dy)
+            (slope,) = dx(x, w, y - dy)
+            (turned,) = fprop(slope, w, dy)
+            (first,), (second,) = dw(slope, w, y - dy), dw(x, w, turned)
+            return (*dx(x, w, turned), first + second)
+
+        passes = {"fprop": fprop, "dx": dx, "dw": dw, "dxdwdb": dxdwdb, "ddxddw": ddxddw}
+        return passes[pass_]
 
 
 def dilated_padding(case: Case) -> list[tuple[int, int]]:
@@ -641,16 +676,28 @@ class TorchForm(Form):
         forward = torch.ops.aten.convolution.default
         backward = torch.ops.aten.convolution_backward.default
 
+        @torch.enable_grad()
+        def double_backward(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
+            x, w = (t.detach().requires_grad_() for t in (x, w))
+            y = forward(x, w, None, *window)
+            (slope,) = torch.autograd.grad(y, x, y - dy, create_graph=True)
+            return torch.autograd.grad(slope, (x, w), slope.detach())
+
         @torch.no_grad()
         def call(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
             x, w, dy = tensors
             if pass_ == "fprop":
                 return (forward(x, w, None, *window),)
+            if pass_ == "ddxddw":
+                return double_backward(x, w, dy)
             return backward(dy, x, w, [case.cout] if mask[2] else None, *window, mask)
 
         def fetch(out: tuple[Any, ...]) -> dict[str, np.ndarray]:
             if pass_ == "fprop":
                 return {"y": array(out[0]).transpose(from_x)}
+            if pass_ == "ddxddw":
+                ddx, ddw = map(array, out)
+                return {"ddx": ddx.transpose(from_x), "ddw": weights_out(ddw)}
             results = {}
             if mask[0]:
                 results["dx"] = array(out[0]).transpose(from_x)

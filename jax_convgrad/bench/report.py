@@ -65,19 +65,26 @@ def _number(value: float) -> str:
     return f"{value:.{max(0, min(digits, 4))}f}"
 
 
+def time_cell(median: float | None, quartiles: tuple[float, float] | None) -> str:
+    """A median and its spread."""
+    if median is None or quartiles is None:
+        return "failed"
+    _, scale = unit()
+    low, high = quartiles
+    return f"{_number(median * scale)} ±{100 * (high - low) / median:.0f}%"
+
+
 def _cell(result: Result | None) -> str:
     if result is None or result.absent:
         return "-"
-    if result.failure or result.median is None or result.quartiles is None:
+    if result.failure or result.median is None:
         return "failed"
-    _, scale = unit()
-    low, high = result.quartiles
-    spread = 100 * (high - low) / result.median
     error = "nan" if result.error is None else f"{result.error:.0e}"
-    return f"{_number(result.median * scale)} ±{spread:.0f}% {error}"
+    return f"{time_cell(result.median, result.quartiles)} {error}"
 
 
-def _times(value: float | None) -> str:
+def times(value: float | None) -> str:
+    """A ratio of times."""
     return "-" if value is None else f"{_number(value)}x"
 
 
@@ -92,9 +99,9 @@ def rows(results: Sequence[Result], forms: Sequence[str]) -> tuple[list[str], li
         row = [case.label, PASS_TITLES[pass_], *(_cell(group.get(form)) for form in forms)]
         if compare:
             if "lax" in forms:
-                row.append(_times(ratio(group, "lax")))
+                row.append(times(ratio(group, "lax")))
             best = best_peer(group)
-            row.append(_times(ratio(group, best.form)) if best else "-")
+            row.append(times(ratio(group, best.form)) if best else "-")
         body.append(row)
     return head, body
 
@@ -109,8 +116,12 @@ def legend() -> str:
 
 
 def table(results: Sequence[Result], forms: Sequence[str]) -> str:
-    """The table for a terminal. The case stands once, above its passes."""
-    head, body = rows(results, forms)
+    """The table for a terminal."""
+    return aligned(*rows(results, forms))
+
+
+def aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """Columns for a terminal. What is in the first one stands once, above the rows that share it."""
     head = head[1:]
     widths = [max(len(r[i + 1]) for r in [["", *head], *body]) for i in range(len(head))]
 
@@ -130,11 +141,22 @@ def table(results: Sequence[Result], forms: Sequence[str]) -> str:
 
 def markdown(results: Sequence[Result], forms: Sequence[str], where: str) -> str:
     """The same as a Markdown document. `where` says how the arrays lie."""
-    head, body = rows(results, forms)
-    lines = ["# Benchmark", "", f"{describe_device()}; {where}", "", legend(), ""]
+    return page("Benchmark", where, legend(), rows(results, forms), summary_lines(results, forms))
+
+
+def page(
+    title: str,
+    where: str,
+    legend: str,
+    rows: tuple[Sequence[str], Sequence[Sequence[str]]],
+    notes: Sequence[str],
+) -> str:
+    """A Markdown document of one table and the notes below it."""
+    head, body = rows
+    lines = [f"# {title}", "", f"{describe_device()}; {where}", "", legend, ""]
     lines += ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     lines += ["| " + " | ".join(row) + " |" for row in body]
-    lines += ["", *(f"- {text}" for text in summary_lines(results, forms))]
+    lines += ["", *(f"- {text}" for text in notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -275,14 +297,8 @@ def commit() -> str | None:
     return done.stdout.strip() or None
 
 
-def to_json(
-    results: Sequence[Result],
-    layout: str,
-    weights: str,
-    method: Method,
-    load_before: float | None,
-) -> dict[str, Any]:
-    """Everything that was measured, with enough beside it to know where and how."""
+def provenance(load_before: float | None) -> dict[str, Any]:
+    """Where, when and with what something was measured."""
     import jax_convgrad
 
     return {
@@ -296,6 +312,19 @@ def to_json(
             "load_before": load_before,
         },
         "info": jax_convgrad.info(),
+    }
+
+
+def to_json(
+    results: Sequence[Result],
+    layout: str,
+    weights: str,
+    method: Method,
+    load_before: float | None,
+) -> dict[str, Any]:
+    """Everything that was measured, with enough beside it to know where and how."""
+    return {
+        **provenance(load_before),
         "torch": getattr(sys.modules.get("torch"), "__version__", None),
         "layout": layout,
         "weights": weights,

@@ -29,7 +29,6 @@ import gc
 import math
 import os
 import pathlib
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -41,6 +40,7 @@ from jax_convgrad.bench import device, float64, floor
 from jax_convgrad.bench.cases import Case
 from jax_convgrad.bench.device import Batch, DeviceMethod
 from jax_convgrad.bench.forms import RESULTS, Form, Inputs, Runner
+from jax_convgrad.bench.samples import Sampled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Method:
 
 
 @dataclasses.dataclass
-class Result:
+class Result(Sampled):
     """One form's figures for one pass of one case. Times are in seconds."""
 
     case: Case
@@ -85,11 +85,6 @@ class Result:
     failure: str | None = None
 
     @property
-    def median(self) -> float | None:
-        """The median of the samples."""
-        return statistics.median(self.samples) if self.samples else None
-
-    @property
     def host_bound(self) -> bool:
         """Whether more than a quarter of the samples may not be the device's time."""
         return 4 * self.host_bound_samples > len(self.samples)
@@ -104,14 +99,6 @@ class Result:
             f"the timing failed: a median of {1e6 * median:.2f} us, but the memory needs "
             f"{1e6 * self.least_seconds:.2f} us for what the pass reads and writes"
         )
-
-    @property
-    def quartiles(self) -> tuple[float, float] | None:
-        """The first and the third quartile of the samples."""
-        if not self.samples:
-            return None
-        low, high = np.percentile(self.samples, (25, 75))
-        return float(low), float(high)
 
 
 Say = Callable[[str], None]
@@ -134,8 +121,9 @@ def run(
     with contextlib.suppress(KeyboardInterrupt):
         for case in cases:
             with _x64_for(case):
-                yardstick = _Yardstick(case, method.seed)
-                for pass_ in (name for name in passes if name in case.passes):
+                wanted = [name for name in passes if name in case.passes]
+                yardstick = _Yardstick(case, wanted, method.seed)
+                for pass_ in wanted:
                     results += _run_pass(case, pass_, forms, (layout, weights), method, yardstick)
                     advance(f"{case.id} {pass_}")
             gc.collect()
@@ -145,7 +133,7 @@ def run(
 class _Yardstick:
     """Random inputs of a case and the right answers for them."""
 
-    def __init__(self, case: Case, seed: int) -> None:
+    def __init__(self, case: Case, passes: Sequence[str], seed: int) -> None:
         rng = np.random.default_rng(seed)
         self.inputs = Inputs.random(case, rng)
         self.batch = float64.affordable_batch(case)
@@ -153,6 +141,8 @@ class _Yardstick:
         n = self.batch
         self.small = Inputs(self.inputs.x[:n], self.inputs.w, self.inputs.dy[:n])
         self.truth = float64.passes(self.case, self.small.x, self.small.w, self.small.dy)
+        if "ddxddw" in passes:
+            self.truth |= float64.second_order(self.case, self.small.x, self.small.w, self.small.dy)
         self._largest = {key: max(_largest(value), 1e-300) for key, value in self.truth.items()}
 
     def error(self, out: dict[str, np.ndarray]) -> float:

@@ -22,6 +22,8 @@ from jax_convgrad.shapes import FLOAT_DTYPES, ConvConfig, ConvGeometry, Shape
 # A function to time and the context to compile it in.
 Timed = tuple[Callable[..., Any], Callable[[], contextlib.AbstractContextManager[Any]]]
 
+IN_PARTS = "divided among devices, each of which goes by the sizes of its part"
+
 _CONVOLUTIONS = {
     primitives.conv_fprop_p: "conv_fprop",
     primitives.conv_dgrad_p: "conv_dgrad",
@@ -67,21 +69,30 @@ def make(platform: str, found: Found) -> Problem:
     """The problem of an equation."""
     equation = found.equation
     if equation.primitive is lax.conv_general_dilated_p:
-        problem = _lax_convolution(platform, equation, found.partitioned)
+        problem = _lax_convolution(platform, equation, found.operations_only)
     elif equation.primitive in _CONVOLUTIONS:
-        problem = _convolution(platform, equation)
+        problem = _convolution(platform, equation, found.operations_only)
     elif equation.primitive is resample_primitive.resample_p:
-        problem = _resample(platform, equation, found.partitioned)
+        problem = _resample(platform, equation, found.operations_only)
     else:
         return _jax_image(equation)
+    if not found.partitioned:
+        return problem
     # Alone it would run whole on one device, or on no device at all.
-    return dataclasses.replace(problem, timed={}) if found.partitioned else problem
+    return dataclasses.replace(problem, timed={}, route=_in_parts(problem, found.operations_only))
 
 
-def _lax_convolution(platform: str, equation: Any, partitioned: bool) -> Problem:
+def _in_parts(problem: Problem, operations_only: bool) -> Route:
+    """The route of a problem that is divided among devices; that of a part may be another."""
+    if not problem.ours or operations_only:
+        return problem.route
+    return problem.route._replace(reason=f"{problem.route.reason}; {IN_PARTS}")
+
+
+def _lax_convolution(platform: str, equation: Any, operations_only: bool) -> Problem:
     params = {**equation.params, "out_sharding": None}
     lhs, rhs, out = _operand(equation.invars[0]), _operand(equation.invars[1]), _result(equation)
-    decision = install.decide(platform, lhs, rhs, out, params, partitioned)
+    decision = install.decide(platform, lhs, rhs, out, params, operations_only)
     theirs = functools.partial(lax.conv_general_dilated_p.bind, **params)
     timed: dict[str, Timed] = {"xla": (theirs, compat.jax_rules)}
     reading, plan = decision.reading, decision.plan
@@ -111,7 +122,7 @@ def _lax_convolution(platform: str, equation: Any, partitioned: bool) -> Problem
     )
 
 
-def _convolution(platform: str, equation: Any) -> Problem:
+def _convolution(platform: str, equation: Any, operations_only: bool) -> Problem:
     """One of this package's own layers and operators."""
     operator, params = _CONVOLUTIONS[equation.primitive], equation.params
     operands, out = tuple(map(_operand, equation.invars)), _result(equation)
@@ -119,7 +130,9 @@ def _convolution(platform: str, equation: Any) -> Problem:
     x_shape: Shape = params.get("x_shape", operands[0].shape)
     w_shape: Shape = params.get("w_shape", operands[1].shape)
     dtype = operands[0].dtype
-    plan = primitives.plan(platform, operator, config, x_shape, w_shape, dtype, out.dtype)
+    plan = primitives.plan(
+        platform, operator, config, x_shape, w_shape, dtype, out.dtype, operations_only
+    )
     theirs = xla.lax_form(operator, params)
     timed: dict[str, Timed] = {"xla": (theirs, compat.jax_rules)}
     context = _context(platform, operator, dtype, out.dtype, plan.route.name != "xla")
@@ -170,7 +183,7 @@ def _context(
     return None
 
 
-def _resample(platform: str, equation: Any, partitioned: bool) -> Problem:
+def _resample(platform: str, equation: Any, operations_only: bool) -> Problem:
     bands, axes = equation.params["bands"], equation.params["axes"]
     x, out = _operand(equation.invars[0]), _result(equation)
     taps = xla.times([band.taps for band in bands])
@@ -181,7 +194,7 @@ def _resample(platform: str, equation: Any, partitioned: bool) -> Problem:
         (x,),
         out,
         True,
-        resample_primitive.choose_route(platform, x.dtype, partitioned),
+        resample_primitive.choose_route(platform, x.dtype, operations_only),
         xla.describe_image_form(bands, axes),
         resample_floor(x.shape, bands, axes, x.dtype.itemsize),
         {}

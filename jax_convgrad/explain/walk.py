@@ -45,6 +45,7 @@ class Found:
       backward: whether it came out of a transposition.
       used: whether anything depends on its result; XLA drops what nothing depends on.
       partitioned: whether XLA divides the program here among several devices.
+      operations_only: whether it can divide operations alone there, no calls.
     """
 
     equation: Any
@@ -55,6 +56,7 @@ class Found:
     backward: bool
     used: bool
     partitioned: bool
+    operations_only: bool
 
     @property
     def source(self) -> Source:
@@ -132,6 +134,7 @@ def _walk(
                 ("transform", "transpose") in names,
                 results[0],
                 place.partitioned,
+                place.partitioned and (bool(place.manual) or not compat.has_shardy()),
             )
             continue
         for inner in inner_jaxprs(equation):

@@ -1,0 +1,83 @@
+"""The only place that touches JAX names which are not documented, or which moved between versions.
+
+Supported: jax 0.10 and newer. Each function says what it stands on, so that a JAX upgrade which
+breaks one of them is repaired here and nowhere else.
+"""
+
+from jax_convgrad.compat.lowering import (
+    asks_for_parts,
+    divides_operations_only,
+    has_shardy,
+    is_export,
+    is_partitioned,
+    lower_fun,
+    lowering_rule,
+)
+from jax_convgrad.compat.meshes import (
+    ShardingTypeError,
+    broadcast_along,
+    is_placed,
+    match_varying,
+    mesh_sizes,
+    partitions,
+    reshard_like,
+    split_of,
+    varying_axes,
+    with_partitions,
+    with_split,
+)
+from jax_convgrad.compat.programs import (
+    defined_in,
+    equation_shardings,
+    frames,
+    manual_axes,
+    name_stack,
+    separate_traces,
+    trace,
+)
+from jax_convgrad.compat.state import (
+    in_implementation,
+    jax_rules,
+    operations_only,
+)
+from jax_convgrad.compat.values import (
+    apply_primitive,
+    as_array,
+    checkpoint_like,
+    platform,
+)
+
+__all__ = [
+    "ShardingTypeError",
+    "apply_primitive",
+    "as_array",
+    "asks_for_parts",
+    "broadcast_along",
+    "checkpoint_like",
+    "defined_in",
+    "divides_operations_only",
+    "equation_shardings",
+    "frames",
+    "has_shardy",
+    "in_implementation",
+    "is_export",
+    "is_partitioned",
+    "is_placed",
+    "jax_rules",
+    "lower_fun",
+    "lowering_rule",
+    "manual_axes",
+    "match_varying",
+    "mesh_sizes",
+    "name_stack",
+    "operations_only",
+    "partitions",
+    "platform",
+    "reshard_like",
+    "separate_traces",
+    "split_of",
+    "trace",
+    "varying_axes",
+    "with_partitions",
+    "with_split",
+]

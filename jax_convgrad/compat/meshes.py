@@ -1,0 +1,96 @@
+"""Shardings that are part of types: `shard_map`, and Explicit meshes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax import Array, lax
+from jax._src import core
+from jax.sharding import NamedSharding, PartitionSpec
+
+ShardingTypeError = core.ShardingTypeError  # what JAX raises where a sharding in types is ambiguous
+
+
+def varying_axes(aval: Any) -> frozenset[Any]:
+    """Mesh axes over which an abstract value varies inside `jax.shard_map`.
+
+    Empty outside shard_map and under check_vma=False. Read from the abstract value's `mat`.
+    """
+    return frozenset(getattr(getattr(aval, "mat", None), "varying", ()))
+
+
+def match_varying(*arrays: Array) -> tuple[Array, ...]:
+    """Brings arrays to the union of their varying axes.
+
+    A primitive whose operands differ in them would be transposed without the sum over devices that
+    belongs to the replicated operand: a silently wrong gradient under data parallelism.
+    """
+    axes = [varying_axes(jax.typeof(array)) for array in arrays]
+    missing = [frozenset().union(*axes) - own for own in axes]
+    return tuple(
+        lax.pcast(array, tuple(sorted(names, key=str)), to="varying") if names else array
+        for array, names in zip(arrays, missing, strict=True)
+    )
+
+
+def partitions(aval: Any) -> tuple[Any, ...] | None:
+    """Per axis, the mesh axes it is split over in an Explicit mesh; None where there is no mesh."""
+    sharding = getattr(aval, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or sharding.mesh.empty:
+        return None
+    spec = tuple(sharding.spec)
+    return spec + (None,) * (len(aval.shape) - len(spec))
+
+
+def is_placed(aval: Any) -> bool:
+    """Whether `partitions` says that some axis is split."""
+    return any(entry is not None for entry in partitions(aval) or ())
+
+
+def split_of(aval: Any) -> tuple[tuple[Any, ...], ...]:
+    """`partitions` with a tuple of mesh axes per axis, all empty where there is no mesh."""
+    entries = partitions(aval) or (None,) * len(aval.shape)
+    return tuple(
+        () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+        for entry in entries
+    )
+
+
+def mesh_sizes(aval: Any) -> dict[Any, int]:
+    """The axes of the mesh that `partitions` speaks of."""
+    return dict(aval.sharding.mesh.shape)
+
+
+def with_partitions(aval: Any, entries: tuple[Any, ...]) -> NamedSharding:
+    """The sharding of ``aval``'s mesh with other per-axis entries."""
+    return NamedSharding(aval.sharding.mesh, PartitionSpec(*entries))
+
+
+def with_split(aval: Any, split: tuple[tuple[Any, ...], ...]) -> NamedSharding:
+    """The sharding of ``aval``'s mesh with the split of `split_of`."""
+    entries = (None if not names else names[0] if len(names) == 1 else names for names in split)
+    return with_partitions(aval, tuple(entries))
+
+
+def reshard_like(array: Array, aval: Any) -> Array:
+    """``array`` split over an Explicit mesh the way ``aval`` is, as a cotangent must be."""
+    wanted = partitions(aval)
+    if wanted is None or wanted == partitions(jax.typeof(array)):
+        return array
+    return jax.reshard(array, with_partitions(aval, wanted))
+
+
+def broadcast_along(values: Array, array: Array, axis: int) -> Array:
+    """One value for each position along ``axis`` of ``array``, in its shape.
+
+    In an Explicit mesh split as ``array`` is: a sum would otherwise gather the whole cotangent to reduce it.
+    """
+    aval = jax.typeof(array)
+    if not is_placed(aval):
+        return lax.broadcast_in_dim(values, array.shape, (axis,))
+    entries = partitions(aval) or ()
+    own = with_partitions(aval, (entries[axis],))
+    if partitions(jax.typeof(values)) != tuple(own.spec):
+        values = jax.reshard(values, own)
+    return lax.broadcast_in_dim(values, array.shape, (axis,), out_sharding=aval.sharding)

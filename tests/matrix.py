@@ -1,0 +1,133 @@
+"""The README's matrix: what JAX can do to which layer, on what, and the tests that show it.
+
+A test that shows a row is marked with it, `@pytest.mark.matrix("scan")`; a test of some layers names
+them, `@pytest.mark.matrix("shard_map", "resize")`, and one that cannot run on a GPU says
+`cuda=False`. The table is read off the marks, so it never says more than there are tests for:
+
+    python tests/matrix.py            # prints it
+    python tests/matrix.py --write    # writes it into the README
+
+Tests run on whatever device JAX has: scripts/gpu_run.sh runs these on a GPU.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import pathlib
+import sys
+
+TESTS = pathlib.Path(__file__).parent
+README = TESTS.parent / "README.md"
+BEGIN, END = "<!-- matrix: written by tests/matrix.py -->\n", "<!-- end of the matrix -->\n"
+
+LAYERS = {
+    "convolution": "convolution",
+    "conv_transpose": "`conv_transpose`",
+    "resize": "resize",
+}
+
+# In the order of the table, each with what the reader sees.
+ROWS = {
+    "grad, vjp": "`grad`, `vjp`",
+    "jvp, jacfwd": "`jvp`, `jacfwd`",
+    "jacrev": "`jacrev`",
+    "linearize, linear_transpose": "`linearize`, `linear_transpose`",
+    "hessian": "`hessian`",
+    "Hessian-vector products": "Hessian-vector products, forward and reverse in any order",
+    "derivatives of any order": "third derivatives",
+    "gradient penalties, reverse over reverse": "gradient penalties (WGAN-GP, R1)",
+    "vmap, every operand and axis": "`vmap`, every operand and axis",
+    "vmap of gradients, every operand": "`vmap` of `grad`, every operand",
+    "nested vmap": "nested `vmap`",
+    "per-example gradients": "per-example gradients",
+    "vmap of second derivatives": "`vmap` of second derivatives",
+    "checkpoint and its policies": "`checkpoint` with its policies",
+    "residuals are the operands": "only operands are kept for the backward pass",
+    "scan": "`scan`",
+    "while_loop, fori_loop": "`while_loop`, `fori_loop`",
+    "cond": "`cond`",
+    "donated buffers": "donated buffers are used again",
+    "eval_shape": "`eval_shape`",
+    "lower().compile()": "`lower().compile()` ahead of time",
+    "disable_jit": "`disable_jit`",
+    "debug_nans": "`debug_nans` names the layer",
+    "named_scope": "`named_scope` in profiles",
+    "export with a symbolic batch": "`export` with a symbolic batch size",
+    "export for several platforms": "`export` for several platforms",
+    "exported, run by another process": "an exported program in another process",
+    "export of sharded programs": "`export` of sharded programs",
+    "persistent compilation cache": "the persistent compilation cache",
+    "pmap": "`pmap`",
+    "shard_map": "`shard_map`, replicated weights' gradients included",
+    "jit of sharded arrays": "`jit` of sharded arrays",
+    "jit of sharded arrays, divided": "there, no image is gathered, one sum for each weight array",
+    "sharding in types": "Explicit meshes",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """A test, the row that it shows, for which layers, and whether on a GPU too."""
+
+    test: str  # "test_scan.test_name": file and function
+    row: str
+    layers: tuple[str, ...]
+    cuda: bool
+
+
+def marks() -> list[Mark]:
+    """Every mark in the tests' files, in their order."""
+    return [
+        mark
+        for path in sorted(TESTS.glob("test_*.py"))
+        for function in ast.parse(path.read_text()).body
+        if isinstance(function, ast.FunctionDef)
+        for decorator in function.decorator_list
+        if (mark := _mark(path.stem, function, decorator)) is not None
+    ]
+
+
+def _mark(file: str, function: ast.FunctionDef, decorator: ast.expr) -> Mark | None:
+    if not (
+        isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.matrix"
+    ):
+        return None
+    row, *layers = (ast.literal_eval(argument) for argument in decorator.args)
+    options = {keyword.arg: ast.literal_eval(keyword.value) for keyword in decorator.keywords}
+    return Mark(f"{file}.{function.name}", row, tuple(layers or LAYERS), options.get("cuda", True))
+
+
+def table(found: list[Mark]) -> str:
+    """The matrix in Markdown."""
+    names = LAYERS.values()
+    lines = [
+        "| | " + " | ".join(f"{name} CPU | CUDA" for name in names) + " | tests |",
+        "|---|" + "---|" * (2 * len(LAYERS) + 1),
+    ]
+    for row, shown in ROWS.items():
+        here = [mark for mark in found if mark.row == row]
+        cells = []
+        for layer in LAYERS:
+            shows = [mark for mark in here if layer in mark.layers]
+            cells += ["yes" if shows else "no"]
+            cells += ["yes" if any(mark.cuda for mark in shows) else "no"]
+        tests = ", ".join(f"`{mark.test}`" for mark in here)
+        lines.append(f"| {shown} | {' | '.join(cells)} | {tests} |")
+    return "\n".join(lines) + "\n"
+
+
+def in_readme() -> str:
+    """The matrix that the README has now."""
+    text = README.read_text()
+    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)]
+
+
+def write() -> None:
+    text = README.read_text()
+    before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+    README.write_text(before + table(marks()) + after)
+
+
+if __name__ == "__main__":
+    write() if sys.argv[1:] == ["--write"] else print(table(marks()))
