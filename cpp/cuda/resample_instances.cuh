@@ -76,29 +76,42 @@ using Shifted = Walk<T, ResampleLoad::kShifted, false, true, kRows, kTaps, 1>;
 // From few rows and taps to many: the first that serves is taken. Those with 0 taps take any
 // number.
 template <typename T>
-struct Kernels {
-  using All =
-      List<Vectors<T, false, 1, 2>, Vectors<T, false, 2, 4>, Vectors<T, false, 2, 6>,
-           Vectors<T, false, 2, 8>, Vectors<T, false, 2, 4, 4>, Vectors<T, false, 2, 0>,
-           Vectors<T, false, 4, 16>, Vectors<T, false, 4, 0>, Vectors<T, false, 12, 0>,
-           Vectors<T, true, 1, 1>, Vectors<T, true, 2, 2>, Vectors<T, true, 2, 2, 2>,
-           Vectors<T, true, 4, 4>, Vectors<T, true, 10, 0>,  //
-           Elements<T, true, true, 1, 1>, Elements<T, true, true, 1, 2>,
-           Elements<T, true, true, 2, 2>, Elements<T, true, true, 2, 2, 2>,
-           Elements<T, true, true, 4, 4>, Elements<T, true, true, 6, 6>,
-           Elements<T, false, true, 2, 2>, Elements<T, false, true, 4, 4>,
-           Elements<T, false, true, 10, 0>, Elements<T, false, false, 12, 0>,  //
-           Staged<T, true, 6, 6>, Staged<T, false, 6, 6>,                      //
-           Window<T, false, 1, 2, 2>, Window<T, false, 2, 2, 4>, Window<T, false, 2, 2, 4, 4>,
-           Window<T, true, 1, 2, 4>, Window<T, false, 2, 4, 8>, Window<T, false, 4, 4, 16>,  //
-           Pairs<T, 2, 12>, Pairs<T, 4, 12>, Pairs<T, 6, 20>,                                //
-           Spread<T, 1, 2, 1>, Spread<T, 2, 2, 2>, Spread<T, 2, 2, 2, 2>, Spread<T, 1, 4, 1>,
-           Spread<T, 2, 4, 3>, Shifted<T, 1, 1>, Shifted<T, 2, 2>,  //
-           Strip<T, true, true, 1>, Strip<T, false, true, 1>, Strip<T, true, false, 2>,
-           Strip<T, false, false, 2, 1, 4>, Strip<T, false, false, 2>, Strip<T, true, false, 4>,
-           Strip<T, false, false, 4>, Strip<T, true, false, 6>, Strip<T, true, false, 8>,
-           Strip<T, false, false, 8>, Strip<T, false, false, 12>, Strip<T, false, false, 2, 0>,
-           Strip<T, false, false, 12, 0>>;
+using Common =
+    List<Vectors<T, false, 1, 2>, Vectors<T, false, 2, 4>, Vectors<T, false, 2, 6>,
+         Vectors<T, false, 2, 8>, Vectors<T, false, 2, 4, 4>, Vectors<T, false, 2, 0>,
+         Vectors<T, false, 4, 16>, Vectors<T, false, 4, 0>, Vectors<T, false, 12, 0>,
+         Vectors<T, true, 1, 1>, Vectors<T, true, 2, 2>, Vectors<T, true, 2, 2, 2>,
+         Vectors<T, true, 4, 4>, Vectors<T, true, 10, 0>,  //
+         Elements<T, true, true, 1, 1>, Elements<T, true, true, 1, 2>,
+         Elements<T, true, true, 2, 2>, Elements<T, true, true, 2, 2, 2>,
+         Elements<T, true, true, 4, 4>, Elements<T, true, true, 6, 6>,
+         Elements<T, false, true, 2, 2>, Elements<T, false, true, 4, 4>,
+         Elements<T, false, true, 10, 0>, Elements<T, false, false, 12, 0>,  //
+         Staged<T, true, 6, 6>, Staged<T, false, 6, 6>,                      //
+         Window<T, false, 1, 2, 2>, Window<T, false, 2, 2, 4>, Window<T, false, 2, 2, 4, 4>,
+         Window<T, true, 1, 2, 4>, Window<T, false, 2, 4, 8>, Window<T, false, 4, 4, 16>,  //
+         Pairs<T, 6, 20>, Shifted<T, 1, 1>, Shifted<T, 2, 2>,                              //
+         Strip<T, true, true, 1>, Strip<T, false, true, 1>, Strip<T, true, false, 2>,
+         Strip<T, false, false, 2, 1, 4>, Strip<T, false, false, 2>, Strip<T, true, false, 4>,
+         Strip<T, false, false, 4>, Strip<T, true, false, 6>, Strip<T, true, false, 8>,
+         Strip<T, false, false, 8>, Strip<T, false, false, 12>, Strip<T, false, false, 2, 0>,
+         Strip<T, false, false, 12, 0>>;
+template <typename T>
+using Spreads = List<Spread<T, 1, 2, 1>, Spread<T, 2, 2, 2>, Spread<T, 2, 2, 2, 2>,
+                     Spread<T, 1, 4, 1>, Spread<T, 2, 4, 3>>;
+
+template <typename... Some, typename... Others>
+List<Some..., Others...> Join(List<Some...>, List<Others...>);
+
+template <typename T>
+struct Kernels;
+template <>
+struct Kernels<float> {
+  using All = Common<float>;
+};
+template <>
+struct Kernels<BFloat16> {
+  using All = decltype(Join(Spreads<BFloat16>(), Common<BFloat16>()));
 };
 
 // Half has fewer, and double those alone that take anything, so that less is compiled.

@@ -71,12 +71,19 @@ struct Lines {
                    : kSpread ? Piece<T, kBase>::kWords + 2 * kBeside
                              : kReads * kReadTaps * Piece<T, kPiece>::kWords);
   static constexpr bool kFetches = !kAny && kRowWords <= 32;
-  static constexpr int kStagedAhead = sizeof(T) > 2 ? 2 : 3;
+  // kStaged: rows that are copied, waited for and met for together, and how many rows are on their
+  // way while those are read. In strips what is done for each row weighs as much as its elements.
+  static constexpr int kTogether = kStrip && kStaged && !kGrow ? 2 : 1;
+  static constexpr int kStagedAhead = kTogether > 1 ? kTogether * 2 : sizeof(T) > 2 ? 2 : 3;
   static constexpr int kAhead = kStaged                                               ? kStagedAhead
                                 : !kFetches || !(kStrip || kWindow) || kRowWords > 16 ? 1
                                 : kRowWords <= 4                                      ? 4
                                                                                       : 2;
-  static constexpr int kStages = kStaged ? kAhead + 1 : 0;
+  // Rows that are brought closer than memory before they are read ahead, at the beginning and then
+  // on.
+  static constexpr int kEarly = kFetches || kStaged ? 6 : 0;
+  static constexpr int kFurther = kStrip && !kStaged && kFetches ? 8 : 0;
+  static constexpr int kStages = kStaged ? kAhead + kTogether : 0;
   static constexpr int kSumPack = 16 / sizeof(Sum);
   static constexpr int kMostThreads = 256;  // of a block
   // Blocks at a time on a multiprocessor, which limits registers.
@@ -86,7 +93,7 @@ struct Lines {
                                 : kFetches || kWindow ? kReads * kReadTaps
                                                       : 0);
   static constexpr int kBlocks =
-      sizeof(Sum) == 8 || kHeld > 48 || kPairs                                 ? 2
+      sizeof(Sum) == 8 || (kShifted && sizeof(T) == 2) || kHeld > 48 || kPairs ? 2
       : kHeld <= (sizeof(T) == 4 && kLoad == ResampleLoad::kVectors ? 28 : 24) ? 4
                                                                                : 3;
   static constexpr bool kWritesVectors = !kStrip && kPacked;
@@ -118,10 +125,11 @@ struct Lines {
     // kSpread.
     Piece<T, kBase> base[kMidReads];
     Piece<T, 1> beside[kMidReads][2 * kBeside + 1];
-    bool there[2];               // whether there are columns in front, and behind
-    uint32_t words[kWords + 1];  // kShifted: a vector as it is written
-    StagedLine<T> stage;         // kStaged
-    bool misfit;                 // a column reads what is not in the strip, the window or the stage
+    bool there[2];                     // whether there are columns in front, and behind
+    uint32_t words[kWords + 1];        // kShifted: a vector as it is written
+    StagedLine<T> stage;               // kStaged
+    Sum together[kTogether][kVector];  // kStaged strips: rows that are read together
+    bool misfit;  // a column reads what is not in the strip, the window or the stage
   };
 
   const ResampleTask& task;
@@ -483,31 +491,28 @@ struct Lines {
   }
 
   CONVGRAD_DEVICE void CombineWindow(const State& mine, int slot, Sum (&sums)[kVector]) const {
+    // The middle axis first, as fewer sums are formed so.
+    Sum values[kCore + 2 * kMargin];
     CONVGRAD_UNROLL
-    for (int i = 0; i < kVector; ++i) sums[i] = 0;
-    CONVGRAD_UNROLL
-    for (int q = 0; q < kMidReads; ++q) {
-      Sum values[kCore + 2 * kMargin], some[kVector];
+    for (int i = 0; i < kCore + 2 * kMargin; ++i) {
+      const int at = i - kMargin + kBefore;  // in the pieces
+      values[i] = 0;
       CONVGRAD_UNROLL
-      for (int i = 0; i < kCore + 2 * kMargin; ++i) {
-        const int at = i - kMargin + kBefore;  // in the pieces
+      for (int q = 0; q < kMidReads; ++q) {
+        Sum value;
         if (kWide || (i >= kMargin && i < kMargin + kCore)) {
-          values[i] = mine.core[slot][q][at / kCorePiece].At(at % kCorePiece);
+          value = mine.core[slot][q][at / kCorePiece].At(at % kCorePiece);
         } else {
-          values[i] = mine.margin[slot][q][i < kMargin ? i : i - kCore].At(0);
+          value = mine.margin[slot][q][i < kMargin ? i : i - kCore].At(0);
         }
+        values[i] = kMidReads == 1 ? value : values[i] + mine.mid_weights[q] * value;
       }
+    }
+    CONVGRAD_UNROLL
+    for (int k = 0; k < kVector; ++k) {
+      sums[k] = 0;
       CONVGRAD_UNROLL
-      for (int k = 0; k < kVector; ++k) {
-        some[k] = 0;
-        CONVGRAD_UNROLL
-        for (int t = 0; t < kTaps; ++t) some[k] += mine.weights[k][t] * values[k * kStep + t];
-        if (kMidReads == 1) {
-          sums[k] = some[k];
-        } else {
-          sums[k] += mine.mid_weights[q] * some[k];
-        }
-      }
+      for (int t = 0; t < kTaps; ++t) sums[k] += mine.weights[k][t] * values[k * kStep + t];
     }
   }
 
@@ -566,16 +571,18 @@ struct Lines {
     mine.stage.low = static_cast<uint32_t>(first);
   }
 
-  // Begins to copy the row that is next: a group of copies, also if it is not there.
-  CONVGRAD_DEVICE void CopyRow(State& mine, int slot, bool there) const {
-    if (there && mine.stage.copies) {
-      // In strips, threads copy as much as they own.
+  // Begins to copy the kTogether rows that are next, of which `there` are there: a group of copies,
+  // also if none is.
+  CONVGRAD_DEVICE void CopyRows(State& mine, int slot, int there) const {
+    if (there > 0 && mine.stage.copies) {
+      // Threads of strips copy as much as they own, others mostly one piece.
       constexpr int kBytes = kVector * static_cast<int>(sizeof(T));
       constexpr int kCopies = kStrip ? (kBytes + kStagePieceBytes - 1) / kStagePieceBytes : 0;
-      mine.stage.template Copy<kCopies, kBytes % kStagePieceBytes == 0>(
-          stages + slot, mine.lane, tiling.line_threads, tiling.stage_pieces, task.x, task.x_bytes);
+      mine.stage.template Copy<kTogether, kCopies, kBytes % kStagePieceBytes == 0>(
+          stages + slot, tiling.stage_slot_bytes, there, task.x_walk * int64_t{sizeof(T)},
+          mine.lane, tiling.line_threads, tiling.stage_pieces, task.x, task.x_bytes);
     }
-    mine.stage.from += static_cast<uintptr_t>(task.x_walk) * sizeof(T);
+    mine.stage.from += static_cast<uintptr_t>(task.x_walk) * (kTogether * sizeof(T));
     EndCopyGroup();
   }
 
@@ -627,6 +634,23 @@ struct Lines {
       const T* const first = from + mine.offsets[i];
       CONVGRAD_UNROLL
       for (int t = 0; t < kTaps; ++t) sums[i] += mine.weights[i][t] * ToSum(first[t * inner]);
+    }
+  }
+
+  // Has what a thread reads of kCount rows of x, those before `end`, brought closer, while it does
+  // something else.
+  template <int kCount>
+  CONVGRAD_DEVICE void Approach(const State& mine, int row, int end) const {
+    const T* at = mine.x + row * task.x_walk;
+    if constexpr (kStaged) {
+      at += mine.stage_begin + mine.lane * (kStagePieceBytes / static_cast<int>(sizeof(T)));
+    } else {
+      at += mine.offsets[0];
+    }
+    const char* const x_end = static_cast<const char*>(task.x) + task.x_bytes;
+    CONVGRAD_UNROLL
+    for (int k = 0; k < kCount; ++k, at += task.x_walk) {
+      if (row + k < end && (!kStaged || reinterpret_cast<const char*>(at) < x_end)) BringCloser(at);
     }
   }
 

@@ -52,35 +52,48 @@ struct StagedLine {
   bool copies;
   bool inside;  // all pieces lie inside x
 
-  // Begins to copy the row that is next to a slot: of `pieces` each `step`th from `first` on, and
-  // not more than kCopies, if that is not 0; kAll says that
-  // all of these are there.
-  template <int kCopies, bool kAll>
-  CONVGRAD_DEVICE void Copy(char* slot, int first, int step, int pieces, const void* x,
-                            int64_t x_bytes) const {
-    uintptr_t piece = from & ~uintptr_t{kStagePieceBytes - 1};
-    char* to = slot + copy_at;
-    if (!inside) {
-      CopyInside(to, piece, first, step, pieces, reinterpret_cast<uintptr_t>(x),
-                 reinterpret_cast<uintptr_t>(x) + static_cast<uintptr_t>(x_bytes));
+  // Begins to copy as many of the kRows rows that are next as are there, to a slot each: of
+  // `pieces` each `step`th from `first` on, and not more than kCopies, if that is not 0; kAll says
+  // that all of these are there.
+  template <int kRows, int kCopies, bool kAll>
+  CONVGRAD_DEVICE void Copy(char* slots, int slot_bytes, int rows, int64_t row_bytes, int first,
+                            int step, int pieces, const void* x, int64_t x_bytes) const {
+    char* const slot = slots + copy_at;
+    if (!inside || rows < kRows) {
+      CONVGRAD_ROLLED
+      for (int row = 0; row < rows && row < kRows; ++row) {
+        CopyInside(slot + row * slot_bytes, PieceOf(from + static_cast<uintptr_t>(row * row_bytes)),
+                   first, step, pieces, reinterpret_cast<uintptr_t>(x),
+                   reinterpret_cast<uintptr_t>(x) + static_cast<uintptr_t>(x_bytes));
+      }
       return;
     }
-    if constexpr (kCopies > 0) {
-      CONVGRAD_UNROLL
-      for (int i = 0; i < kCopies; ++i) {
-        if (kAll || i + 1 < kCopies || first + i * step < pieces) {
-          CopyPiece(to + i * step * kStagePieceBytes,
-                    piece + static_cast<uintptr_t>(i * step * kStagePieceBytes));
+    CONVGRAD_UNROLL
+    for (int row = 0; row < kRows; ++row) {
+      uintptr_t piece = PieceOf(from + static_cast<uintptr_t>(row * row_bytes));
+      char* to = slot + row * slot_bytes;
+      if constexpr (kCopies > 0) {
+        CONVGRAD_UNROLL
+        for (int i = 0; i < kCopies; ++i) {
+          if (kAll || i + 1 < kCopies || first + i * step < pieces) {
+            CopyPiece(to + i * step * kStagePieceBytes,
+                      piece + static_cast<uintptr_t>(i * step * kStagePieceBytes));
+          }
+        }
+      } else {
+        CopyPiece(to, piece);  // the first is there, and few lines have more
+        CONVGRAD_ROLLED
+        for (int i = first + step; i < pieces; i += step) {
+          piece += static_cast<uintptr_t>(step * kStagePieceBytes);
+          to += step * kStagePieceBytes;
+          CopyPiece(to, piece);
         }
       }
-    } else {
-      CONVGRAD_ROLLED
-      for (int i = first; i < pieces; i += step) {
-        CopyPiece(to, piece);
-        piece += static_cast<uintptr_t>(step * kStagePieceBytes);
-        to += step * kStagePieceBytes;
-      }
     }
+  }
+
+  CONVGRAD_DEVICE static uintptr_t PieceOf(uintptr_t at) {
+    return at & ~uintptr_t{kStagePieceBytes - 1};
   }
 
   // The same where x begins or ends: nothing outside is read.

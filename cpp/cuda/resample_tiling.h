@@ -50,6 +50,7 @@ struct ResampleLimits {
   int threads;          // of a block
   int64_t all_threads;  // as many at most, if walks need not be shorter than 128 rows for that
   double overlap;       // the most that short walks may add to what is read
+  int64_t wave = 0;     // threads that are at work at a time, if blocks shall end together; else 0
 };
 
 // As measured on an H100; a benchmark may try others.

@@ -42,14 +42,16 @@ struct Walk
   using Base::BeginRows;
   using Base::ColumnsHere;
   using Base::Combine;
-  using Base::CopyRow;
+  using Base::CopyRows;
   using Base::Enter;
   using Base::Fetch;
   using Base::first_column;
   using Base::form;
   using Base::kAhead;
   using Base::kAny;
+  using Base::kEarly;
   using Base::kFetches;
+  using Base::kFurther;
   using Base::kGrow;
   using Base::kPacked;
   using Base::kPairs;
@@ -63,6 +65,7 @@ struct Walk
   using Base::kStrip;
   using Base::kSumPack;
   using Base::kTaps;
+  using Base::kTogether;
   using Base::kVector;
   using Base::kWindow;
   using Base::kWords;
@@ -155,6 +158,12 @@ struct Walk
       MakeRing();
       Grow();
     } else {
+      if (kEarly > 0 && tiling.table_rows > 0) {
+        const int row = ClampedStart(task.walk, first_row);
+        ForEachThread<false>(tiling.threads, [&](int thread) {
+          Base::template Approach<kEarly>(StateOf(thread), row, static_cast<int>(task.walk.in));
+        });
+      }
       int low = 0;
       const int there = tiling.table_rows == 0 ? -1 : FindRows(low);
       if (there >= 0 && MakeSchedule(low, there)) {
@@ -195,15 +204,16 @@ struct Walk
     });
   }
 
-  // Until all threads of a line see the rows that it began to copy, but for the last kPending.
+  // Until all threads of a line see the rows that it began to copy, but for the last kPending
+  // groups.
   template <int kPending>
   CONVGRAD_DEVICE void AwaitRows() const {
     AwaitCopies<kPending>();
     MeetInLine([](int) {});
   }
 
-  CONVGRAD_DEVICE int NextSlot(int slot) const {
-    const int next = slot + tiling.stage_slot_bytes;
+  CONVGRAD_DEVICE int NextSlots(int slot) const {
+    const int next = slot + kTogether * tiling.stage_slot_bytes;
     return next == kStages * tiling.stage_slot_bytes ? 0 : next;
   }
 
@@ -215,9 +225,9 @@ struct Walk
       slot = first_slot;
       BeginRows(mine, row, end);
       CONVGRAD_ROLLED
-      for (int k = 0; k < kAhead; ++k) {
-        CopyRow(mine, slot, row + k < end);
-        slot = NextSlot(slot);
+      for (int k = 0; k < kAhead; k += kTogether) {
+        CopyRows(mine, slot, end - row - k);
+        slot = NextSlots(slot);
       }
     });
   }
@@ -252,7 +262,7 @@ struct Walk
         ForEachThread<false>(tiling.threads, [&](int thread) {
           State& mine = StateOf(thread);
           // To the slot of the row before, which all have read.
-          CopyRow(mine, before, next + kAhead < end);
+          CopyRows(mine, before, end - next - kAhead);
           CONVGRAD_UNROLL
           for (int k = 0; k + 1 < kRows; ++k) {
             CONVGRAD_UNROLL
@@ -267,7 +277,7 @@ struct Walk
         });
         ++next;
         before = slot;
-        slot = NextSlot(slot);
+        slot = NextSlots(slot);
       }
       WriteFromRing(row);
     }
@@ -469,23 +479,36 @@ struct Walk
     if constexpr (kStaged) {
       int slot = 0, before = kAhead * tiling.stage_slot_bytes;
       CONVGRAD_ROLLED
-      for (int row = 0; row < there; ++row) {
-        AwaitRows<kAhead - 1>();
-        const int marks = row_marks[row];
-        Sum weights[kRows];
-        LoadRowWeights(row, weights);
+      for (int first = 0; first < there; first += kTogether) {
+        AwaitRows<kAhead / kTogether - 1>();
         ForEachThread<false>(tiling.threads, [&](int thread) {
-          State& mine = StateOf(thread);
-          // To the slot of the row before, which all have read.
-          CopyRow(mine, before, row + kAhead < there);
-          Sum sums[kVector];
-          Combine(mine, slot, low + row, sums);
-          add(mine, weights, sums);
+          // To the slots of the rows before, which all have read.
+          CopyRows(StateOf(thread), before, there - first - kAhead);
         });
+        // Those that lie behind the last row are combined for nothing.
+        ForEachThread<false>(tiling.threads, [&](int thread) {
+          CONVGRAD_UNROLL
+          for (int k = 0; k < kTogether; ++k) {
+            State& mine = StateOf(thread);
+            Combine(mine, slot + k * tiling.stage_slot_bytes, low + first + k, mine.together[k]);
+          }
+        });
+        CONVGRAD_UNROLL
+        for (int k = 0; k < kTogether; ++k) {
+          const int row = first + k;
+          if (row >= there) break;
+          const int marks = row_marks[row];
+          Sum weights[kRows];
+          LoadRowWeights(row, weights);
+          ForEachThread<false>(tiling.threads, [&](int thread) {
+            State& mine = StateOf(thread);
+            add(mine, weights, mine.together[k]);
+          });
+          CONVGRAD_ROLLED
+          for (int mark = 0; mark < marks; ++mark) finish();
+        }
         before = slot;
-        slot = NextSlot(slot);
-        CONVGRAD_ROLLED
-        for (int mark = 0; mark < marks; ++mark) finish();
+        slot = NextSlots(slot);
       }
     } else {
       CONVGRAD_ROLLED
@@ -501,6 +524,9 @@ struct Walk
             State& mine = StateOf(thread);
             Sum sums[kVector];
             Combine(mine, slot, low + row, sums);
+            if constexpr (kFurther > 0) {
+              Base::template Approach<1>(mine, low + row + kAhead + kFurther, low + there);
+            }
             if (kFetches) {
               Fetch(mine, slot, low + (row + kAhead < there ? row + kAhead : there - 1));
             }

@@ -4,6 +4,7 @@
 //
 //   resample_walk_test SEED PROBLEMS
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -94,7 +95,8 @@ template <typename T, typename Random>
 bool Check(Random& random, Counts& counts) {
   using Sum = typename resample_kernels::SumOf<T>::Type;
   const bool integers = random() % 2 == 0;
-  const Problem problem = resample_test::RandomProblem(random, 60000, integers);
+  const Problem problem = random() % 3 == 0 ? resample_test::RandomProblem(random, 60000, integers)
+                                            : resample_test::ImageProblem(random, 60000, integers);
 
   const size_t x_count = static_cast<size_t>(resample_test::Count(problem.x));
   const size_t y_count = static_cast<size_t>(resample_test::Count(problem.y));
@@ -148,7 +150,7 @@ bool Check(Random& random, Counts& counts) {
   ResampleTask task = MakeResampleTask(*form, sizeof(T), x, y);
   const int threads[] = {32, 96, 128, 256};
   const ResampleLimits limits{threads[random() % 4], random() % 2 == 0 ? 1 : 200000,
-                              random() % 2 == 0 ? 0.1 : 10.0};
+                              random() % 2 == 0 ? 0.1 : 10.0, random() % 2 == 0 ? 0 : 20000};
   // What would be launched, or as if arrays were not aligned, or no instance had enough rows.
   ResampleNeeds needs = GetResampleNeeds(task, sizeof(T));
   if (needs.load == ResampleLoad::kWindow && random() % 4 == 0) needs.load = ResampleLoad::kStrip;
@@ -160,6 +162,14 @@ bool Check(Random& random, Counts& counts) {
     needs.load = ResampleLoad::kStaged;
   } else if (needs.load == ResampleLoad::kStaged && random() % 4 == 0) {
     needs.load = ResampleLoad::kElements;
+  }
+  // Pairs and shifted or not, however many taps there are and however much rows grow.
+  const bool whole = task.mid.out == 1 && needs.mid_taps == 1 && sizeof(T) <= 4;
+  if (needs.load == ResampleLoad::kStrip && whole && needs.aligned >= 4 && form->inner <= 4 &&
+      width.in >= 2 * width.out && random() % 2 == 0) {
+    needs.load = ResampleLoad::kPairs;
+  } else if (needs.load == ResampleLoad::kElements && needs.grow && whole && random() % 2 == 0) {
+    needs.load = ResampleLoad::kShifted;
   }
   if (needs.load != ResampleLoad::kVectors && random() % 4 == 0) needs.aligned = 1;
   if (random() % 8 == 0) needs.rows = 1000;
@@ -247,5 +257,7 @@ int main(int argc, char** argv) {
       "spread, %d shifted; %d gathered, %d long\n",
       counts.loads[0], counts.loads[1], counts.loads[2], counts.loads[3], counts.loads[4],
       counts.loads[5], counts.loads[6], counts.loads[7], counts.gathered, counts.long_bands);
+  // So many problems reach every path.
+  if (problems >= 250 && *std::min_element(counts.loads, counts.loads + 8) == 0) return 1;
   return 0;
 }
