@@ -6,7 +6,8 @@ Two models, each written once over a module that has `conv_general_dilated` and 
 network of examples/train_superres.py, and a U-Net. Each measurement is a process of its own, so that
 nothing is cached from another one, and the contenders take turns: plain lax; jax_convgrad with the
 three ways to choose engines; and jax_convgrad with the choices of an exhaustive search loaded from a
-file. A first round, which warms the files' caches, does not count.
+file. What is not counted: a search of each model in front of all, which warms the files' caches and
+leaves the choices to load.
 
 The clock starts when the backend is up and the operands are on the device. "lower" is tracing and
 lowering, "compile" is XLA's, its own choosing among engines included, and "first run" ends when the
@@ -25,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -189,7 +190,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=7, help="rounds that count, at most (7)")
-    parser.add_argument("--seconds", type=float, default=1e9, help="start no round after that many")
+    parser.add_argument(
+        "--seconds", type=float, default=1e9, help="start nothing after that many and a first round"
+    )
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--markdown", metavar="OUT", type=pathlib.Path)
     parser.add_argument("--json", metavar="OUT", type=pathlib.Path)
@@ -199,19 +202,18 @@ def main() -> None:
         print(json.dumps(measure(*arguments.measure)))
         return
     models = arguments.models.split(",")
-    started, rows = time.monotonic(), []
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for round_ in range(arguments.repeats + 1):
-            if round_ > 1 and time.monotonic() - started > arguments.seconds:
+        for model in models:
+            in_process(model, "exhaustive", f"{folder}/{model}.json")
+        started = time.monotonic()
+        for number, (round_, model, contender) in enumerate(turns(arguments.repeats, models)):
+            complete = number >= len(models) * len(CONTENDERS)
+            if complete and time.monotonic() - started > arguments.seconds:
                 break
-            for model in models:
-                # In the first round the exhaustive search must come before what it leaves is loaded.
-                turn = round_ % len(CONTENDERS)
-                for contender in CONTENDERS[turn:] + CONTENDERS[:turn]:
-                    found = in_process(model, contender, f"{folder}/{model}.json")
-                    print(round_, model, contender, found, flush=True)
-                    if round_ > 0:
-                        rows.append({"model": model, "contender": contender, **found})
+            found = in_process(model, contender, f"{folder}/{model}.json")
+            print(round_, model, contender, found, flush=True)
+            rows.append({"model": model, "contender": contender, **found})
     text = report(rows, models)
     print("\n" + text)
     if arguments.markdown:
@@ -220,18 +222,26 @@ def main() -> None:
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
+def turns(rounds: int, models: list[str]) -> Iterator[tuple[int, str, str]]:
+    """Round, model and contender of each measurement, in an order that rotates."""
+    for round_ in range(rounds):
+        for model in models:
+            turn = round_ % len(CONTENDERS)
+            for contender in CONTENDERS[turn:] + CONTENDERS[:turn]:
+                yield round_, model, contender
+
+
 def report(rows: list[dict[str, Any]], models: list[str]) -> str:
     """Medians, and for the first call the least and the most too."""
     lines = [
         "# The first call of a training step",
         "",
         f"`python benchmarks/first_call.py` on {rows[0]['device']}, jax {rows[0]['jax']}: medians of "
-        f"{len(rows) // (len(models) * len(CONTENDERS))} processes each, in turn; see the program for "
-        "what the columns mean.",
+        "processes in turn; see the program for what the columns mean.",
         "",
-        "| model | layers | lower, s | compile, s | first run, s | first call, s (least to most) | "
-        "over lax | step, ms |",
-        "|---|---|---|---|---|---|---|---|",
+        "| model | layers | processes | lower, s | compile, s | first run, s | "
+        "first call, s (least to most) | over lax | step, ms |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for model in models:
         medians = {}
@@ -240,11 +250,13 @@ def report(rows: list[dict[str, Any]], models: list[str]) -> str:
             medians[contender] = {p: statistics.median(r[p] for r in chosen) for p in PHASES}
             calls = [r["first call"] for r in chosen]
             medians[contender]["range"] = f"{min(calls):.2f} to {max(calls):.2f}"
+            medians[contender]["count"] = len(calls)
         for contender, m in medians.items():
             name = "lax" if contender == "lax" else f"jax_convgrad, {contender}"
             ratio = m["first call"] / medians["lax"]["first call"]
             lines.append(
-                f"| {model} | {name} | {m['lower']:.2f} | {m['compile']:.2f} | {m['first run']:.2f} | "
+                f"| {model} | {name} | {m['count']} | {m['lower']:.2f} | {m['compile']:.2f} | "
+                f"{m['first run']:.2f} | "
                 f"{m['first call']:.2f} ({m['range']}) | {ratio:.2f} | {1e3 * m['step']:.3f} |"
             )
     return "\n".join(lines) + "\n"

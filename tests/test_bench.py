@@ -508,6 +508,10 @@ def test_a_clock_that_starts_late_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     seconds, doubtful = batch.sample()
     assert doubtful
     assert seconds < 0.7 * gpu.seconds  # what the check is for
+    gpu.late_by = [600e-6, 300e-6, 600e-6, 600e-6]
+    seconds, doubtful = batch.sample()
+    assert doubtful
+    assert 0.7 * gpu.seconds < seconds < 0.9 * gpu.seconds  # what is nearest to the truth
 
 
 def test_an_impossible_sample_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,8 +58,12 @@ std::vector<unsigned char> Pattern(ffi::DataType type) {
 
 }  // namespace
 
-DeviceScratch::~DeviceScratch() {
+DeviceScratch::~DeviceScratch() { Free(); }
+
+void DeviceScratch::Free() {
   if (memory_ != nullptr) (void)cudaFree(memory_);
+  memory_ = nullptr;
+  bytes_ = 0;
 }
 
 int64_t DeviceScratch::BytesFor(const ConvProblem& problem, int64_t workspace_bytes) {
@@ -70,6 +74,8 @@ int64_t DeviceScratch::BytesFor(const ConvProblem& problem, int64_t workspace_by
 cudaError_t DeviceScratch::Allocate(const ConvProblem& problem, int64_t workspace_bytes,
                                     cudaStream_t stream) {
   const int64_t bytes = BytesFor(problem, workspace_bytes);
+  if (bytes <= bytes_) return cudaSuccess;
+  Free();
   size_t free = 0, total = 0;
   cudaError_t status = cudaMemGetInfo(&free, &total);
   if (status != cudaSuccess) return status;
@@ -83,6 +89,7 @@ cudaError_t DeviceScratch::Allocate(const ConvProblem& problem, int64_t workspac
     (void)cudaGetLastError();
     return status;
   }
+  bytes_ = bytes;
   char* const base = static_cast<char*>(memory_);
   const Sizes sizes = SizesOf(problem);
   buffers_ = {base, base + sizes.x, base + sizes.x + sizes.w, base + sizes.x + sizes.w + sizes.y};

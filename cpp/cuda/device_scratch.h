@@ -21,13 +21,17 @@ class DeviceScratch {
   // Bytes that Allocate asks for.
   static int64_t BytesFor(const ConvProblem& problem, int64_t workspace_bytes);
 
-  // Fails with cudaErrorMemoryAllocation where a tenth of the free memory would not be left.
+  // Nothing where there is enough already. Fails with cudaErrorMemoryAllocation where a tenth of
+  // the free memory would not be left.
   cudaError_t Allocate(const ConvProblem& problem, int64_t workspace_bytes, cudaStream_t stream);
 
   const ConvBuffers& buffers() const { return buffers_; }
 
  private:
+  void Free();
+
   void* memory_ = nullptr;
+  int64_t bytes_ = 0;
   ConvBuffers buffers_;
 };
 

@@ -172,6 +172,55 @@ int64_t TimeOfTiles(const DilatedParams& p, int64_t tiles, int64_t workers) {
   return last;
 }
 
+void CopyRun(const DilatedDgradParams& from, int run, DilatedDgradParams* p) {
+  p->run_taps[p->runs] = from.run_taps[run];
+  p->run_outer[p->runs] = from.run_outer[run];
+}
+
+void CopyRun(const DilatedWgradParams& from, int run, DilatedWgradParams* p) {
+  const DilatedTapParams& tap = from.of_run[run];
+  const int64_t end = run + 1 < from.runs ? from.of_run[run + 1].panel : from.panel_floats;
+  if (p->runs == 0) p->panel_floats = 0;
+  p->of_run[p->runs] = tap;
+  p->of_run[p->runs].panel = p->panel_floats;  // panels lie in the order of their runs
+  p->panel_floats += end - tap.panel;
+}
+
+// Shares the steps among `workers`. A tile with just about the steps of a share is a worker's own,
+// so that nothing of it is added afterwards. Such tiles come first.
+template <typename Params>
+void ShareSteps(int64_t tiles, int64_t workers, Params* p) {
+  const Params from = *p;
+  const int64_t share = CeilDivide(from.steps, workers), most = share + share / 64 + 1;
+  const auto tiles_of = [&](int run) {
+    return (run + 1 < from.runs ? from.run[run + 1].first_tile : tiles) - from.run[run].first_tile;
+  };
+  const auto alone = [&](int run) {
+    return from.run[run].steps >= share && from.run[run].steps <= most;
+  };
+  int64_t tiles_alone = 0;
+  for (int run = 0; run < from.runs; ++run) tiles_alone += alone(run) ? tiles_of(run) : 0;
+  if (tiles_alone > 0 && tiles_alone < std::min(tiles, workers)) {
+    p->runs = p->steps = 0;
+    int64_t all = 0;
+    for (const bool first : {true, false}) {
+      for (int run = 0; run < from.runs; ++run) {
+        if (alone(run) != first) continue;
+        CopyRun(from, run, p);
+        (void)Append(tiles_of(run), from.run[run].steps, &all, p);  // was counted before
+      }
+      if (first) p->steps_alone = p->steps;
+    }
+    p->tiles_alone = static_cast<int>(tiles_alone);
+  }
+  const int64_t steps = p->steps - p->steps_alone;
+  const int64_t sharing = std::min<int64_t>(steps, workers - p->tiles_alone);
+  p->streamed = true;
+  p->workers = static_cast<int>(p->tiles_alone + sharing);
+  p->share = static_cast<int>(steps / sharing);
+  p->larger_shares = static_cast<int>(steps % sharing);
+}
+
 enum class Sharing { kTiles, kSteps, kBest };
 
 // `sharing` says how the work is shared among workers; kBest: as is likely to be faster, if the
@@ -196,14 +245,11 @@ std::unique_ptr<const DilatedPlan> MakeOf(const DilatedProblem& problem, Sharing
   }
   std::unique_ptr<const Plan<Work, Tile>> plan;
   if (sharing == Sharing::kSteps) {
-    p.streamed = true;
-    p.workers = static_cast<int>(std::min<int64_t>(p.steps, workers));
-    p.share = p.steps / p.workers;
-    p.larger_shares = p.steps % p.workers;
-    plan = std::make_unique<Plan<Work, Tile>>(p);
+    typename Work::Params shared = p;
+    ShareSteps(tiles, workers, &shared);
+    plan = std::make_unique<Plan<Work, Tile>>(shared);
   }
   if (plan == nullptr || plan->workspace_bytes() > problem.workspace_limit) {
-    p.streamed = false;
     p.workers = static_cast<int>(tiles);
     plan = std::make_unique<Plan<Work, Tile>>(p);
   }

@@ -58,7 +58,9 @@ struct DilatedParams {
   int workers;
   bool streamed;             // the steps in equal shares; else each worker does one tile
   int steps;                 // in all
-  int share, larger_shares;  // steps of a worker, and how many have one more
+  int tiles_alone;           // in front, each a worker's own though steps are shared
+  int steps_alone;           // theirs
+  int share, larger_shares;  // steps of each other worker, and how many have one more
   int outer_tiles, inner_tiles;
   int runs;
   DilatedSteps run[kMostDilatedRuns];
@@ -112,7 +114,9 @@ __device__ inline DilatedPlace PlaceOfTile(const DilatedParams& p, int number) {
 
 // The first step of a worker that shares steps, or that of the one after the last.
 __device__ inline int FirstStep(const DilatedParams& p, int worker) {
-  return worker * p.share + min(worker, p.larger_shares);
+  if (worker < p.tiles_alone) return PlaceOfTile(p, worker).first_step;
+  worker -= p.tiles_alone;
+  return p.steps_alone + worker * p.share + min(worker, p.larger_shares);
 }
 
 // How a block's threads copy `rows` rows of `floats` floats, four floats at a time.
@@ -371,8 +375,12 @@ __global__ void DilatedTranspose(const __grid_constant__ Params p) {
   while (p.of_run[run].panel > static_cast<int64_t>(step) * kDepth * p.out_channels) --run;
   const DilatedTapParams& tap = p.of_run[run];
   step -= static_cast<int>(tap.panel / (kDepth * p.out_channels));
+  constexpr int kWarps = kTransposeThreads / 32;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  for (int row = warp; row < kDepth; row += kTransposeThreads / 32) {
+  // Unrolled, so that all of a thread's reads are under way together.
+#pragma unroll
+  for (int k = 0; k < kDepth / kWarps; ++k) {
+    const int row = warp + k * kWarps;
     int window = step * kDepth + row;
     const bool inside = window < tap.windows;
     const int x = tap.by_x.Split(&window);
@@ -380,7 +388,8 @@ __global__ void DilatedTranspose(const __grid_constant__ Params p) {
     const int z = tap.by_z.Split(&window);
     const int at = tap.first_out + ((window * p.out[0] + z) * p.out[1] + y) * p.out[2] + x;
 #pragma unroll
-    for (int i = lane; i < kTransposeChannels; i += 32) {
+    for (int j = 0; j < kTransposeChannels / 32; ++j) {
+      const int i = lane + 32 * j;
       float value = 0;
       if (inside && channel + i < p.out_channels) {
         value = ToTf32(p.y[at * p.out_channels + channel + i]);
@@ -391,7 +400,9 @@ __global__ void DilatedTranspose(const __grid_constant__ Params p) {
   __syncthreads();
   float* const panel = p.transposed + tap.panel;
   const int64_t stride = static_cast<int64_t>(p.run[run].steps) * kDepth;
-  for (int i = warp; i < kTransposeChannels; i += kTransposeThreads / 32) {
+#pragma unroll
+  for (int k = 0; k < kTransposeChannels / kWarps; ++k) {
+    const int i = warp + k * kWarps;
     if (channel + i >= p.out_channels) break;
     panel[(channel + i) * stride + step * kDepth + lane] = tile[lane * kStride + i];
   }

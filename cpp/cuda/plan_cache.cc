@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "common/lru_cache.h"
+#include "cuda/device_scratch.h"
 #include "cuda/dnn_handle.h"
 #include "cuda/status.h"
 
@@ -88,11 +89,22 @@ std::string TextOf(const ConvProblem& problem) {
               library.has_value() ? DnnLibrary::VersionText((*library)->version()) : "unknown");
 }
 
-std::string Remembered(const std::string& text) {
+// The choice that was loaded for a problem of this text, or else the one that another device of the
+// same kind has come to: replicas then compute the same, and search once.
+KnownChoice Known(const std::string& text, SearchMode mode) {
   Plans& plans = ThePlans();
-  const std::lock_guard<std::mutex> lock(plans.mutex);
-  const auto found = plans.remembered.find(text);
-  return found == plans.remembered.end() ? "" : found->second;
+  {
+    const std::lock_guard<std::mutex> lock(plans.mutex);
+    const auto found = plans.remembered.find(text);
+    if (found != plans.remembered.end()) return {found->second, "loaded"};
+  }
+  for (const std::shared_ptr<const Entry>& entry : plans.cache.List()) {
+    const ChosenPlan& chosen = entry->chosen;
+    if (entry->text == text && chosen.chosen_by == SearchModeName(mode)) {
+      return {chosen.plan->engine(), chosen.chosen_by};
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -116,14 +128,27 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const ConvProblem
   std::shared_ptr<const Entry> entry = plans.cache.Find(key);
   if (entry != nullptr) return ChosenOf(entry);
 
+  const RelaxedCaptureMode relaxed;
+  // A search should have the device to itself. What can wait for other devices, as this and giving
+  // back memory can, is done without the lock that their searches wait for.
+  const cudaError_t status = cudaStreamSynchronize(stream);
+  if (status != cudaSuccess) {
+    return ffi::Unexpected(CudaError(ConvName(problem.kind), "cudaStreamSynchronize", status));
+  }
+  DeviceScratch scratch;
   std::string text = TextOf(problem);
-  ffi::ErrorOr<ChosenPlan> chosen =
-      SearchPlan(problem, key.mode, Remembered(text), buffers, stream);
-  if (chosen.has_error()) return ffi::Unexpected(chosen.error());
-  auto made = std::make_shared<const Entry>(Entry{*std::move(chosen), std::move(text)});
   std::vector<std::shared_ptr<const Entry>> dropped;
-  entry = plans.cache.Insert(key, made, &dropped);
-  if (entry != made) dropped.push_back(std::move(made));  // another thread was faster
+  {
+    static std::mutex* const searching = new std::mutex;
+    const std::lock_guard<std::mutex> lock(*searching);
+    entry = plans.cache.Find(key);  // made by another thread meanwhile?
+    if (entry != nullptr) return ChosenOf(entry);
+    ffi::ErrorOr<ChosenPlan> chosen =
+        SearchPlan(problem, key.mode, Known(text, key.mode), buffers, &scratch);
+    if (chosen.has_error()) return ffi::Unexpected(chosen.error());
+    auto made = std::make_shared<const Entry>(Entry{*std::move(chosen), std::move(text)});
+    entry = plans.cache.Insert(key, std::move(made), &dropped);
+  }
   Retire(std::move(dropped));
   return ChosenOf(entry);
 }

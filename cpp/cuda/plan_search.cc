@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <mutex>
 #include <optional>
 #include <utility>
 
-#include "cuda/device_scratch.h"
 #include "cuda/dnn_handle.h"
 #include "cuda/native_plan.h"
 #include "cuda/status.h"
@@ -95,10 +93,11 @@ class Offers {
 class Search {
  public:
   Search(const ConvProblem& problem, const ConvBuffers& buffers, const DnnHandle& handle,
-         Offers offers)
+         DeviceScratch* scratch, Offers offers)
       : problem_(problem),
         buffers_(buffers),
         handle_(handle),
+        scratch_(*scratch),
         offers_(std::move(offers)),
         plans_(offers_.size()),
         tried_(offers_.size()) {
@@ -111,7 +110,7 @@ class Search {
   // The plan of the engine of that name, null if it is not offered or does not work.
   Plan Named(const std::string& engine) {
     for (size_t i = 0; i < offers_.size(); ++i) {
-      if (offers_.engine(i) == engine) return Ready(i);
+      if (offers_.engine(i) == engine) return Ready(i) != nullptr && Runs(i) ? plans_[i] : nullptr;
     }
     return nullptr;
   }
@@ -121,7 +120,7 @@ class Search {
     for (const bool transforms : {false, true}) {
       for (size_t i = 0; i < offers_.size(); ++i) {
         if (exact && offers_.transforms(i) != transforms) continue;
-        if (Plan plan = Ready(i)) return plan;
+        if (Ready(i) != nullptr && Runs(i)) return plans_[i];
       }
     }
     return nullptr;
@@ -129,11 +128,7 @@ class Search {
 
   // The fastest of the first `most` plans that work, without those that transform if `exact`, and
   // its time; none if there was nothing to compare or no memory to do it, with `note` saying so.
-  std::optional<std::pair<Plan, double>> Fastest(int most, bool exact, cudaStream_t stream,
-                                                 std::string* note) {
-    // Two searches at once would measure each other.
-    static std::mutex* const alone = new std::mutex;
-    const std::lock_guard<std::mutex> lock(*alone);
+  std::optional<std::pair<Plan, double>> Fastest(int most, bool exact, std::string* note) {
     int64_t workspace = 0;
     int ready = 0;
     for (size_t i = 0; i < offers_.size() && ready < most; ++i) {
@@ -145,9 +140,7 @@ class Search {
     }
     // Nothing to compare, or nothing at all: First() says why.
     if (ready < 2) return std::nullopt;
-    DeviceScratch scratch;
-    cudaError_t status = cudaStreamSynchronize(stream);
-    if (status == cudaSuccess) status = scratch.Allocate(problem_, workspace, handle_.stream());
+    const cudaError_t status = scratch_.Allocate(problem_, workspace, Stream());
     if (status != cudaSuccess) {
       *note = Text("engines were not timed: ", cudaGetErrorName(status), " (",
                    DeviceScratch::BytesFor(problem_, workspace), " bytes)");
@@ -158,7 +151,7 @@ class Search {
       if (plans_[i] == nullptr) continue;
       const double limit =
           best ? kHopeless * best->second : std::numeric_limits<double>::infinity();
-      const ffi::ErrorOr<double> time = Time(*plans_[i], scratch.buffers(), limit);
+      const ffi::ErrorOr<double> time = Time(*plans_[i], scratch_.buffers(), limit);
       if (time.has_error()) {
         Fail(i, time.error());
         plans_[i] = nullptr;
@@ -229,6 +222,18 @@ class Search {
     return plans_[i];
   }
 
+  // Whether plan i, which is ready, runs. Taken for granted where there is no memory to try it.
+  bool Runs(size_t i) {
+    if (tried_[i].microseconds >= 0) return true;
+    if (scratch_.Allocate(problem_, plans_[i]->workspace_bytes(), Stream()) != cudaSuccess)
+      return true;
+    const ffi::ErrorOr<double> time = Time(*plans_[i], scratch_.buffers(), 0);
+    if (time.has_value()) return true;
+    Fail(i, time.error());
+    plans_[i] = nullptr;
+    return false;
+  }
+
   void Fail(size_t i, const ffi::Error& error) {
     tried_[i].failure = error.message();
     if (error.errc() == ffi::ErrorCode::kResourceExhausted) out_of_memory_ = true;
@@ -258,12 +263,12 @@ class Search {
   }
 
   // Microseconds of one run; only roughly if that is above `limit`.
-  ffi::ErrorOr<double> Time(const ConvPlan& plan, const ConvBuffers& scratch, double limit) const {
+  ffi::ErrorOr<double> Time(const ConvPlan& plan, const ConvBuffers& arrays, double limit) const {
     const Event start, stop;
     const auto group = [&](int runs) -> ffi::ErrorOr<double> {
       ffi::Error error =
           CudaError(ConvName(problem_.kind), "timing", cudaEventRecord(start.get(), Stream()));
-      for (int i = 0; i < runs && error.success(); ++i) error = plan.Run(handle_, scratch);
+      for (int i = 0; i < runs && error.success(); ++i) error = plan.Run(handle_, arrays);
       if (error.failure()) return ffi::Unexpected(error);
       float milliseconds = 0;
       cudaError_t status = cudaEventRecord(stop.get(), Stream());
@@ -300,6 +305,7 @@ class Search {
   const ConvProblem& problem_;
   const ConvBuffers& buffers_;
   const DnnHandle& handle_;
+  DeviceScratch& scratch_;
   const Offers offers_;
   std::vector<Plan> plans_;
   std::vector<TriedEngine> tried_;
@@ -321,10 +327,9 @@ const char* SearchModeName(SearchMode mode) {
 }
 
 ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
-                                    const std::string& remembered, const ConvBuffers& buffers,
-                                    cudaStream_t stream) {
+                                    const KnownChoice& known, const ConvBuffers& buffers,
+                                    DeviceScratch* scratch) {
   const char* op = ConvName(problem.kind);
-  const RelaxedCaptureMode relaxed;
   const ScopedDevice current(problem.device);
   if (current.status() != cudaSuccess) {
     return ffi::Unexpected(CudaError(op, "cudaSetDevice", current.status()));
@@ -334,16 +339,17 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
   ffi::ErrorOr<Offers> offers = Offers::Query(problem, *handle);
   if (offers.has_error()) return ffi::Unexpected(offers.error());
 
-  Search search(problem, buffers, *handle, *std::move(offers));
+  Search search(problem, buffers, *handle, scratch, *std::move(offers));
   ChosenPlan chosen;
   chosen.problem = problem.ToString();
-  if (!remembered.empty()) {
-    chosen.plan = search.Named(remembered);
+  if (!known.engine.empty()) {
+    chosen.plan = search.Named(known.engine);
     if (chosen.plan != nullptr) {
-      chosen.chosen_by = "loaded";
+      chosen.chosen_by = known.chosen_by;
       return chosen;
     }
-    chosen.note = Text("the loaded choice ", remembered, " is not offered or does not work");
+    chosen.note =
+        Text("the ", known.chosen_by, " choice ", known.engine, " is not offered or does not work");
   }
   // With determinism asked for, `default` chooses the same in every process as well.
   const bool timed =
@@ -355,7 +361,7 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
     const int most =
         mode == SearchMode::kDefault ? kDefaultEngines : std::numeric_limits<int>::max();
     std::string why_not;
-    if (const auto fastest = search.Fastest(most, exact, stream, &why_not)) {
+    if (const auto fastest = search.Fastest(most, exact, &why_not)) {
       chosen.plan = fastest->first;
       chosen.microseconds = fastest->second;
     } else if (!why_not.empty()) {

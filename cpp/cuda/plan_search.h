@@ -12,6 +12,7 @@
 
 #include "common/error.h"
 #include "cuda/conv_plan.h"
+#include "cuda/device_scratch.h"
 
 namespace jax_convgrad {
 
@@ -41,13 +42,18 @@ struct ChosenPlan {
   std::vector<TriedEngine> tried;
 };
 
-// Tries the engine `remembered` first (empty: none), then what `mode` says. `buffers` are the
-// call's own: the chosen plan is recorded into a graph with them, which loads its kernels, but
-// nothing runs on them. `stream` is the call's; a timed search waits for it so that it has the
-// device to itself.
+// An engine that is known for a problem without a search, and how it was chosen. Empty: none is.
+struct KnownChoice {
+  std::string engine, chosen_by;
+};
+
+// Tries the known engine first, then what `mode` says. `buffers` are the call's own: the chosen
+// plan is recorded into a graph with them, which loads its kernels, but nothing runs on them. What
+// runs, to be timed or to see that it does, runs on `scratch`. Two searches at once would measure
+// each other.
 ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
-                                    const std::string& remembered, const ConvBuffers& buffers,
-                                    cudaStream_t stream);
+                                    const KnownChoice& known, const ConvBuffers& buffers,
+                                    DeviceScratch* scratch);
 
 }  // namespace jax_convgrad
 
