@@ -49,5 +49,5 @@ def test_native(name: str, tmp_path: pathlib.Path) -> None:
     if "cannot find" in build.stderr and "san" in build.stderr:
         pytest.skip("the compiler has no sanitizers")
     assert build.returncode == 0, build.stderr[:4000]
-    run = subprocess.run([str(tmp_path / name), "0", "500"], capture_output=True, text=True)
+    run = subprocess.run([str(tmp_path / name), "0", "250"], capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]

@@ -256,6 +256,16 @@ CONVGRAD_DEVICE Sum WeightAt(const ResampleAxis& axis, int64_t out, int tap) {
   return LoadConstant(static_cast<const Sum*>(axis.weights) + out * axis.taps + tap);
 }
 
+// How many of an output's weights are not zero.
+template <typename Sum>
+CONVGRAD_DEVICE int CountWeights(const ResampleAxis& axis, int64_t out) {
+  int count = 0;
+  const int taps = static_cast<int>(axis.taps);
+  CONVGRAD_ROLLED
+  for (int tap = 0; tap < taps; ++tap) count += WeightAt<Sum>(axis, out, tap) != Sum(0);
+  return count;
+}
+
 // Takes the digits of a number, the last first. 32 bits, as divisions of 64 are slow.
 struct Digits {
   uint32_t rest;

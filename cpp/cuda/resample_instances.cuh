@@ -3,6 +3,7 @@
 #ifndef JAX_CONVGRAD_CUDA_RESAMPLE_INSTANCES_CUH_
 #define JAX_CONVGRAD_CUDA_RESAMPLE_INSTANCES_CUH_
 
+#include "cuda/resample_shape.cuh"
 #include "cuda/resample_tiling.h"
 #include "cuda/resample_walk.cuh"
 
@@ -55,23 +56,23 @@ bool VisitFirst(const ResampleNeeds& needs, const Visit& visit, List<First, Othe
 }
 
 template <typename T, bool kGrow, int kRows, int kTaps, int kMid = 1>
-using Vectors = Walk<T, ResampleLoad::kVectors, true, kGrow, kRows, kTaps, kMid>;
+using Vectors = Walk<Shape<T, ResampleLoad::kVectors, true, kGrow, kRows, kTaps, kMid>>;
 template <typename T, bool kPacked, bool kGrow, int kRows, int kTaps, int kMid = 1>
-using Elements = Walk<T, ResampleLoad::kElements, kPacked, kGrow, kRows, kTaps, kMid>;
+using Elements = Walk<Shape<T, ResampleLoad::kElements, kPacked, kGrow, kRows, kTaps, kMid>>;
 template <typename T, bool kPacked, int kRows, int kTaps>
-using Staged = Walk<T, ResampleLoad::kStaged, kPacked, true, kRows, kTaps, 1>;
+using Staged = Walk<Shape<T, ResampleLoad::kStaged, kPacked, true, kRows, kTaps, 1>>;
 template <typename T, bool kPacked, bool kGrow, int kRows, int kTaps = 1, int kStep = 0>
-using Strip = Walk<T, ResampleLoad::kStrip, kPacked, kGrow, kRows, kTaps, 1, kStep>;
+using Strip = Walk<Shape<T, ResampleLoad::kStrip, kPacked, kGrow, kRows, kTaps, 1, kStep>>;
 
 template <typename T, bool kGrow, int kRows, int kStep, int kTaps, int kMid = 1>
-using Window = Walk<T, ResampleLoad::kWindow, true, kGrow, kRows, kTaps, kMid, kStep>;
+using Window = Walk<Shape<T, ResampleLoad::kWindow, true, kGrow, kRows, kTaps, kMid, kStep>>;
 
 template <typename T, int kRows, int kTaps>
-using Pairs = Walk<T, ResampleLoad::kPairs, true, false, kRows, kTaps, 1>;
+using Pairs = Walk<Shape<T, ResampleLoad::kPairs, true, false, kRows, kTaps, 1>>;
 template <typename T, int kRows, int kStep, int kTaps, int kMid = 1>
-using Spread = Walk<T, ResampleLoad::kSpread, true, true, kRows, kTaps, kMid, kStep>;
+using Spread = Walk<Shape<T, ResampleLoad::kSpread, true, true, kRows, kTaps, kMid, kStep>>;
 template <typename T, int kRows, int kTaps>
-using Shifted = Walk<T, ResampleLoad::kShifted, false, true, kRows, kTaps, 1>;
+using Shifted = Walk<Shape<T, ResampleLoad::kShifted, false, true, kRows, kTaps, 1>>;
 
 // From few rows and taps to many: the first that serves is taken. Those with 0 taps take any
 // number.

@@ -8,13 +8,16 @@
 namespace jax_convgrad {
 namespace {
 
+// Figures beside choices are how long kernels took on an H100, as multiples of the memory floor: of
+// the time to read x once and to write y once at 3.0 TB/s.
+
 constexpr int64_t kMostSharedBytes = 96 << 10;  // every GPU since compute capability 8.0 has it
 constexpr int64_t kMostScheduleBytes = 16 << 10;
 constexpr int64_t kMostChunk = 128;
 constexpr int64_t kMostLineThreads = 256;
 constexpr int64_t kMostStageBytes = 48 << 10;
 constexpr int64_t kMostStagedInner = 16, kMostPairsInner = 4;
-constexpr int64_t kLeastPairsTaps = 9, kLeastShiftedGrowth = 4;
+constexpr int64_t kManyTaps = 9, kLeastShiftedGrowth = 4;
 constexpr int64_t kMultiprocessors = 132;
 constexpr int64_t kShiftedPlaces = 31 * 5;  // of the threads of a block, one in 32 helps
 constexpr int64_t kMostIndex = std::numeric_limits<int32_t>::max();
@@ -88,7 +91,8 @@ Strip ChooseStrip(const ResampleTask& task, const ResampleInstance& instance, bo
 
 // How many walks there are in place of one column of blocks, so that nearly as many blocks as can
 // be at work at a time are, and all multiprocessors are done at a time. What a block does besides
-// its rows weighs as much as a row.
+// its rows weighs as much as a row. The gradient of 8x linear upsampling of 16 bits takes 1.59
+// times the floor with the 630 blocks of this, and 1.67 with 735.
 double EvenWalks(double columns, double at_a_time, const ResampleAxis& walk, double twice) {
   const double most = std::floor(at_a_time / columns);
   double best = most, least = HUGE_VAL;
@@ -143,9 +147,9 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
                                               static_cast<double>(walk.taps - 1) / StepOf(walk))));
   const bool strip = width.resampled && width.out <= width.in && (!needs.grow || !walk.resampled);
   // Threads of 16 bytes of sums have a pair of columns each where columns become half as many, and
-  // each is made of many. On an H100, times the memory floor: with 14 taps 2.5 instead of 3.2, with
-  // 5 taps 2.1 instead of 1.9.
-  const bool pairs = strip && width.taps >= kLeastPairsTaps && !task.mid.resampled &&
+  // each is made of many. Times the floor: with 14 taps 2.5 instead of 3.2, of elements of 2 bytes
+  // 2.9 instead of 5.3; but with 5 taps 2.1 instead of 1.9.
+  const bool pairs = strip && width.taps >= kManyTaps && !task.mid.resampled &&
                      width.in >= 2 * width.out && form.inner <= kMostPairsInner &&
                      element_bytes <= 4;
   const auto aligned = [&](const void* data, int64_t run) {
@@ -174,14 +178,16 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
     const bool staged = needs.grow && width.resampled && width.out >= width.in &&
                         std::max(needs.taps, needs.rows) > 4 && form.inner <= kMostStagedInner;
     needs.aligned = aligned(task.y, width.out * form.inner);
-    // With 32 bits there are half as many elements for a vector that is written, and nothing is
-    // won: 1.25 instead of 1.23 times the floor, with 16 bits 1.3 instead of 1.8. Nor is there
-    // where rows are not resampled.
+    // Columns that become twice as many or more, times the floor: along three axes 1.3 instead of
+    // 1.8, along two 1.2 to 1.6 instead of 1.4 to 1.7. With elements of 4 bytes, of which a vector
+    // has half as many, nothing is won (1.25 instead of 1.23), nor is it where rows are not
+    // resampled (1.40 instead of 1.33).
     const bool spread = needs.grow && walk.resampled && width.resampled && form.inner == 1 &&
                         width.out % width.in == 0 && element_bytes == 2 && needs.aligned == 8 &&
                         IsAligned(task.x, 16);
-    // What it saves is writing: of rows that become 8 each, 1.4 instead of 1.9 times the floor, but
-    // of rows that become 2.5 each, 2.5 instead of 2.1.
+    // What it saves is writing. Times the floor: of rows that become 8 each 1.8 and 1.4 instead of
+    // 2.2 and 1.9, with elements of 4 bytes 1.3 and 1.2 instead of 1.4 and 1.3; but of rows that
+    // become 2.5 each 2.5 instead of 2.1, and 1.4 instead of 1.3.
     const bool shifted = needs.grow && walk.out >= kLeastShiftedGrowth * walk.in &&
                          needs.aligned * element_bytes < 16 && element_bytes <= 4 &&
                          needs.mid_taps == 1 && task.mid.out == 1;
@@ -199,14 +205,18 @@ ResampleLimits GetResampleLimits(const ResampleNeeds& needs, const ResampleInsta
   // Where rows are read twice by walks that follow each other, or much is prepared for a walk, all
   // threads are at work at once. Elsewhere short walks keep them evenly busy.
   const int64_t wave = kMultiprocessors * instance.threads;
+  if (needs.load == ResampleLoad::kSpread) {
+    // Of 768 blocks that end together 1.6 times the floor, of 4096 short ones 1.85.
+    return {128, kMultiprocessors * 4096, 0.25, wave};
+  }
+  if (needs.load == ResampleLoad::kShifted) {
+    // With 16 bits a thread keeps twice as many sums, and fewer threads are at work.
+    if (element_bytes == 4) return {256, kMultiprocessors * 4096, 0.5};
+    return {128, kMultiprocessors * 640, 0.25, kMultiprocessors * 640};
+  }
   bool light = needs.rows == 1 && !needs.grow;
   if (needs.load == ResampleLoad::kVectors) {
     light = needs.grow || needs.rows == 1;
-  } else if (needs.load == ResampleLoad::kSpread) {
-    return {128, kMultiprocessors * 4096, 0.25, wave};
-  } else if (needs.load == ResampleLoad::kShifted) {
-    if (element_bytes == 4) return {256, kMultiprocessors * 4096, 0.5};
-    return {128, kMultiprocessors * 640, 0.25, kMultiprocessors * 640};
   } else if (needs.load == ResampleLoad::kElements || needs.load == ResampleLoad::kStaged) {
     light = needs.rows <= 4 && (element_bytes >= 4 || !instance.packed);
   } else if (IsStrip(needs.load)) {
@@ -247,14 +257,8 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   if (needs.load == ResampleLoad::kVectors) {
     // Blocks as wide as high in columns and lines read the least twice.
     const int64_t vectors = inner / vector;
-    tiling.vectors = static_cast<int>(width.resampled ? Even(vectors,
-#ifdef VEC64
-                                                             width.taps == 1 ? 64 : 16
-#else
-                                                             16
-#endif
-                                                             )
-                                                      : Even(vectors, limits.threads));
+    tiling.vectors =
+        static_cast<int>(width.resampled ? Even(vectors, 16) : Even(vectors, limits.threads));
     const int64_t most = std::max<int64_t>(1, limits.threads / tiling.vectors / mid_lines);
     tiling.columns = static_cast<int>(Even(width.out, most));
     tiling.channel_tiles = DivideUp(vectors, tiling.vectors);
@@ -267,6 +271,13 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     tiling.column_tiles = DivideUp(vectors, line_threads);
     if (shifted) lines_most = tiling.column_tiles > 1 ? line_threads : kShiftedPlaces;
   } else {
+    // The rows that registers hold ahead are too few where columns have many taps. Times the floor:
+    // with 14 taps 1.7 instead of 2.5, with 64 taps 1.6 instead of 1.85, with 192 taps 1.76 instead
+    // of 1.98; but with 5 taps 2.0 instead of 1.9, and with 14 taps of elements of 2 bytes 2.96
+    // instead of 2.90.
+    if (instance.stages == 0 && needs.taps >= kManyTaps && element_bytes >= 4) {
+      tiling.rows_ahead = 8;
+    }
     const bool pairs = needs.load == ResampleLoad::kPairs;
     const Strip strip = ChooseStrip(task, instance, pairs, element_bytes);
     if (strip.columns == 0) return tiling;
