@@ -112,7 +112,7 @@ struct Lines : ShapeType {
                                                   : Sum(0);
       }
     }
-    const int inner = static_cast<int>(form.inner);
+    if constexpr (kStrip || kVectors) first_column = int64_t{column_tile} * tiling.columns;
     mine.misfit = false;
     if constexpr (kWindow) {
       const int first = (column_tile * tiling.line_threads + mine.lane) * kVector;
@@ -121,13 +121,11 @@ struct Lines : ShapeType {
       const int first = (column_tile * tiling.line_threads + mine.lane) * kVector;
       EnterSpread(*this, mine, static_cast<int>(clamp(first, form.width.out) / kVector * kVector));
     } else if constexpr (kPairs) {
-      first_column = int64_t{column_tile} * tiling.columns;
       EnterPairs(*this, mine);
     } else if constexpr (kStrip) {
-      first_column = int64_t{column_tile} * tiling.columns;
       EnterStrip(*this, mine);
     } else if constexpr (kVectors) {
-      first_column = int64_t{column_tile} * tiling.columns;
+      const int inner = static_cast<int>(form.inner);
       const int64_t column = clamp(first_column + mine.lane / tiling.vectors, form.width.out);
       const int64_t channel =
           clamp(int64_t{channel_tile} * tiling.vectors + mine.lane % tiling.vectors,
@@ -136,36 +134,42 @@ struct Lines : ShapeType {
       ReadFrom(*this, mine, 0, column, channel);
       mine.y += column * inner + channel;
     } else {
-      if constexpr (kStaged) {
-        const int64_t begin = int64_t{column_tile} * tiling.line_threads * kVector;
-        const int64_t end =
-            Least(begin + int64_t{tiling.line_threads} * kVector, form.width.out * form.inner);
-        const int64_t a = WidthStart(begin / inner), b = WidthStart((end - 1) / inner);
-        EnterStage(*this, mine, static_cast<int>((a < b ? a : b) * inner));
-      }
-      const int run = static_cast<int>(form.width.out) * inner;
-      const int first =
-          (column_tile * tiling.line_threads + (kSideBySide ? mine.lane : 0)) * kVector +
-          (kSideBySide ? 0 : mine.lane);
-      mine.y += first;
-      mine.first = first;
-      int owned = 0;
-      CONVGRAD_UNROLL
-      for (int u = 0; u < kVector; ++u) {
-        int element = first + (kSideBySide ? u : u * tiling.line_threads);
-        if (element < run) {
-          ++owned;
-        } else {
-          element = run - 1;
-        }
-        ReadFrom(*this, mine, u, element / inner, element % inner);
-      }
-      if constexpr (kShifted) {
-        // A thread may write when it owns nothing, as the vector in front may end in its.
-        mine.owned = mine.owned == 0 || thread % 32 == 0 ? 0 : run;
+      EnterElements(thread, mine, column_tile);
+    }
+  }
+
+  // The same for elements that each have reads of their own.
+  CONVGRAD_DEVICE void EnterElements(int thread, State& mine, int column_tile) const {
+    const int inner = static_cast<int>(form.inner);
+    if constexpr (kStaged) {
+      const int64_t begin = int64_t{column_tile} * tiling.line_threads * kVector;
+      const int64_t end =
+          Least(begin + int64_t{tiling.line_threads} * kVector, form.width.out * form.inner);
+      const int64_t a = WidthStart(begin / inner), b = WidthStart((end - 1) / inner);
+      EnterStage(*this, mine, static_cast<int>((a < b ? a : b) * inner));
+    }
+    const int run = static_cast<int>(form.width.out) * inner;
+    const int first =
+        (column_tile * tiling.line_threads + (kSideBySide ? mine.lane : 0)) * kVector +
+        (kSideBySide ? 0 : mine.lane);
+    mine.y += first;
+    mine.first = first;
+    int owned = 0;
+    CONVGRAD_UNROLL
+    for (int u = 0; u < kVector; ++u) {
+      int element = first + (kSideBySide ? u : u * tiling.line_threads);
+      if (element < run) {
+        ++owned;
       } else {
-        mine.owned = mine.owned == 0 ? 0 : owned;
+        element = run - 1;
       }
+      ReadFrom(*this, mine, u, element / inner, element % inner);
+    }
+    if constexpr (kShifted) {
+      // A thread may write when it owns nothing, as the vector in front may end in its.
+      mine.owned = mine.owned == 0 || thread % 32 == 0 ? 0 : run;
+    } else {
+      mine.owned = mine.owned == 0 ? 0 : owned;
     }
   }
 

@@ -57,6 +57,16 @@ CONVGRAD_DEVICE void EnterPairs(const Lines& lines, typename Lines::State& mine)
   }
 }
 
+// What no thread writes is there for weights of zero.
+template <typename Lines>
+CONVGRAD_DEVICE void ClearPairs(const Lines& lines, int thread) {
+  CONVGRAD_ROLLED
+  for (int i = thread; i < 2 * lines.tiling.lines * lines.tiling.strip_pitch;
+       i += lines.tiling.threads) {
+    lines.strip_sums[i] = 0;
+  }
+}
+
 // A thread's elements of a row that is done, each channel's side by side.
 template <typename Lines>
 CONVGRAD_DEVICE void StorePairs(const Lines& lines, const typename Lines::State& mine,

@@ -53,6 +53,20 @@ CONVGRAD_DEVICE void EnterStrip(const Lines& lines, typename Lines::State& mine)
   }
 }
 
+// A thread's part of the columns' weights, for all.
+template <typename Lines>
+CONVGRAD_DEVICE void CopyWeights(const Lines& lines, int thread) {
+  using Sum = typename Lines::Sum;
+  const int taps = static_cast<int>(lines.form.width.taps), pitch = lines.tiling.width_pitch;
+  const int columns = lines.ColumnsHere();
+  CONVGRAD_ROLLED
+  for (int i = thread; i < columns * pitch; i += lines.tiling.threads) {
+    const int column = i / pitch, tap = i % pitch;
+    lines.width_weights[i] =
+        tap < taps ? WeightAt<Sum>(lines.form.width, lines.first_column + column, tap) : Sum(0);
+  }
+}
+
 // The elements of the row of x that is next in the stage.
 template <typename Lines>
 CONVGRAD_DEVICE void CombineStagedStrip(const Lines& lines, typename Lines::State& mine, int slot,

@@ -40,7 +40,6 @@ template <typename ShapeType>
 struct Walk : Lines<ShapeType> {
   using Base = Lines<ShapeType>;
   using Base::Bring;
-  using Base::ColumnsHere;
   using Base::Combine;
   using Base::Enter;
   using Base::Fetch;
@@ -68,7 +67,6 @@ struct Walk : Lines<ShapeType> {
   using Base::strip_sums;
   using Base::task;
   using Base::tiling;
-  using Base::width_weights;
   using typename Base::State;
   using typename Base::Sum;
   using typename Base::T;
@@ -104,34 +102,15 @@ struct Walk : Lines<ShapeType> {
       Enter(thread, mine, channel_tile, column_tile, mid_tile, batch_tile);
       mine.y += first_row * task.y_walk;
     });
-    if constexpr (kPairs) {
-      // What no thread writes is there for weights of zero.
-      ForEachThread(tiling.threads, [&](int thread) {
-        if (thread == 0) *misfit = 0;
-        CONVGRAD_ROLLED
-        for (int i = thread; i < 2 * tiling.lines * tiling.strip_pitch; i += tiling.threads) {
-          strip_sums[i] = 0;
-        }
-      });
-    } else if constexpr (kStrip) {
-      const int taps = static_cast<int>(form.width.taps);
-      const int columns = ColumnsHere();
-      ForEachThread(tiling.threads, [&](int thread) {
-        if (thread == 0) *misfit = 0;
-        CONVGRAD_ROLLED
-        for (int i = thread; i < columns * tiling.width_pitch; i += tiling.threads) {
-          const int column = i / tiling.width_pitch, tap = i % tiling.width_pitch;
-          width_weights[i] =
-              tap < taps ? WeightAt<Sum>(form.width, first_column + column, tap) : Sum(0);
-        }
-      });
-    }
-    if constexpr (kWindow || kSpread || kStagedElements) {
-      ForEachThread(tiling.threads, [&](int thread) {
-        if (thread == 0) *misfit = 0;
-      });
-    }
     if constexpr (kStrip || kWindow || kSpread || kStagedElements) {
+      ForEachThread(tiling.threads, [&](int thread) {
+        if (thread == 0) *misfit = 0;
+        if constexpr (kPairs) {
+          ClearPairs(*this, thread);
+        } else if constexpr (kStrip) {
+          CopyWeights(*this, thread);
+        }
+      });
       ForEachThread(tiling.threads, [&](int thread) {
         if (StateOf(thread).misfit) *misfit = 1;
       });
