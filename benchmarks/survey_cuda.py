@@ -1,6 +1,7 @@
 """Times every operator of every published GPU layer on each route, and lists what cuDNN offers.
 
     python benchmarks/survey_cuda.py --json survey.json --seconds 300
+    python benchmarks/survey_cuda.py --cases benchmarks/route_cases.json --routes cudnn,xla
 
 The rows of jax_convgrad/routes.py for CUDA, the default choice of engines and the size of the
 workspace come from what this prints. "cudnn" is the handler with an exhaustive search, "first" the
@@ -37,6 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", metavar="OUT", help="write all figures as JSON")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after that many")
+    parser.add_argument("--cases", metavar="FILE", help="default: the published ones for a GPU")
     parser.add_argument("--only", metavar="REGEX", default="", help="cases whose label matches")
     parser.add_argument("--routes", default="cudnn,xla,torch", help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
@@ -45,7 +47,8 @@ def main() -> None:
     jax_convgrad.set_algorithm_search("exhaustive")
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}")
     started, rows = time.monotonic(), []
-    for case in (case for case in cases.published("gpu") if case.kind != "resize"):
+    every = cases.load_cases(arguments.cases) if arguments.cases else cases.published("gpu")
+    for case in (case for case in every if case.kind != "resize"):
         if not re.search(arguments.only, case.label):
             continue
         with jax.enable_x64(True) if case.dtype == "f64" else contextlib.nullcontext():
