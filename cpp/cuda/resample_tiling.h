@@ -68,7 +68,9 @@ struct ResampleTiling {
   int vectors = 1;  // kVectors
   int chunk = 1;
   int table_rows = 0;  // rows of x whose weights fit; with 0, y is gathered without sums
-  int rows_ahead = 0;  // strips: rows that are brought closer in front of those that are read ahead
+  // Strips: by how many rows what is brought closer is further on than what is read ahead; with 0,
+  // nothing is.
+  int rows_ahead = 0;
   int64_t channel_tiles = 1, column_tiles = 1, mid_tiles = 1, chunks = 1, batch_tiles = 1;
   int64_t blocks = 0;
   // Offsets into a block's shared memory.
