@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array, core, lax
 
 from jax_convgrad import plans
 from jax_convgrad.registry import CONV_TARGETS
@@ -174,12 +174,12 @@ def _workspace_size(config: ConvConfig, arrays: dict[str, tuple[Shape, Any]], fa
             size += 2 * math.prod(shape) * max(itemsize, 4)
         else:
             size += math.prod(shape) * itemsize
-    if isinstance(size, int):  # not where the batch is symbolic
-        if fast and config.groups == 1:
-            size = min(size, least)
-        limit = plans.workspace_limit()
-        if limit is not None:
-            size = min(size, limit)
+    # Of sizes that are symbolic too, which an exported program knows when it runs.
+    if fast and config.groups == 1:
+        size = core.min_dim(size, least)
+    limit = plans.workspace_limit()
+    if limit is not None:
+        size = core.min_dim(size, limit)
     return size + _WORKSPACE_ALIGNMENT
 
 

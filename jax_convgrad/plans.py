@@ -6,9 +6,12 @@ TF32, and on Hopper devices "native_dilated" for the gradients of dense dilated 
 in float32, where TF32 is allowed. Both are deterministic.
 
 The handlers choose when a program runs for the first time, before its first kernel. Settings hold for
-the whole process and for choices made after them, so make them before the first step; programs that
-have run keep what they have. All functions may be called from several threads. Without the CUDA
-module there are no plans, and settings change nothing.
+the whole process: make them before the first step. A program that has run may follow a later one or
+not. At its next call its handlers look for plans under the new settings, and search where there are
+none; but a command buffer (CUDA graph) that XLA replays instead of recording it anew holds the engines of
+the old ones. Plans of the old settings are kept, and used again when the settings come back. All
+functions may be called from several threads. Without the CUDA module there are no plans, and settings
+change nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ _SAVED = ("problem", "engine", "workspace_bytes", "microseconds", "chosen_by")
 
 def set_algorithm_search(search: AlgorithmSearch) -> None:
     """How an engine is chosen for a problem that has none yet.
+
+    Call it before the first step: a program that has run may search again at its next call, or go on
+    with the engines that it has.
 
     Args:
       search: "default", the fastest of the first 12 engines (this project's own, then those that
@@ -57,11 +63,16 @@ def set_algorithm_search(search: AlgorithmSearch) -> None:
 
 
 def set_workspace_limit(bytes: int | None) -> None:
-    """The most memory, in bytes, that an engine may use beside its arrays; None for no limit.
+    """The most memory that an engine may use beside its arrays.
 
-    Programs lowered after the call reserve no more than that; those lowered before it choose within
-    it if they have not run yet. A limit below what every engine of a problem needs makes its program
-    fail with RESOURCE_EXHAUSTED and a text that says how much would do.
+    Call it before the first step. Programs lowered after the call reserve no more than that. One that
+    was lowered before reserves what it did: its engines may be chosen again within the limit at its next
+    call, or stay as they are. A limit below what every engine of a problem needs makes its program fail
+    with RESOURCE_EXHAUSTED and a text that says how much would do.
+
+    Args:
+      bytes: the limit of each handler's call, or None for no limit but the package's own, which follows
+        from the arrays' sizes.
 
     Raises:
       TypeError: not an int.
@@ -84,7 +95,15 @@ def set_workspace_limit(bytes: int | None) -> None:
 
 
 def workspace_limit() -> int | None:
-    """What `jax_convgrad.set_workspace_limit` was last called with."""
+    """What `jax_convgrad.set_workspace_limit` was last called with; None without the CUDA module.
+
+    Example:
+      >>> import jax_convgrad
+      >>> from jax_convgrad import plans
+      >>> jax_convgrad.set_workspace_limit(None)
+      >>> plans.workspace_limit() is None
+      True
+    """
     module = registry.cuda_module()
     limit = -1 if module is None else module.workspace_limit()
     return None if limit < 0 else limit
@@ -92,6 +111,17 @@ def workspace_limit() -> int | None:
 
 def set_deterministic(deterministic: bool) -> None:
     """Whether only engines are used that give the same bits every time.
+
+    Call it before the first step: a program that has run may choose again at its next call, or go on
+    with engines that are not deterministic.
+
+    Args:
+      deterministic: True for engines that cuDNN declares deterministic and this project's own alone, of
+        which the default search takes the first that works, so that every process takes the same; False
+        for any.
+
+    Raises:
+      TypeError: neither True nor False.
 
     Example:
       >>> import jax_convgrad
@@ -125,8 +155,14 @@ def list() -> builtins.list[dict[str, Any]]:
 def save(path: str | os.PathLike[str]) -> int:
     """Writes the choices to a JSON file, those loaded and not used yet included.
 
+    Args:
+      path: the file, which is replaced as a whole or not at all.
+
     Returns:
       How many there are.
+
+    Raises:
+      OSError: the file cannot be written.
 
     Example:
       >>> import tempfile
@@ -157,13 +193,26 @@ def load(path: str | os.PathLike[str]) -> int:
     """Reads choices that `save` wrote: their problems then take the named engines without a search.
 
     A choice for another device or another cuDNN does no harm, because its problem never comes up; an
-    engine that no longer works is replaced by a search.
+    engine that no longer works is replaced by a search. Call it before the first step: problems that have
+    a plan keep it.
+
+    Args:
+      path: a file that `save` wrote.
 
     Returns:
       How many there are.
 
     Raises:
       ValueError: not a file of `save`.
+      OSError: the file cannot be read.
+
+    Example:
+      >>> import os, tempfile
+      >>> from jax_convgrad import plans
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = os.path.join(folder, "plans.json")
+      ...     written = plans.save(path)
+      ...     assert plans.load(path) == written
     """
     try:
         content = json.loads(pathlib.Path(path).read_text())

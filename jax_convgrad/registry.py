@@ -209,9 +209,12 @@ def info() -> dict[str, Any]:
     found = {platform: handlers(platform, warn=False) for platform in ("cpu", "cuda")}
     module = cuda_module()
     if module is not None and found["cuda"].reason is None:
-        # cuDNN may have been loaded since.
-        current = tuple(sorted(module.versions().items()))
-        found["cuda"] = dataclasses.replace(found["cuda"], versions=current)
+        # cuDNN may have been loaded since, one that is too old too.
+        try:
+            current = tuple(sorted(module.versions().items()))
+            found["cuda"] = dataclasses.replace(found["cuda"], versions=current)
+        except ImportError as error:
+            found["cuda"] = Handlers(reason=f"{type(error).__name__}: {error}", broken=True)
     return {
         "versions": versions,
         "handlers": {

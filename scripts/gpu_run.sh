@@ -3,15 +3,16 @@
 #
 #   scripts/gpu_run.sh OUT [STEP...]
 #
-# Steps, in the order in which they are named (without any: build, info, smoke, tests, forced, large,
-# sanitizer and bench):
+# Steps, in the order in which they are named. Without any these run: build, info, smoke, tests, forced,
+# large, sanitizer and bench; the others, random and stress among them, run where they are named.
 #   build      installs the package with the CUDA module into a folder of its own (WHEEL names one that is
 #              built already, which saves the time of compiling)
 #   info       device, versions, commit
 #   smoke      tests/test_cuda_lowering.py and tests/test_cuda.py
 #   tests      the whole test suite but for what takes most of the device's memory
 #   forced     the same with every problem on the handlers
-#   matrix     the tests that the README's matrix of transformations names
+#   matrix     the tests that the README's matrix of transformations names; none may be skipped but those
+#              that take more GPUs than there are
 #   large      the tests that take most of the device's memory, one after the other
 #   random     tests/test_random.py alone, on the handlers (RANDOM_CASES, default 2000, from seed
 #              RANDOM_FIRST, default 0)
@@ -91,7 +92,11 @@ run_pytest() {
 smoke() { run_pytest "$root/tests/test_cuda_lowering.py" "$root/tests/test_cuda.py"; }
 tests() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" "$@"' -; }
 forced() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" --route cudnn "$@"' -; }
-matrix() { run_pytest -m matrix "$root/tests"; }
+# A row that is skipped is a failure, but for those that take more GPUs than there are.
+matrix() {
+  python3 -c 'import jax; assert jax.default_backend() == "gpu", jax.default_backend()' || return 1
+  JAX_CONVGRAD_REQUIRE_MATRIX=1 run_pytest -m matrix -rs "$root/tests"
+}
 large() { jobs=1 run_pytest -m large "$root/tests/test_cuda_resample.py"; }
 
 random() {
@@ -112,8 +117,8 @@ sanitized() {
 
 sanitizer() {
   local status=0
-  sanitized test_cuda.py "${SANITIZER_TESTS:-exact and (stride or groups or odd or 1d or 3d) and (bfloat16 or float32)}" || status=1
-  sanitized test_cuda_resample.py "${SANITIZER_RESAMPLE_TESTS:-random_problems or outside or zero}" || status=1
+  sanitized test_cuda.py "${SANITIZER_TESTS:-(exact and (stride or groups or odd or 1d or 3d) and (bfloat16 or float32)) or dilated_kernels_are_exact}" || status=1
+  sanitized test_cuda_resample.py "${SANITIZER_RESAMPLE_TESTS:-random_problems or outside or zero or too_long or (definition and integers and (bfloat16 or float32))}" || status=1
   return "$status"
 }
 

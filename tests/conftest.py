@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 # Read when the CPU backend starts, so it must be set before anything imports jax and uses it.
 _DEVICES = "--xla_force_host_platform_device_count=8"
@@ -18,6 +20,7 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jax  # noqa: E402
+import matrix  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
@@ -48,10 +51,50 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             file.write(f"{report.nodeid} ({report.when})\n{report.longreprtext}\n\n")
 
 
+def _requires_matrix() -> bool:
+    return os.environ.get("JAX_CONVGRAD_REQUIRE_MATRIX") == "1"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    import meshes  # starts the backend
+
+    for mark in item.iter_markers("devices"):
+        meshes.need_mesh(*mark.args)
+    row = item.get_closest_marker("matrix")
+    if row is not None and _requires_matrix() and matrix.too_few(row.kwargs, meshes.DEVICES):
+        pytest.skip(f"shown on {row.kwargs['devices']} devices, there are {meshes.DEVICES}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, pytest.TestReport]:
+    """JAX_CONVGRAD_REQUIRE_MATRIX=1: a row of the matrix that is not shown is a failure."""
+    import meshes
+
+    report = yield
+    row = item.get_closest_marker("matrix")
+    if report.skipped and row is not None and _requires_matrix():
+        if not matrix.too_few(row.kwargs, meshes.DEVICES):
+            report.outcome = "failed"
+            report.longrepr = f"the matrix's row {row.args[0]!r} was skipped: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, Any, pytest.CollectReport]:
+    """So is a file of such tests that is skipped as a whole."""
+    report = yield
+    if report.skipped and _requires_matrix():
+        if pathlib.PurePath(report.nodeid).stem in {m.file for m in matrix.marks()}:
+            report.outcome = "failed"
+            report.longrepr = f"tests of the matrix were skipped: {report.longrepr}"
+    return report
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes more than ten seconds")
     config.addinivalue_line("markers", "matrix: shows a row of the README's matrix, see matrix.py")
     config.addinivalue_line("markers", "large: wants most of the device's memory for itself")
+    config.addinivalue_line("markers", "devices: needs a mesh of so many devices, see meshes.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

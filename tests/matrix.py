@@ -2,12 +2,16 @@
 
 A test that shows a row is marked with it, `@pytest.mark.matrix("scan")`; a test of some layers names
 them, `@pytest.mark.matrix("shard_map", "resize")`, and one that cannot run on a GPU says
-`cuda=False`. The table is read off the marks, so it never says more than there are tests for:
+`cuda=False`. One that shows nothing on a single device says how many it takes, `devices=2`; on a CPU
+there are always eight, on GPUs as many as there are. The table is read off the marks, so it never says
+more than there are tests for:
 
     python tests/matrix.py            # prints it
     python tests/matrix.py --write    # writes it into the README
 
-Tests run on whatever device JAX has: scripts/gpu_run.sh runs these on a GPU.
+Tests run on whatever device JAX has: scripts/gpu_run.sh runs these on a GPU. With
+JAX_CONVGRAD_REQUIRE_MATRIX=1 a marked test that is skipped is a failure, but for those that take more
+devices than there are: these are skipped then, and otherwise run on what there is.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import ast
 import dataclasses
 import pathlib
 import sys
+from typing import Any
 
 TESTS = pathlib.Path(__file__).parent
 README = TESTS.parent / "README.md"
@@ -55,7 +60,7 @@ ROWS = {
     "named_scope": "`named_scope` in profiles",
     "export with a symbolic batch": "`export` with a symbolic batch size",
     "export for several platforms": "`export` for several platforms",
-    "exported, run by another process": "an exported program in another process",
+    "exported, run by another process": "an exported program in another process (with `flatbuffers`)",
     "export of sharded programs": "`export` of sharded programs",
     "persistent compilation cache": "the persistent compilation cache",
     "pmap": "`pmap`",
@@ -65,15 +70,37 @@ ROWS = {
     "sharding in types": "Explicit meshes",
 }
 
+# What these say is nothing on one device.
+SHARDED = frozenset(
+    {
+        "export of sharded programs",
+        "pmap",
+        "shard_map",
+        "jit of sharded arrays",
+        "jit of sharded arrays, divided",
+        "sharding in types",
+    }
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """A test, the row that it shows, for which layers, and whether on a GPU too."""
+    """A test, the row that it shows, for which layers, whether on GPUs too, and on how many devices."""
 
     test: str  # "test_scan.test_name": file and function
     row: str
     layers: tuple[str, ...]
     cuda: bool
+    devices: int = 1
+
+    @property
+    def file(self) -> str:
+        return self.test.partition(".")[0]
+
+
+def too_few(options: dict[str, Any], devices: int) -> bool:
+    """Whether a mark's options ask for more devices than there are."""
+    return options.get("devices", 1) > devices
 
 
 def marks() -> list[Mark]:
@@ -95,7 +122,8 @@ def _mark(file: str, function: ast.FunctionDef, decorator: ast.expr) -> Mark | N
         return None
     row, *layers = (ast.literal_eval(argument) for argument in decorator.args)
     options = {keyword.arg: ast.literal_eval(keyword.value) for keyword in decorator.keywords}
-    return Mark(f"{file}.{function.name}", row, tuple(layers or LAYERS), options.get("cuda", True))
+    cuda, devices = options.get("cuda", True), options.get("devices", 1)
+    return Mark(f"{file}.{function.name}", row, tuple(layers or LAYERS), cuda, devices)
 
 
 def table(found: list[Mark]) -> str:
@@ -111,7 +139,8 @@ def table(found: list[Mark]) -> str:
         for layer in LAYERS:
             shows = [mark for mark in here if layer in mark.layers]
             cells += ["yes" if shows else "no"]
-            cells += ["yes" if any(mark.cuda for mark in shows) else "no"]
+            devices = min((mark.devices for mark in shows if mark.cuda), default=0)
+            cells += ["no" if devices == 0 else "yes" if devices == 1 else f"{devices} GPUs"]
         tests = ", ".join(f"`{mark.test}`" for mark in here)
         lines.append(f"| {shown} | {' | '.join(cells)} | {tests} |")
     return "\n".join(lines) + "\n"

@@ -21,6 +21,13 @@ def need_devices(count: int) -> None:
         pytest.skip(f"needs {count} devices")
 
 
+def need_mesh(count: int) -> None:
+    """The same of meshes, over DEVICES devices. The mark `devices` of a test or a file asks for it."""
+    if count > DEVICES:
+        assert jax.default_backend() != "cpu", "conftest.py asks for eight virtual CPU devices"
+        pytest.skip(f"needs a mesh of {count} devices, there are {DEVICES}")
+
+
 def make_mesh(
     axis_type: jax.sharding.AxisType, shape: dict[str, int] | None = None
 ) -> jax.sharding.Mesh:

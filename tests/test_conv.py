@@ -14,6 +14,8 @@ from cases import (
     ABORTING_CASES,
     CONV_CASES,
     FLOATS,
+    NDHWC,
+    NHWC,
     PLAIN_CASES,
     TRANSPOSED_CASES,
     Case,
@@ -163,6 +165,24 @@ def with_dtypes(cases: list[Any]) -> pytest.MarkDecorator:
 
 @with_dtypes(CONV_CASES + ABORTING_CASES)
 def test_conv_general_dilated_is_exact(case: Case, dtype: str, rng: np.random.Generator):
+    operands, dy, expected = conv_problem(case, dtype, rng)
+    layer = lambda x, w, bias: conv_general_dilated(x, w, **case.lax_keywords, bias=bias)  # noqa: E731
+    check_layer(layer, operands, dy, expected, dtype, dtype)
+
+
+# Windows so far apart that a copy of x with its padding would have 2**60 pixels and more.
+FAR = 2**30
+FAR_CASES = [
+    Case("2d", (1, 4, 1, 1), (3, 4, 2, 2), (FAR,) * 2, ((0, FAR - 1),) * 2, layout=NHWC),
+    Case("2d-groups", (2, 4, 3, 2), (6, 2, 2, 3), (FAR,) * 2, ((FAR - 1, 0), (1, FAR)), groups=2),
+    Case("3d", (1, 4, 1, 1, 1), (3, 4, 2, 2, 2), (FAR,) * 3, ((0, FAR - 1),) * 3, layout=NDHWC),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", FAR_CASES, ids=ids)
+def test_windows_far_apart_are_exact(case: Case, dtype: str, rng: np.random.Generator):
+    check_operators(case, dtype, dtype, rng)
     operands, dy, expected = conv_problem(case, dtype, rng)
     layer = lambda x, w, bias: conv_general_dilated(x, w, **case.lax_keywords, bias=bias)  # noqa: E731
     check_layer(layer, operands, dy, expected, dtype, dtype)

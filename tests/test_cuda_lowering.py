@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax._src import custom_partitioning
-from jax._src.lib import xla_client
+from jax._src.lib import _jax, xla_client
 from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -410,6 +410,43 @@ def test_symbolic_batch() -> None:
     )(*arguments)
     assert "jax_convgrad_conv_dgrad" in str(exported.mlir_module())
     assert exported.out_avals[0].shape == (batch, 8, 8, 3)
+
+
+@pytest.mark.parametrize("channels", [6, 8])
+def test_the_workspace_of_a_symbolic_batch(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an exported program with that limit reserves for a batch is what one of that batch does."""
+    (batch,) = jax.export.symbolic_shape("b")
+    weights = jax.ShapeDtypeStruct((4, 4, channels, 8), jnp.float32)
+
+    def image(size: Any) -> Any:
+        return jax.ShapeDtypeStruct((size, 4, 4, channels), jnp.float32)
+
+    def workspace(text: str) -> int:
+        (call,) = calls(text)
+        return call.workspace_bytes
+
+    batches = (1, 3, 10**5)
+    checks = [jax.export.DisabledSafetyCheck.custom_call("jax_convgrad_conv_dgrad")]
+    for limit in (None, 0, 1000, 2**21):
+        monkeypatch.setattr(plans, "workspace_limit", lambda limit=limit: limit)
+        up = jax.jit(lambda x, w: transposed(2)(x, w))  # lowered anew
+        exported = jax.export.export(up, platforms=["cuda"], disabled_checks=checks)(
+            image(batch), weights
+        )
+        for size in batches:
+            called = jax.jit(exported.call).trace(image(size), weights)
+            refined = _refine(called.lower(lowering_platforms=("cuda",)).as_text())
+            assert workspace(refined) == workspace(
+                up.trace(image(size), weights).lower(lowering_platforms=("cuda",)).as_text()
+            )
+            if limit is not None:
+                assert workspace(refined) <= limit + handlers._WORKSPACE_ALIGNMENT
+
+
+def _refine(text: str) -> str:
+    """The program with the shapes that its arguments give it, as XLA makes it before it compiles."""
+    refined = _jax.mlir.refine_polymorphic_shapes(text.encode(), enable_shardy=True)
+    return str(mlir.ir.Module.parse(refined, context=mlir.make_ir_context()))
 
 
 # The module.

@@ -1,11 +1,15 @@
-"""The training example on several devices and in several processes: what it computes on one device."""
+"""The training examples on several devices and in several processes: what they compute on one device."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import os
 import socket
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +20,57 @@ import pytest
 from meshes import need_devices
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-SMALL = [
-    *("--steps", "8", "--rounds", "1", "--batch", "8"),
-    *("--patch", "8", "--width", "8", "--blocks", "1"),
-]
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A program, what makes it small, and what its files are called."""
+
+    program: str
+    small: tuple[str, ...]
+    losses: str
+    summary: str
+
+
+SUPERRES = Example(
+    "train_superres.py",
+    ("--steps", "8", "--patch", "8", "--width", "8", "--blocks", "1"),
+    "losses.json",
+    "summary.json",
+)
+# Few steps: each network learns from the other.
+GAN = Example(
+    "train_gan.py", ("--steps", "3", "--size", "8", "--width", "8"), "gan_losses.json", "gan.json"
+)
+PATIENCE = 300  # seconds
 # A mean of some thousand numbers in float32, added up in another order, and what eight steps of Adam
 # make of it: it divides by the gradients' size, small ones included.
 ROUNDING = 1e-5
 
 
 def start(
-    command: list[str], out: Path, *arguments: str, devices: int = 1, **variables: str
+    command: list[str],
+    out: Path,
+    *arguments: str,
+    example: Example = SUPERRES,
+    devices: int = 1,
+    **variables: str,
 ) -> subprocess.Popen[str]:
-    """The example as a program of its own, which sees so many virtual CPU devices."""
+    """An example as a program of its own, which sees so many virtual CPU devices."""
     ours = ("JAX_ENABLE_X64", "JAX_DISABLE_MOST_OPTIMIZATIONS")
     environment = {k: v for k, v in os.environ.items() if k not in ours}
-    environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    # XLA ends a program whose devices have waited for each other for 40 s: on a busy machine they do.
+    environment["XLA_FLAGS"] = (
+        f"--xla_force_host_platform_device_count={devices} "
+        f"--xla_cpu_collective_call_terminate_timeout_seconds={PATIENCE}"
+    )
     environment |= {"JAX_PLATFORMS": "cpu", **variables}
     return subprocess.Popen(
-        [*command, str(EXAMPLES / "train_superres.py"), *SMALL, *arguments, "--out", str(out)],
+        [
+            *(*command, str(EXAMPLES / example.program)),
+            *("--rounds", "1", "--batch", "8", *example.small),
+            *(*arguments, "--out", str(out)),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -45,7 +81,7 @@ def start(
 def finish(*programs: subprocess.Popen[str]) -> list[str]:
     """What they printed. None is left running, whatever happens."""
     try:
-        printed = [program.communicate(timeout=120)[0] for program in programs]
+        printed = [program.communicate(timeout=PATIENCE)[0] for program in programs]
     finally:
         for program in programs:
             program.kill()
@@ -58,28 +94,32 @@ def needs_packages() -> None:
         pytest.importorskip(module)
 
 
-def losses(out: Path) -> np.ndarray:
-    return np.array(json.loads((out / "losses.json").read_text()))
+def losses(out: Path, example: Example = SUPERRES) -> np.ndarray:
+    """Of each step; a row for each loss where there are several."""
+    found = json.loads((out / example.losses).read_text())
+    return np.array(list(found.values()) if isinstance(found, dict) else found)
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Example], np.ndarray]:
     """The losses on one device."""
-    import sys
 
-    needs_packages()
-    out = tmp_path_factory.mktemp("alone")
-    finish(start([sys.executable], out))
-    return losses(out)
+    @functools.cache
+    def run(example: Example) -> np.ndarray:
+        needs_packages()
+        out = tmp_path_factory.mktemp("alone")
+        finish(start([sys.executable], out, example=example))
+        return losses(out, example)
+
+    return run
 
 
-def test_devices_of_one_process(
-    alone: np.ndarray, tmp_path: Path, subprocess_python: list[str]
-) -> None:
+def test_devices_of_one_process(alone: Any, tmp_path: Path, subprocess_python: list[str]) -> None:
+    expected = alone(SUPERRES)
     (printed,) = finish(start(subprocess_python, tmp_path, "--devices", "4", devices=4))
     assert "4 devices of 1 process" in printed
-    np.testing.assert_allclose(losses(tmp_path), alone, rtol=ROUNDING)
-    assert len(set(alone)) == len(alone) == 8
+    np.testing.assert_allclose(losses(tmp_path), expected, rtol=ROUNDING)
+    assert len(set(expected)) == len(expected) == 8
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (summary["devices"], summary["processes"]) == (4, 1)
 
@@ -100,11 +140,17 @@ def of_launcher(address: str, process: int) -> tuple[list[str], dict[str, str]]:
     }
 
 
-@pytest.mark.parametrize("meeting", [of_options, of_launcher], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("example", "meeting"),
+    [(SUPERRES, of_options), (SUPERRES, of_launcher), (GAN, of_options)],
+    ids=["superres-of_options", "superres-of_launcher", "gan-of_options"],
+)
 def test_two_processes(
-    meeting: Any, alone: np.ndarray, tmp_path: Path, subprocess_python: list[str]
+    example: Example, meeting: Any, alone: Any, tmp_path: Path, subprocess_python: list[str]
 ) -> None:
     """Two devices each: sums within a process and between processes."""
+    expected = alone(example)
+    assert expected.shape[-1] == int(example.small[1]) and np.isfinite(expected).all()
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{found.getsockname()[1]}"
@@ -113,10 +159,12 @@ def test_two_processes(
     for index, out in enumerate(outs):
         arguments, variables = meeting(address, index)
         command = [*arguments, "--devices", "2"]
-        programs.append(start(subprocess_python, out, *command, devices=2, **variables))
+        programs.append(
+            start(subprocess_python, out, *command, example=example, devices=2, **variables)
+        )
     printed = finish(*programs)
-    np.testing.assert_allclose(losses(outs[0]), alone, rtol=ROUNDING)
-    summary = json.loads((outs[0] / "summary.json").read_text())
+    np.testing.assert_allclose(losses(outs[0], example), expected, rtol=ROUNDING)
+    summary = json.loads((outs[0] / example.summary).read_text())
     assert (summary["devices"], summary["processes"]) == (4, 2)
     # One process speaks for both.
     assert "4 devices of 2 processes" in printed[0] and "parameters" not in printed[1]
@@ -137,7 +185,7 @@ def test_what_makes_no_sense_is_refused(
 ) -> None:
     needs_packages()
     program = start(subprocess_python, tmp_path / "out", *arguments, devices=2)
-    assert text in program.communicate(timeout=120)[0]
+    assert text in program.communicate(timeout=PATIENCE)[0]
     assert program.returncode == 1
     assert not (tmp_path / "out").exists()
 

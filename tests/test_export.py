@@ -173,7 +173,7 @@ def test_large_weights_and_a_symbolic_batch():
     assert str(exported.out_avals[0].shape) == "(batch, 8, 8, 512)"
 
 
-@pytest.mark.matrix("export of sharded programs")
+@pytest.mark.matrix("export of sharded programs", devices=2)
 @per_layer
 def test_sharded_programs(name: str, rng: np.random.Generator):
     """Data parallelism in an artifact: the calls stand there as they are, and XLA divides around them."""

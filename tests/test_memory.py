@@ -36,7 +36,7 @@ class Backward:
     layout: tuple[str, str, str]
     groups: int = 1
     dtype: str = "float32"
-    padding: str = "SAME"
+    padding: str | tuple[tuple[int, int], ...] = "SAME"
 
 
 CASES = {
@@ -68,6 +68,14 @@ CASES = {
     "bfloat16": Backward("conv", (64, 56, 56, 64), (3, 3, 64, 64), (1, 1), NHWC, dtype="bfloat16"),
     "valid-stride2-unread-row": Backward(
         "conv", (32, 57, 58, 64), (3, 3, 64, 64), (2, 2), NHWC, padding="VALID"
+    ),
+    # x with its padding would have 4 GB.
+    "windows-far-apart": Backward(
+        "conv", (1, 1, 1, 4), (2, 2, 4, 4), (2**14,) * 2, NHWC, padding=((0, 2**14 - 1),) * 2
+    ),
+    # Not far enough apart to be taken without a padded copy, which would have 368 MB.
+    "taps-beside-the-image": Backward(
+        "conv", (1, 1, 1, 256), (2, 2, 256, 4), (600,) * 2, NHWC, padding=((0, 599),) * 2
     ),
 }
 

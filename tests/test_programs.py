@@ -90,7 +90,7 @@ def test_cond(name: str, rng: np.random.Generator):
         assert_same(jax.jit(ours)(params, x, flag), theirs(params, x, flag))
 
 
-@pytest.mark.matrix("pmap")
+@pytest.mark.matrix("pmap", devices=2)
 @per_layer
 def test_pmap(name: str, rng: np.random.Generator):
     layer = LAYERS[name]

@@ -191,7 +191,7 @@ def weighted_loss(f: Callable[..., Any], weight: Any, x: Any) -> Any:
     return jnp.sum((weight * f(x)) ** 2)
 
 
-@pytest.mark.matrix("shard_map", "resize")
+@pytest.mark.matrix("shard_map", "resize", devices=2)
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_shard_map(check_vma: bool, mesh: Any, rng: np.random.Generator):
     """A replicated image meets split data; its gradient is the sum over the devices."""
@@ -219,7 +219,7 @@ def test_shard_map(check_vma: bool, mesh: Any, rng: np.random.Generator):
     assert_same(value, theirs(image))
 
 
-@pytest.mark.matrix("jit of sharded arrays", "resize")
+@pytest.mark.matrix("jit of sharded arrays", "resize", devices=2)
 @pytest.mark.parametrize("axis", [0, 1, 3])
 def test_sharded_jit(axis: int, mesh: Any, rng: np.random.Generator):
     """Split along the batch, along a resized axis, along the channels."""
@@ -237,7 +237,7 @@ def test_sharded_jit(axis: int, mesh: Any, rng: np.random.Generator):
     assert_same(jax.jit(gradient(resize))(split), gradient(jax.image.resize)(x))
 
 
-@pytest.mark.matrix("sharding in types", "resize")
+@pytest.mark.matrix("sharding in types", "resize", devices=2)
 def test_explicit_mesh(rng: np.random.Generator):
     """With sharding in types, what is not resized stays split, and comes back split."""
     (x,) = ints(rng, (2 * DEVICES, 4, 6, 3))

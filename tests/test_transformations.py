@@ -333,7 +333,7 @@ def test_shard_map_gradient_outside(
     assert_same(got, jax.value_and_grad(functools.partial(loss_of, theirs), (0, 1))(params, x))
 
 
-@pytest.mark.matrix("shard_map", "convolution", "conv_transpose")
+@pytest.mark.matrix("shard_map", "convolution", "conv_transpose", devices=2)
 @pytest.mark.parametrize("check_vma", [True, False])
 @per_layer
 def test_shard_map_gradient_inside(name: str, check_vma: bool, mesh: Any, rng: np.random.Generator):
@@ -386,7 +386,7 @@ def test_shard_map_of_operators(name: str, check_vma: bool, mesh: Any, rng: np.r
     assert_same((back_a, back_b), (expected_a, expected_b))
 
 
-@pytest.mark.matrix("jit of sharded arrays", "convolution", "conv_transpose")
+@pytest.mark.matrix("jit of sharded arrays", "convolution", "conv_transpose", devices=2)
 @per_layer
 def test_sharded_jit(name: str, mesh: Any, rng: np.random.Generator):
     ours, theirs, x, params = sharded_problem(name, rng)
@@ -396,7 +396,7 @@ def test_sharded_jit(name: str, mesh: Any, rng: np.random.Generator):
     assert_same(got, jax.value_and_grad(functools.partial(loss_of, theirs), (0, 1))(params, x))
 
 
-@pytest.mark.matrix("sharding in types", "convolution", "conv_transpose")
+@pytest.mark.matrix("sharding in types", "convolution", "conv_transpose", devices=2)
 @per_layer
 def test_explicit_mesh(name: str, rng: np.random.Generator):
     """With sharding in types the batch's carries over to the result and back; dw is replicated."""

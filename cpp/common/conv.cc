@@ -114,6 +114,11 @@ bool ConvGeometry::TapReadsInput(int axis, int64_t tap) const {
 
 bool ConvGeometry::IsAllZero() const {
   if (batch == 0 || in_channels == 0 || out_channels == 0) return true;
+  // Other sizes say nothing about memory beside one of zero, and may be too large to be gone
+  // through.
+  for (int axis = 0; axis < spatial; ++axis) {
+    if (in[axis] == 0 || kernel[axis] == 0 || out[axis] == 0) return true;
+  }
   for (int axis = 0; axis < spatial; ++axis) {
     bool reads = false;
     for (int64_t tap = 0; tap < kernel[axis] && !reads; ++tap) reads = TapReadsInput(axis, tap);

@@ -218,4 +218,10 @@ ffi::ErrorOr<ResampleForm> MakeResampleForm(const ResampleConfig& config, const 
   return form;
 }
 
+std::string ResampleText(const ResampleConfig& config, const ffi::AnyBuffer& x,
+                         const ffi::AnyBuffer& y) {
+  return Text("x ", ListText(x.dimensions()), " to y ", ListText(y.dimensions()), ", axes ",
+              ListText(config.axes), ", ", x.element_type());
+}
+
 }  // namespace jax_convgrad

@@ -10,6 +10,7 @@
 #define JAX_CONVGRAD_COMMON_RESAMPLE_H_
 
 #include <cstdint>
+#include <string>
 
 #include "common/resample_form.h"
 #include "xla/ffi/api/ffi.h"
@@ -30,6 +31,10 @@ struct ResampleConfig {
                                                    const ::xla::ffi::RemainingArgs& tables,
                                                    const ::xla::ffi::AnyBuffer& y,
                                                    int64_t few_inner_bytes);
+
+// One line with the sizes of a call, for messages; nothing of it need have been checked.
+std::string ResampleText(const ResampleConfig& config, const ::xla::ffi::AnyBuffer& x,
+                         const ::xla::ffi::AnyBuffer& y);
 
 }  // namespace jax_convgrad
 

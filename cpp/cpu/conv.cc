@@ -2,14 +2,13 @@
 
 #include "common/conv.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
-#include <exception>
-#include <limits>
-#include <new>
+#include <string>
 
 #include "common/error.h"
+#include "common/guard.h"
+#include "cpu/direct_conv.h"
 #include "cpu/handlers.h"
 #include "cpu/parallel_for.h"
 #include "cpu/sliced_conv.h"
@@ -34,18 +33,6 @@ std::array<int64_t, kMaxSpatialAxes + 2> WeightsStrides(const ffi::AnyBuffer& w,
   return strides;
 }
 
-// oneDNN's kernels keep sizes in 32 bits and do not check what they are given.
-ffi::Error CheckFitsOnednn(ConvKind kind, const ConvGeometry& g) {
-  int64_t most = std::max({g.batch, g.in_channels, g.out_channels});
-  for (int axis = 0; axis < g.spatial; ++axis) {
-    most = std::max({most, g.in[axis] + g.padding_low[axis] + g.padding_high[axis],
-                     g.out[axis] * g.strides[axis], g.strides[axis], g.WindowSize(axis)});
-  }
-  if (most <= std::numeric_limits<int32_t>::max()) return ffi::Error::Success();
-  return Unimplemented(ConvName(kind), ": a size of ", most, " is more than oneDNN can count (",
-                       g.ToString(), ")");
-}
-
 ffi::ErrorCode CodeOf(dnnl_status_t status) {
   switch (status) {
     case dnnl_out_of_memory:
@@ -57,45 +44,46 @@ ffi::ErrorCode CodeOf(dnnl_status_t status) {
   }
 }
 
-ffi::Error RunChecked(ConvKind kind, ffi::ThreadPool& pool, const ConvConfig& config,
-                      const ConvGeometry& geometry, const ffi::AnyBuffer& x,
-                      const ffi::AnyBuffer& w, const ffi::AnyBuffer& y) {
-  const ffi::AnyBuffer& operand = kind == ConvKind::kDgrad ? y : x;
-  const ffi::AnyBuffer& result = kind == ConvKind::kFprop ? y : kind == ConvKind::kDgrad ? x : w;
+ffi::Error RunChecked(const ConvProblem& problem, ffi::ThreadPool& pool, void* x, void* w, void* y,
+                      void* result) {
+  if (NeedsDirectConv(problem.geometry)) {
+    DirectConv(pool, problem, x, w, y, result);
+    return ffi::Error::Success();
+  }
   try {
-    const std::shared_ptr<const SlicedConv> conv =
-        SlicedConv::Get({kind, geometry, operand.element_type(), result.element_type(),
-                         WeightsStrides(w, config), NumThreads(pool)});
-    conv->Run(pool, x.untyped_data(), w.untyped_data(), y.untyped_data());
+    SlicedConv::Get(problem)->Run(pool, x, w, y);
     return ffi::Error::Success();
   } catch (const dnnl::error& error) {
-    return ffi::Error(CodeOf(error.status), Text(ConvName(kind), ": oneDNN: ", error.message, " (",
-                                                 geometry.ToString(), ")"));
-  } catch (const std::bad_alloc&) {
-    return ffi::Error(ffi::ErrorCode::kResourceExhausted,
-                      Text(ConvName(kind), ": no memory (", geometry.ToString(), ")"));
-  } catch (const std::exception& error) {
-    return ffi::Error(ffi::ErrorCode::kInternal,
-                      Text(ConvName(kind), ": ", error.what(), " (", geometry.ToString(), ")"));
+    return ffi::Error(CodeOf(error.status),
+                      Text(ConvName(problem.kind), ": oneDNN: ", error.message, " (",
+                           problem.geometry.ToString(), ")"));
   }
 }
 
 ffi::Error RunConv(ConvKind kind, ffi::ThreadPool pool, const ConvConfig& config,
                    const ffi::AnyBuffer& x, const ffi::AnyBuffer& w, const ffi::AnyBuffer& y) {
-  const ffi::ErrorOr<ConvGeometry> geometry = ConvGeometry::Make(kind, config, x, w, y);
-  if (geometry.has_error()) return geometry.error();
-  const ffi::Error type_error =
-      CheckConvTypes(kind, x, w, y, {ffi::DataType::F32, ffi::DataType::BF16});
-  if (type_error.failure()) return type_error;
+  ConvGeometry geometry;  // without axes until the call has been checked
+  const auto body = [&] {
+    const ffi::ErrorOr<ConvGeometry> made = ConvGeometry::Make(kind, config, x, w, y);
+    if (made.has_error()) return ffi::Error(made.error());
+    geometry = *made;
+    const ffi::Error type_error =
+        CheckConvTypes(kind, x, w, y, {ffi::DataType::F32, ffi::DataType::BF16});
+    if (type_error.failure()) return type_error;
 
-  if (geometry->IsAllZero()) {
+    const ffi::AnyBuffer& operand = kind == ConvKind::kDgrad ? y : x;
     const ffi::AnyBuffer& result = kind == ConvKind::kFprop ? y : kind == ConvKind::kDgrad ? x : w;
-    if (result.element_count() > 0) std::memset(result.untyped_data(), 0, result.size_bytes());
-    return ffi::Error::Success();
-  }
-  const ffi::Error size_error = CheckFitsOnednn(kind, *geometry);
-  if (size_error.failure()) return size_error;
-  return RunChecked(kind, pool, config, *geometry, x, w, y);
+    if (geometry.IsAllZero()) {
+      if (result.element_count() > 0) std::memset(result.untyped_data(), 0, result.size_bytes());
+      return ffi::Error::Success();
+    }
+    return RunChecked({kind, geometry, operand.element_type(), result.element_type(),
+                       WeightsStrides(w, config), NumThreads(pool)},
+                      pool, x.untyped_data(), w.untyped_data(), y.untyped_data(),
+                      result.untyped_data());
+  };
+  return Guarded(ConvName(kind), body,
+                 [&] { return geometry.spatial > 0 ? geometry.ToString() : std::string(); });
 }
 
 ffi::Error FpropImpl(ffi::ThreadPool pool, ConvConfig config, ffi::AnyBuffer x, ffi::AnyBuffer w,

@@ -1,9 +1,11 @@
 #include "cpu/conv_plan.h"
 
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <utility>
 
+#include "common/checked.h"
 #include "cpu/conv_split.h"
 #include "cpu/depthwise.h"
 #include "cpu/first_exception.h"
@@ -33,7 +35,7 @@ int64_t UsefulThreads(const ConvProblem& problem) {
   double x_bytes = 4.0 * static_cast<double>(g.batch * g.in_channels);
   double y_bytes = 4.0 * static_cast<double>(g.batch * g.out_channels);
   for (int axis = 0; axis < g.spatial; ++axis) {
-    flops *= static_cast<double>(g.out[axis] * g.kernel[axis]);
+    flops *= static_cast<double>(g.out[axis]) * static_cast<double>(g.kernel[axis]);
     x_bytes *= static_cast<double>(g.in[axis]);
     y_bytes *= static_cast<double>(g.out[axis]);
   }
@@ -63,15 +65,6 @@ void AddParts(const std::vector<const float*>& parts, float* sum, int64_t first,
       for (int64_t i = begin; i < end; ++i) sum[i] += values[i];
     }
   }
-}
-
-bool HasIdleTap(const ConvGeometry& g) {
-  for (int axis = 0; axis < g.spatial; ++axis) {
-    for (int64_t tap = 0; tap < g.kernel[axis]; ++tap) {
-      if (!g.TapReadsInput(axis, tap)) return true;
-    }
-  }
-  return false;
 }
 
 size_t RoundUp(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
@@ -164,8 +157,8 @@ int ConvPlan::Impl::Slowest() const {
 size_t ConvPlan::Impl::ScratchBytes() const {
   const size_t weights_bytes = reordered ? WeightsBytes() : 0;
   const size_t count = static_cast<size_t>(workers);
-  return kind == ConvKind::kWgrad ? count * (SumBytes() + WorkerBytes())
-                                  : weights_bytes + count * WorkerBytes();
+  return kind == ConvKind::kWgrad ? MultipliedBytes(count, SumBytes() + WorkerBytes())
+                                  : weights_bytes + MultipliedBytes(count, WorkerBytes());
 }
 
 // Makes the primitives of all pieces. False if they cannot agree on one format of the weights.
@@ -193,8 +186,9 @@ bool ConvPlan::Impl::MakeConvolutions(const ConvProblem& problem, const std::vec
     scratchpad_bytes =
         std::max(scratchpad_bytes, RoundUp(convolution.onednn.scratchpad.get_size()));
     if (!stage) continue;
-    staged_bytes =
-        std::max(staged_bytes, RoundUp(StagedBytes(convolution.geometry, x_element_bytes)));
+    const std::optional<size_t> bytes = StagedBytes(convolution.geometry, x_element_bytes);
+    if (!bytes) throw std::bad_alloc();
+    staged_bytes = std::max(staged_bytes, RoundUp(*bytes));
   }
   return true;
 }
@@ -368,7 +362,7 @@ void ConvPlan::Impl::RunPiece(const Piece& piece, dnnl::stream& stream, char* x,
 void ConvPlan::Impl::Run(ffi::ThreadPool& pool, char* x, char* w, char* y) const {
   if (kind == ConvKind::kWgrad) return RunWgrad(pool, x, w, y);
   const size_t weights_bytes = reordered ? WeightsBytes() : 0;
-  const size_t workers_bytes = static_cast<size_t>(workers) * WorkerBytes();
+  const size_t workers_bytes = MultipliedBytes(static_cast<size_t>(workers), WorkerBytes());
   const Scratch scratch(weights_bytes + std::max(workers_bytes, reorder.ScratchBytes()));
   char* const workers_scratch = scratch.data() + weights_bytes;
   if (reordered) {
@@ -391,8 +385,9 @@ void ConvPlan::Impl::Run(ffi::ThreadPool& pool, char* x, char* w, char* y) const
 // Every sum is made of the same pieces in the same order at every call, whoever computes it.
 void ConvPlan::Impl::RunWgrad(ffi::ThreadPool& pool, char* x, char* dw, char* dy) const {
   const size_t sums = static_cast<size_t>(workers);
-  const size_t sums_bytes = sums * SumBytes();
-  const Scratch scratch(sums_bytes + std::max(sums * WorkerBytes(), reorder.ScratchBytes()));
+  const size_t sums_bytes = MultipliedBytes(sums, SumBytes());
+  const Scratch scratch(sums_bytes +
+                        std::max(MultipliedBytes(sums, WorkerBytes()), reorder.ScratchBytes()));
   char* const workers_scratch = scratch.data() + sums_bytes;
   std::vector<const float*> parts(sums);
   for (size_t sum = 0; sum < sums; ++sum) {

@@ -59,7 +59,13 @@ void ParallelFor(ffi::ThreadPool& pool, int64_t workers, int64_t tasks,
   }
   const auto loop = std::make_shared<Loop>(tasks, &body);
   for (int64_t worker = 1; worker < workers; ++worker) {
-    pool.Schedule([loop, worker] { loop->Work(worker); });
+    try {
+      pool.Schedule([loop, worker] { loop->Work(worker); });
+    } catch (...) {
+      // No memory for the task. Those scheduled before are at work on `body` already, so this must
+      // not return before them; the work gets done by fewer.
+      break;
+    }
   }
   loop->Work(0);
   loop->Wait();

@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
-#include <new>
 
-#include "common/error.h"
+#include "common/checked.h"
+#include "common/guard.h"
 #include "cpu/handlers.h"
 #include "cpu/parallel_for.h"
 #include "cpu/resample_plan.h"
@@ -47,7 +46,7 @@ ffi::Error Run(ffi::ThreadPool& pool, const ResampleForm& form, const ffi::AnyBu
   if (plan.has_error()) return plan.error();
 
   const size_t bytes = (plan->scratch_bytes() + 63) / 64 * 64;
-  const Scratch scratch(bytes * static_cast<size_t>(threads));
+  const Scratch scratch(MultipliedBytes(static_cast<size_t>(threads), bytes));
   const int64_t tiles = plan->tile_count();
   ParallelFor(pool, threads, plan->runs, [&](int64_t run, int64_t worker) {
     const int64_t begin = tiles * run / plan->runs, end = tiles * (run + 1) / plan->runs;
@@ -61,20 +60,17 @@ ffi::Error Run(ffi::ThreadPool& pool, const ResampleForm& form, const ffi::AnyBu
 
 ffi::Error ResampleImpl(ffi::ThreadPool pool, ResampleConfig config, ffi::AnyBuffer x,
                         ffi::RemainingArgs tables, ffi::Result<ffi::AnyBuffer> y) {
-  const ffi::ErrorOr<ResampleForm> form = MakeResampleForm(config, x, tables, *y, kFewInnerBytes);
-  if (form.has_error()) return form.error();
-  if (form->work == ResampleForm::Work::kNone) return ffi::Error::Success();
-  if (form->work == ResampleForm::Work::kZeros) {
-    std::memset(y->untyped_data(), 0, y->size_bytes());
-    return ffi::Error::Success();
-  }
-  try {
+  const auto body = [&] {
+    const ffi::ErrorOr<ResampleForm> form = MakeResampleForm(config, x, tables, *y, kFewInnerBytes);
+    if (form.has_error()) return ffi::Error(form.error());
+    if (form->work == ResampleForm::Work::kNone) return ffi::Error::Success();
+    if (form->work == ResampleForm::Work::kZeros) {
+      std::memset(y->untyped_data(), 0, y->size_bytes());
+      return ffi::Error::Success();
+    }
     return Run(pool, *form, x, *y);
-  } catch (const std::bad_alloc&) {
-    return ffi::Error(ffi::ErrorCode::kResourceExhausted, "resample: no memory");
-  } catch (const std::exception& error) {
-    return ffi::Error(ffi::ErrorCode::kInternal, Text("resample: ", error.what()));
-  }
+  };
+  return Guarded("resample", body, [&] { return ResampleText(config, x, *y); });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/checked.h"
 #include "common/error.h"
 
 namespace jax_convgrad {
@@ -95,7 +96,10 @@ class Tiler {
     int64_t most = 0;
     int stage = 0;
     VisitStages(tile, [&](Place, const auto&, const auto& to) {
-      if (++stage < plan_.stages) most = std::max(most, to[0] * to[1] * to[2] * to[3]);
+      if (++stage == plan_.stages) return;
+      int64_t elements = 1;  // of what lies between two stages, which may be larger than x and y
+      for (int64_t size : to) elements = SaturatedMultiply(elements, size);
+      most = std::max(most, elements);
     });
     return most;
   }
@@ -103,7 +107,7 @@ class Tiler {
   void ChooseTile(int64_t threads) {
     auto tile = Whole();
     const auto too_big = [&] {
-      return BufferElements(tile) * sum_bytes_ > static_cast<int64_t>(kBufferBytes) ||
+      return BufferElements(tile) > static_cast<int64_t>(kBufferBytes) / sum_bytes_ ||
              Window(ResamplePlan::kWidth, tile[ResamplePlan::kWidth]) * tile[ResamplePlan::kInner] >
                  kRowElements;
     };
@@ -132,8 +136,10 @@ class Tiler {
       plan_.tiles[place] = DivideUp(whole[place], tile[place]);
       plan_.tile[place] = DivideUp(whole[place], plan_.tiles[place]);
     }
-    plan_.buffer_bytes =
-        static_cast<size_t>(BufferElements(plan_.tile) * sum_bytes_ + 63) / 64 * 64;
+    plan_.buffer_bytes = (MultipliedBytes(static_cast<size_t>(BufferElements(plan_.tile)),
+                                          static_cast<size_t>(sum_bytes_)) +
+                          63) /
+                         64 * 64;
     // One vector per column and channel that a tile reads, and as long a pad; or the column of x of
     // each column that a tile makes.
     const int64_t width = plan_.tile[ResamplePlan::kWidth];

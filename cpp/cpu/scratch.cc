@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <limits>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -35,6 +36,7 @@ char* Map(size_t bytes) {
 class Pool {
  public:
   Buffer Take(size_t bytes) {
+    if (bytes > std::numeric_limits<size_t>::max() / 2) throw std::bad_alloc();
     bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
     std::vector<Buffer> dropped;
     {

@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <utility>
 
+#include "common/checked.h"
 #include "common/lru_cache.h"
 #include "cpu/first_exception.h"
 #include "cpu/onednn_conv.h"
 #include "cpu/parallel_for.h"
 #include "cpu/scratch.h"
+#include "cpu/staging.h"
 
 namespace jax_convgrad {
 namespace {
@@ -38,9 +41,19 @@ int64_t Pixels(const ConvGeometry& g, const ConvGeometry::PerAxis& size) {
   return pixels;
 }
 
+// Whether a weight gradient cannot do without a padded copy of x, see ConvPlan::Impl::Cut, and that
+// of one image is too large.
+bool MustStageMuch(const ConvGeometry& g) {
+  ConvGeometry image = g;
+  image.batch = 1;
+  const std::optional<size_t> bytes = StagedBytes(image, sizeof(float));
+  return (!bytes || *bytes > kMostScratchBytes) && HasIdleTap(g);
+}
+
 // Whether the slices are of y's channels, not of x's.
 bool SlicesOutput(ConvKind kind, const ConvGeometry& g) {
   if (kind != ConvKind::kWgrad) return kind == ConvKind::kFprop;
+  if (MustStageMuch(g)) return false;  // only fewer channels of x make its padded copy smaller
   return g.out_channels * Pixels(g, g.out) < g.in_channels * Pixels(g, g.in);
 }
 
@@ -153,7 +166,7 @@ size_t SlicedConv::ScratchBytes() const {
   for (const Slice& slice : slices_) {
     most = std::max(most, slice.plan->ScratchBytes() + SliceBytes(slice.channels));
   }
-  return static_cast<size_t>(at_once_) * most;
+  return MultipliedBytes(static_cast<size_t>(at_once_), most);
 }
 
 bool SlicedConv::IsCramped() const {

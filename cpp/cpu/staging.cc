@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "common/checked.h"
+
 namespace jax_convgrad {
 namespace {
 
@@ -55,6 +57,15 @@ bool HasPadding(const ConvGeometry& g) {
   return false;
 }
 
+bool HasIdleTap(const ConvGeometry& g) {
+  for (int axis = 0; axis < g.spatial; ++axis) {
+    for (int64_t tap = 0; tap < g.kernel[axis]; ++tap) {
+      if (!g.TapReadsInput(axis, tap)) return true;
+    }
+  }
+  return false;
+}
+
 ConvGeometry StagedGeometry(const ConvGeometry& g) {
   ConvGeometry staged = g;
   for (int axis = 0; axis < g.spatial; ++axis) {
@@ -64,10 +75,14 @@ ConvGeometry StagedGeometry(const ConvGeometry& g) {
   return staged;
 }
 
-size_t StagedBytes(const ConvGeometry& g, size_t element_bytes) {
-  const Layout layout = LayoutOf(g, element_bytes);
-  return static_cast<size_t>(g.batch * layout.outer.padded * layout.inner.padded *
-                             layout.row.padded);
+std::optional<size_t> StagedBytes(const ConvGeometry& g, size_t element_bytes) {
+  std::optional<int64_t> bytes =
+      CheckedMultiply(g.batch * g.in_channels, static_cast<int64_t>(element_bytes));
+  for (int axis = 0; axis < g.spatial && bytes; ++axis) {
+    bytes = CheckedMultiply(*bytes, g.in[axis] + g.padding_low[axis] + g.padding_high[axis]);
+  }
+  if (!bytes) return std::nullopt;
+  return static_cast<size_t>(*bytes);
 }
 
 void CopyToStaged(const ConvGeometry& g, size_t element_bytes, const char* x, char* staged) {

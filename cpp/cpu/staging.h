@@ -6,6 +6,7 @@
 #define JAX_CONVGRAD_CPU_STAGING_H_
 
 #include <cstddef>
+#include <optional>
 
 #include "common/conv.h"
 
@@ -13,13 +14,17 @@ namespace jax_convgrad {
 
 bool HasPadding(const ConvGeometry& geometry);
 
+// Whether a tap of the kernel lies on no element of x in any window.
+bool HasIdleTap(const ConvGeometry& geometry);
+
 // The same convolution of an x that contains its padding.
 ConvGeometry StagedGeometry(const ConvGeometry& geometry);
 
-// Bytes of the padded x.
-size_t StagedBytes(const ConvGeometry& geometry, size_t element_bytes);
+// Bytes of the padded x, none if an int64_t cannot count them.
+std::optional<size_t> StagedBytes(const ConvGeometry& geometry, size_t element_bytes);
 
-// From x to the padded copy, zeros around it, and back without them.
+// For a padded x whose bytes can be counted: from x to the copy, zeros around it, and back without
+// them.
 void CopyToStaged(const ConvGeometry& geometry, size_t element_bytes, const char* x, char* staged);
 void CopyFromStaged(const ConvGeometry& geometry, size_t element_bytes, const char* staged,
                     char* x);

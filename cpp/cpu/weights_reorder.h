@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/checked.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "xla/ffi/api/ffi.h"
 
@@ -21,7 +22,7 @@ class WeightsReorder {
   WeightsReorder(const dnnl::memory::desc& from, const dnnl::memory::desc& to, int64_t workers);
 
   // Scratch memory that Run needs.
-  size_t ScratchBytes() const { return parts_.size() * scratchpad_bytes_; }
+  size_t ScratchBytes() const { return MultipliedBytes(parts_.size(), scratchpad_bytes_); }
 
   // Throws dnnl::error.
   void Run(::xla::ffi::ThreadPool& pool, char* from, char* to, char* scratch) const;

@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
 #include <memory>
-#include <new>
+#include <string>
 
 #include "common/error.h"
+#include "common/guard.h"
 #include "cuda/conv_plan.h"
 #include "cuda/dnn_handle.h"
 #include "cuda/handlers.h"
@@ -107,28 +107,25 @@ ffi::ErrorOr<Call> Check(ConvKind kind, int32_t device, const CudaConvConfig& co
   return call;
 }
 
-template <typename Body>
-ffi::Error NoExceptions(ConvKind kind, Body body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return ffi::Error(ffi::ErrorCode::kResourceExhausted, Text(ConvName(kind), ": no host memory"));
-  } catch (const std::exception& error) {
-    return ffi::Error(ffi::ErrorCode::kInternal, Text(ConvName(kind), ": ", error.what()));
-  }
+// What has been checked of a call, for the text of an error.
+std::string ProblemText(const ConvProblem& problem) {
+  return problem.geometry.spatial > 0 ? problem.ToString() : std::string();
 }
 
 ffi::Error Initialize(ConvKind kind, cudaStream_t stream, int32_t device,
                       const CudaConvConfig& config, const ffi::AnyBuffer& x,
                       const ffi::AnyBuffer& w, const ffi::AnyBuffer& y,
                       const Workspace& workspace) {
-  return NoExceptions(kind, [&] {
+  ConvProblem problem;
+  const auto body = [&] {
     const ffi::ErrorOr<Call> call = Check(kind, device, config, x, w, y, workspace);
     if (call.has_error()) return ffi::Error(call.error());
+    problem = call->problem;
     if (call->empty) return ffi::Error::Success();
     const auto chosen = FindOrMakePlan(call->problem, call->buffers, stream);
     return chosen.has_error() ? ffi::Error(chosen.error()) : ffi::Error::Success();
-  });
+  };
+  return Guarded(ConvName(kind), body, [&] { return ProblemText(problem); });
 }
 
 // The plan that Initialize made. Made again if a setting has changed since, unless the stream is
@@ -153,9 +150,11 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> PlanOf(const Call& call, cudaStr
 ffi::Error Execute(ConvKind kind, cudaStream_t stream, int32_t device, const CudaConvConfig& config,
                    const ffi::AnyBuffer& x, const ffi::AnyBuffer& w, const ffi::AnyBuffer& y,
                    const Workspace& workspace) {
-  return NoExceptions(kind, [&] {
+  ConvProblem problem;
+  const auto body = [&] {
     const ffi::ErrorOr<Call> call = Check(kind, device, config, x, w, y, workspace);
     if (call.has_error()) return ffi::Error(call.error());
+    problem = call->problem;
     if (call->empty) {
       if (call->result_bytes == 0) return ffi::Error::Success();
       return CudaError(ConvName(kind), "clearing the result",
@@ -168,7 +167,8 @@ ffi::Error Execute(ConvKind kind, cudaStream_t stream, int32_t device, const Cud
     ffi::Error run = (*chosen)->plan->Run(*handle, call->buffers);
     ffi::Error finish = handle->Finish(ConvName(kind));
     return run.failure() ? run : finish;
-  });
+  };
+  return Guarded(ConvName(kind), body, [&] { return ProblemText(problem); });
 }
 
 using Stage = ffi::Error (*)(ConvKind, cudaStream_t, int32_t, const CudaConvConfig&,

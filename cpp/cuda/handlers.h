@@ -5,11 +5,13 @@
 
 // The handlers behind the FFI targets jax_convgrad_conv_{fprop,dgrad,wgrad} on CUDA.
 //
-//   | handler   | operands | results       | in memory |
-//   |-----------|----------|---------------|-------------------------------------------------------|
-//   | ConvFprop | x, w     | y, workspace  | x, y: channels-last (N, spatial..., C); w, dw: output
-//   | | ConvDgrad | dy, w    | dx, workspace | channel, kernel, input channel (O, spatial..., C/g);
-//   | | ConvWgrad | x, dy    | dw, workspace | whatever the order of their logical axes |
+//   ConvFprop: x, w -> y, workspace
+//   ConvDgrad: dy, w -> dx, workspace
+//   ConvWgrad: x, dy -> dw, workspace
+//
+// In memory x, y and their gradients are channels-last (N, spatial..., C), and w and dw are (O,
+// spatial..., C/g), output channel first and input channel last, whatever the order of their
+// logical axes.
 //
 // Operands are float16, bfloat16, float32 or float64, both the same; the result has that type, or
 // float32 for 16-bit operands where cuDNN can. Sums are float32, float64 for float64. The workspace

@@ -4,7 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "common/error.h"
+#include "common/guard.h"
 #include "cuda/handlers.h"
 #include "cuda/resample_kernels.h"
 #include "cuda/status.h"
@@ -31,20 +31,23 @@ ResampleType TypeOf(ffi::DataType type) {
 // The tables lie on the device, and the kernels clamp what they hold.
 ffi::Error ResampleImpl(cudaStream_t stream, ResampleConfig config, ffi::AnyBuffer x,
                         ffi::RemainingArgs tables, ffi::Result<ffi::AnyBuffer> y) {
-  const ffi::ErrorOr<ResampleForm> form = MakeResampleForm(config, x, tables, *y, kFewInnerBytes);
-  if (form.has_error()) return form.error();
-  switch (form->work) {
-    case ResampleForm::Work::kNone:
-      return ffi::Error::Success();
-    case ResampleForm::Work::kZeros:
-      return CudaError("resample", "clearing the result",
-                       cudaMemsetAsync(y->untyped_data(), 0, y->size_bytes(), stream));
-    case ResampleForm::Work::kBands:
-      break;
-  }
-  return CudaError(
-      "resample", "launching the kernel",
-      LaunchResample(*form, TypeOf(x.element_type()), x.untyped_data(), y->untyped_data(), stream));
+  const auto body = [&] {
+    const ffi::ErrorOr<ResampleForm> form = MakeResampleForm(config, x, tables, *y, kFewInnerBytes);
+    if (form.has_error()) return ffi::Error(form.error());
+    switch (form->work) {
+      case ResampleForm::Work::kNone:
+        return ffi::Error::Success();
+      case ResampleForm::Work::kZeros:
+        return CudaError("resample", "clearing the result",
+                         cudaMemsetAsync(y->untyped_data(), 0, y->size_bytes(), stream));
+      case ResampleForm::Work::kBands:
+        break;
+    }
+    return CudaError("resample", "launching the kernel",
+                     LaunchResample(*form, TypeOf(x.element_type()), x.untyped_data(),
+                                    y->untyped_data(), stream));
+  };
+  return Guarded("resample", body, [&] { return ResampleText(config, x, *y); });
 }
 
 }  // namespace
