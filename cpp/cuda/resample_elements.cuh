@@ -163,6 +163,15 @@ CONVGRAD_DEVICE T LoadConstant(const T* from) {
 #endif
 }
 
+// Asks for what will be read soon. Nothing happens where there is no such address.
+CONVGRAD_DEVICE void BringCloser(const void* at) {
+#ifdef __CUDA_ARCH__
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#else
+  (void)at;
+#endif
+}
+
 // A pointer of which the compiler does not know where it comes from, so that it adds to it and does
 // not find each address anew from the beginning.
 template <typename T>
@@ -181,29 +190,37 @@ CONVGRAD_DEVICE int Opaque(int value) {
   return value;
 }
 
+// Sums as elements.
+template <typename T, typename Sum, int kCount>
+CONVGRAD_DEVICE void PackSums(const Sum (&sums)[kCount], T (&values)[kCount]) {
+#ifdef __CUDA_ARCH__
+  constexpr bool kTwo = sizeof(T) == 2;  // two conversions are one instruction
+#else
+  constexpr bool kTwo = false;
+#endif
+  CONVGRAD_UNROLL
+  for (int i = 0; i < kCount; i += kTwo ? 2 : 1) {
+    if constexpr (!kTwo) {
+      FromSum(sums[i], values[i]);
+    } else {
+#ifdef __CUDA_ARCH__
+      if constexpr (std::is_same_v<T, BFloat16>) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(sums[i], sums[i + 1]);
+        memcpy(&values[i], &pair, sizeof(pair));
+      } else {
+        const __half2 pair = __floats2half2_rn(sums[i], sums[i + 1]);
+        memcpy(&values[i], &pair, sizeof(pair));
+      }
+#endif
+    }
+  }
+}
+
 // One access of as many elements as there are sums. `to` is aligned to them.
 template <bool kPast, typename T, typename Sum, int kCount>
 CONVGRAD_DEVICE void StoreSums(const Sum (&sums)[kCount], T* to) {
   Vector<T, kCount> values;
-#ifdef __CUDA_ARCH__
-  if constexpr (sizeof(T) == 2) {
-    CONVGRAD_UNROLL
-    for (int i = 0; i < kCount; i += 2) {  // two conversions are one instruction
-      if constexpr (std::is_same_v<T, BFloat16>) {
-        const __nv_bfloat162 pair = __floats2bfloat162_rn(sums[i], sums[i + 1]);
-        memcpy(&values.at[i], &pair, sizeof(pair));
-      } else {
-        const __half2 pair = __floats2half2_rn(sums[i], sums[i + 1]);
-        memcpy(&values.at[i], &pair, sizeof(pair));
-      }
-    }
-  } else {
-    CONVGRAD_UNROLL
-    for (int i = 0; i < kCount; ++i) FromSum(sums[i], values.at[i]);
-  }
-#else
-  for (int i = 0; i < kCount; ++i) FromSum(sums[i], values.at[i]);
-#endif
+  PackSums(sums, values.at);
 #ifdef __CUDA_ARCH__
   // Through the cache as if it were not there: nobody reads y soon.
   if constexpr (kPast && sizeof(values) == 16) {
@@ -212,6 +229,16 @@ CONVGRAD_DEVICE void StoreSums(const Sum (&sums)[kCount], T* to) {
   }
 #endif
   *reinterpret_cast<Vector<T, kCount>*>(to) = values;
+}
+
+// 16 bytes, past the cache as above.
+template <typename T>
+CONVGRAD_DEVICE void WriteWords(const uint32_t (&words)[4], T* to) {
+#ifdef __CUDA_ARCH__
+  __stcs(reinterpret_cast<uint4*>(to), make_uint4(words[0], words[1], words[2], words[3]));
+#else
+  memcpy(static_cast<void*>(to), words, sizeof(words));
+#endif
 }
 
 CONVGRAD_DEVICE int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -227,6 +254,16 @@ CONVGRAD_DEVICE int ClampedStart(const ResampleAxis& axis, int64_t out) {
 template <typename Sum>
 CONVGRAD_DEVICE Sum WeightAt(const ResampleAxis& axis, int64_t out, int tap) {
   return LoadConstant(static_cast<const Sum*>(axis.weights) + out * axis.taps + tap);
+}
+
+// How many of an output's weights are not zero.
+template <typename Sum>
+CONVGRAD_DEVICE int CountWeights(const ResampleAxis& axis, int64_t out) {
+  int count = 0;
+  const int taps = static_cast<int>(axis.taps);
+  CONVGRAD_ROLLED
+  for (int tap = 0; tap < taps; ++tap) count += WeightAt<Sum>(axis, out, tap) != Sum(0);
+  return count;
 }
 
 // Takes the digits of a number, the last first. 32 bits, as divisions of 64 are slow.

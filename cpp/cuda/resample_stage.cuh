@@ -53,8 +53,7 @@ struct StagedLine {
   bool inside;  // all pieces lie inside x
 
   // Begins to copy the row that is next to a slot: of `pieces` each `step`th from `first` on, and
-  // not more than kCopies, if that is not 0; kAll says that
-  // all of these are there.
+  // not more than kCopies, if that is not 0; kAll says that all of these are there.
   template <int kCopies, bool kAll>
   CONVGRAD_DEVICE void Copy(char* slot, int first, int step, int pieces, const void* x,
                             int64_t x_bytes) const {
@@ -102,14 +101,72 @@ struct StagedLine {
       to += step * kStagePieceBytes;
     }
   }
-
-  // Where a thread reads the row that is next, which is in a slot.
-  CONVGRAD_DEVICE const T* Next(const char* slot, uint32_t row_step) {
-    const char* const at = slot + read_at + static_cast<int>(low & (kStagePieceBytes - 1));
-    low += row_step;
-    return reinterpret_cast<const T*>(at);
-  }
 };
+
+// What lies from an element of each row of x on is staged. The thread reads from the `element`th of
+// that on.
+template <typename Lines>
+CONVGRAD_DEVICE void EnterStage(const Lines& lines, typename Lines::State& mine, int begin,
+                                int element = 0) {
+  const int line = mine.line < lines.tiling.lines ? mine.line : lines.tiling.lines - 1;
+  mine.stage_begin = begin;
+  mine.stage.copy_at = Opaque(line * lines.tiling.stage_pitch + mine.lane * kStagePieceBytes);
+  mine.stage.read_at = Opaque(line * lines.tiling.stage_pitch +
+                              element * static_cast<int>(sizeof(typename Lines::T)));
+  mine.stage.copies = mine.line < lines.tiling.lines && mine.lane < lines.tiling.stage_pieces;
+}
+
+// Elements of a row that are staged wherever it begins.
+template <typename Lines>
+CONVGRAD_DEVICE int StageRoom(const Lines& lines) {
+  using T = typename Lines::T;
+  constexpr int kPieceElements = kStagePieceBytes / static_cast<int>(sizeof(T));
+  return lines.tiling.stage_pieces * kPieceElements - (kPieceElements - 1);
+}
+
+// Rows of x from `row` to before `end` are copied next, and read.
+template <typename Lines>
+CONVGRAD_DEVICE void BeginRows(const Lines& lines, typename Lines::State& mine, int row, int end) {
+  const auto at = [&](int64_t of) {
+    return reinterpret_cast<uintptr_t>(mine.x + (of * lines.task.x_walk + mine.stage_begin));
+  };
+  const auto aligned = [](uintptr_t to) { return to & ~uintptr_t{kStagePieceBytes - 1}; };
+  const uintptr_t x = reinterpret_cast<uintptr_t>(lines.task.x), first = at(row);
+  mine.stage.inside =
+      aligned(first) >= x &&
+      aligned(at(end - 1)) + static_cast<uintptr_t>(lines.tiling.stage_pieces) * kStagePieceBytes <=
+          x + static_cast<uintptr_t>(lines.task.x_bytes);
+  mine.stage.from = first + static_cast<uintptr_t>(mine.lane) * kStagePieceBytes;
+  mine.stage.low = static_cast<uint32_t>(first);
+}
+
+// Begins to copy the row that is next: a group of copies, also if it is not there.
+template <typename Lines>
+CONVGRAD_DEVICE void CopyRow(const Lines& lines, typename Lines::State& mine, int slot,
+                             bool there) {
+  using T = typename Lines::T;
+  if (there && mine.stage.copies) {
+    // In strips, threads copy as much as they own.
+    constexpr int kBytes = Lines::kVector * static_cast<int>(sizeof(T));
+    constexpr int kCopies = Lines::kStrip ? (kBytes + kStagePieceBytes - 1) / kStagePieceBytes : 0;
+    mine.stage.template Copy<kCopies, kBytes % kStagePieceBytes == 0>(
+        lines.stages + slot, mine.lane, lines.tiling.line_threads, lines.tiling.stage_pieces,
+        lines.task.x, lines.task.x_bytes);
+  }
+  mine.stage.from += static_cast<uintptr_t>(lines.task.x_walk) * sizeof(T);
+  EndCopyGroup();
+}
+
+// Where a thread reads the row that is next, which is in a slot.
+template <typename Lines>
+CONVGRAD_DEVICE const typename Lines::T* NextStaged(const Lines& lines, typename Lines::State& mine,
+                                                    int slot) {
+  const char* const at = lines.stages + slot + mine.stage.read_at +
+                         static_cast<int>(mine.stage.low & (kStagePieceBytes - 1));
+  mine.stage.low +=
+      static_cast<uint32_t>(lines.task.x_walk) * static_cast<uint32_t>(sizeof(typename Lines::T));
+  return reinterpret_cast<const typename Lines::T*>(at);
+}
 
 }  // namespace resample_kernels
 }  // namespace jax_convgrad

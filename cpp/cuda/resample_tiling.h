@@ -15,6 +15,9 @@ enum class ResampleLoad {
   kStaged,    // the same from rows of x in shared memory: see resample_stage.cuh
   kWindow,    // columns that each start as much further on in x: all that they read between them
   kStrip,     // elements of x, whose columns are combined when their rows are: many x, few y
+  kPairs,     // the same, each thread combining two columns with weights that it keeps
+  kSpread,    // columns that each become as many: all that they read between them, as vectors
+  kShifted,   // kElements that are passed on to a neighbour, for lines of y that are not aligned
 };
 
 // What is copied to a stage at once; see resample_stage.cuh.
@@ -28,7 +31,8 @@ struct ResampleNeeds {
   int64_t rows;      // rows of that ring, or of y that add up at a time
   int64_t taps;      // along the width
   int64_t mid_taps;  // along the axis between walk and width, 2 or more; 1 where there is none
-  int64_t step;      // kWindow, kStrip: columns of x from one column of y to the next
+  int64_t step;      // kWindow, kStrip, kPairs: columns of x from one column of y to the next;
+                     // kSpread: columns of y of each of x
   bool gather;       // rows of y one by one, as there is no kernel for so many rows
 };
 
@@ -46,6 +50,7 @@ struct ResampleLimits {
   int threads;          // of a block
   int64_t all_threads;  // as many at most, if walks need not be shorter than 128 rows for that
   double overlap;       // the most that short walks may add to what is read
+  int64_t wave = 0;     // threads that are at work at a time, if blocks shall end together; else 0
 };
 
 // As measured on an H100; a benchmark may try others.
@@ -63,11 +68,15 @@ struct ResampleTiling {
   int vectors = 1;  // kVectors
   int chunk = 1;
   int table_rows = 0;  // rows of x whose weights fit; with 0, y is gathered without sums
+  // Strips: by how many rows what is brought closer is further on than what is read ahead; with 0,
+  // nothing is.
+  int rows_ahead = 0;
   int64_t channel_tiles = 1, column_tiles = 1, mid_tiles = 1, chunks = 1, batch_tiles = 1;
   int64_t blocks = 0;
   // Offsets into a block's shared memory.
   int weights_at = 0, width_weights_at = 0, strip_at = 0, results_at = 0, flag_at = 0, stage_at = 0;
   int width_pitch = 0, strip_pitch = 0;  // strip: elements of a column's weights, of a line
+  int channel_pitch = 0;                 // kPairs: of one of the inner run's elements in a line
   int stage_pieces = 0, stage_pitch = 0, stage_slot_bytes = 0;  // of a line, of a line, of all
   int shared_bytes = 0;
 };

@@ -11,7 +11,9 @@
 // read again comes from the caches. But where many neighbouring elements become few along the width
 // and the inner run is short, threads would read far apart. There they read whole vectors and a few
 // elements beside them, if all bands are alike (kWindow), or own elements of x, and combine the
-// columns in shared memory when a row of y is done (kStrip).
+// columns in shared memory when a row of y is done (kStrip), two columns a thread if each is made
+// of many (kPairs). Where columns become many times as many, reads are vectors that a few elements
+// are written from (kSpread), or elements are passed on so that writes are vectors (kShifted).
 //
 // Rows of x go through shared memory (resample_stage.cuh) where threads would otherwise read single
 // elements: strips of lines that are not aligned, and many taps of few columns that become many
@@ -29,30 +31,28 @@
 
 #include "cuda/resample_direct.cuh"
 #include "cuda/resample_lines.cuh"
+#include "cuda/resample_schedule.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
 
-template <typename Element, ResampleLoad kLoadKind, bool kIsPacked, bool kGrows, int kRowCount,
-          int kTapCount, int kMidCount, int kStepCount = 0>
-struct Walk
-    : Lines<Element, kLoadKind, kIsPacked, kGrows, kRowCount, kTapCount, kMidCount, kStepCount> {
-  using Base =
-      Lines<Element, kLoadKind, kIsPacked, kGrows, kRowCount, kTapCount, kMidCount, kStepCount>;
-  using Base::BeginRows;
-  using Base::ColumnsHere;
+template <typename ShapeType>
+struct Walk : Lines<ShapeType> {
+  using Base = Lines<ShapeType>;
+  using Base::Bring;
   using Base::Combine;
-  using Base::CopyRow;
   using Base::Enter;
   using Base::Fetch;
   using Base::first_column;
   using Base::form;
   using Base::kAhead;
-  using Base::kAny;
+  using Base::kBrings;
   using Base::kFetches;
   using Base::kGrow;
-  using Base::kPacked;
+  using Base::kPairs;
   using Base::kRows;
+  using Base::kShifted;
+  using Base::kSpread;
   using Base::kStaged;
   using Base::kStagedElements;
   using Base::kStages;
@@ -62,23 +62,20 @@ struct Walk
   using Base::kVector;
   using Base::kWindow;
   using Base::kWritesVectors;
-  using Base::OddHalf;
+  using Base::NextRow;
   using Base::StateOf;
-  using Base::strip_results;
-  using Base::StripPlace;
+  using Base::strip_sums;
   using Base::task;
   using Base::tiling;
   using typename Base::State;
   using typename Base::Sum;
   using typename Base::T;
 
-  Sum* const row_weights;    // shrink: [table_rows, kRows], grow: [chunk, kRows]
-  int* const row_marks;      // shrink: rows of y done after each row of x; grow: starts
-  int* const ends;           // shrink: [2 * chunk], for making the schedule, and a flag
-  Sum* const width_weights;  // kStrip: [columns, width_pitch]
-  Sum* const strip_sums;     // kStrip: [2, lines, strip_pitch]
-  int* const misfit;         // kStrip, kWindow and kStaged
-  const bool line_in_warp;   // all threads of a line are of one warp
+  Sum* const row_weights;   // shrink: [table_rows, kRows], grow: [chunk, kRows]
+  int* const row_marks;     // shrink: rows of y done after each row of x; grow: starts
+  int* const ends;          // shrink: [2 * chunk], for making the schedule, and a flag
+  int* const misfit;        // kStrip, kWindow, kSpread and kStaged
+  const bool line_in_warp;  // all threads of a line are of one warp
   int64_t first_row = 0;
   int rows = 0;  // of y
   int parity = 0;
@@ -89,8 +86,6 @@ struct Walk
         row_marks(reinterpret_cast<int*>(row_weights +
                                          (kGrow ? tiling.chunk : tiling.table_rows) * kRows)),
         ends(row_marks + tiling.table_rows),
-        width_weights(reinterpret_cast<Sum*>(shared + tiling.width_weights_at)),
-        strip_sums(reinterpret_cast<Sum*>(shared + tiling.strip_at)),
         misfit(reinterpret_cast<int*>(shared + tiling.flag_at)),
         line_in_warp(tiling.line_threads <= 32 && 32 % tiling.line_threads == 0) {}
 
@@ -107,25 +102,15 @@ struct Walk
       Enter(thread, mine, channel_tile, column_tile, mid_tile, batch_tile);
       mine.y += first_row * task.y_walk;
     });
-    if constexpr (kStrip) {
-      const int taps = static_cast<int>(form.width.taps);
-      const int columns = ColumnsHere();
+    if constexpr (kStrip || kWindow || kSpread || kStagedElements) {
       ForEachThread(tiling.threads, [&](int thread) {
         if (thread == 0) *misfit = 0;
-        CONVGRAD_ROLLED
-        for (int i = thread; i < columns * tiling.width_pitch; i += tiling.threads) {
-          const int column = i / tiling.width_pitch, tap = i % tiling.width_pitch;
-          width_weights[i] =
-              tap < taps ? WeightAt<Sum>(form.width, first_column + column, tap) : Sum(0);
+        if constexpr (kPairs) {
+          ClearPairs(*this, thread);
+        } else if constexpr (kStrip) {
+          CopyWeights(*this, thread);
         }
       });
-    }
-    if constexpr (kWindow || kStagedElements) {
-      ForEachThread(tiling.threads, [&](int thread) {
-        if (thread == 0) *misfit = 0;
-      });
-    }
-    if constexpr (kStrip || kWindow || kStagedElements) {
       ForEachThread(tiling.threads, [&](int thread) {
         if (StateOf(thread).misfit) *misfit = 1;
       });
@@ -135,15 +120,16 @@ struct Walk
       }
     }
     if constexpr (kStaged && kGrow) {
-      MakeRing();
+      MakeRing(*this);
       GrowStaged();
     } else if constexpr (kGrow) {
-      MakeRing();
+      MakeRing(*this);
       Grow();
     } else {
       int low = 0;
-      const int there = tiling.table_rows == 0 ? -1 : FindRows(low);
-      if (there >= 0 && MakeSchedule(low, there)) {
+      const int there = tiling.table_rows == 0 ? -1 : FindRows(*this, low);
+      if (there > 0) BeginReading(low, there);
+      if (there >= 0 && MakeSchedule(*this, low, there)) {
         Shrink(low, there);
       } else if constexpr (kStrip || kWindow) {
         WriteDirectly();
@@ -164,23 +150,6 @@ struct Walk
     }
   }
 
-  CONVGRAD_DEVICE void MakeRing() {
-    ForEachThread(tiling.threads, [&](int thread) {
-      CONVGRAD_ROLLED
-      for (int i = thread; i < rows * kRows; i += tiling.threads) {
-        const int row = i / kRows, tap = i % kRows;
-        if (task.walk.resampled) {
-          row_weights[i] =
-              tap < task.walk.taps ? WeightAt<Sum>(task.walk, first_row + row, tap) : Sum(0);
-          if (tap == 0) row_marks[row] = ClampedStart(task.walk, first_row + row);
-        } else {
-          row_weights[i] = tap == 0 ? 1 : 0;
-          if (tap == 0) row_marks[row] = static_cast<int>(first_row) + row;
-        }
-      }
-    });
-  }
-
   // Until all threads of a line see the rows that it began to copy, but for the last kPending.
   template <int kPending>
   CONVGRAD_DEVICE void AwaitRows() const {
@@ -199,10 +168,10 @@ struct Walk
     ForEachThread<false>(tiling.threads, [&](int thread) {
       State& mine = StateOf(thread);
       slot = first_slot;
-      BeginRows(mine, row, end);
+      BeginRows(*this, mine, row, end);
       CONVGRAD_ROLLED
       for (int k = 0; k < kAhead; ++k) {
-        CopyRow(mine, slot, row + k < end);
+        CopyRow(*this, mine, slot, row + k < end);
         slot = NextSlot(slot);
       }
     });
@@ -238,7 +207,7 @@ struct Walk
         ForEachThread<false>(tiling.threads, [&](int thread) {
           State& mine = StateOf(thread);
           // To the slot of the row before, which all have read.
-          CopyRow(mine, before, next + kAhead < end);
+          CopyRow(*this, mine, before, next + kAhead < end);
           CONVGRAD_UNROLL
           for (int k = 0; k + 1 < kRows; ++k) {
             CONVGRAD_UNROLL
@@ -328,53 +297,11 @@ struct Walk
     Write();
   }
 
-  // The rows of x that are read, from `low` on: how many, or -1 if the schedule has no room for
-  // them.
-  CONVGRAD_DEVICE int FindRows(int& low) {
-    int* const lows = ends + tiling.chunk;
-    int* const flag = lows + tiling.chunk;
-    const int taps = static_cast<int>(task.walk.taps);
-    constexpr int kBatch = 8;
-    ForEachThread(tiling.threads, [&](int thread) {
-      if (thread == 0) *flag = 0;
-      CONVGRAD_ROLLED
-      for (int row = thread; row < rows; row += tiling.threads) {
-        const int start = ClampedStart(task.walk, first_row + row);
-        int from = taps, to = -1;  // the first weight that is not zero, and the last
-        CONVGRAD_ROLLED
-        for (int tap = 0; tap < taps; tap += kBatch) {
-          CONVGRAD_UNROLL
-          for (int i = 0; i < kBatch; ++i) {
-            if (tap + i >= taps) continue;
-            if (WeightAt<Sum>(task.walk, first_row + row, tap + i) == Sum(0)) continue;
-            from = from < tap + i ? from : tap + i;
-            to = tap + i;
-          }
-        }
-        lows[row] = from < taps ? start + from : 0x7fffffff;
-        ends[row] = from < taps ? start + to : -1;
-      }
-    });
-    int first = 0x7fffffff, last = -1;
-    CONVGRAD_UNROLL_BY(8)
-    for (int row = 0; row < rows; ++row) {
-      first = lows[row] < first ? lows[row] : first;
-      last = Most(last, ends[row]);
-    }
-    low = first;
-    const int there = last < first ? 0 : last - first + 1;
-    return there > tiling.table_rows ? -1 : there;
-  }
-
-  // Makes the schedule, while the first rows are fetched. False if more rows of y than kRows are in
-  // the making at a time.
-  CONVGRAD_DEVICE bool MakeSchedule(int low, int there) {
-    const int* const lows = ends + tiling.chunk;
-    int* const flag = ends + 2 * tiling.chunk;
-    const int taps = static_cast<int>(task.walk.taps);
+  // The first of `there` rows of x from `low` on.
+  CONVGRAD_DEVICE void BeginReading(int low, int there) {
     if constexpr (kStaged) {
-      if (there > 0) BeginCopies(low, 0, low + there);
-    } else if (there > 0) {
+      BeginCopies(low, 0, low + there);
+    } else {
       CONVGRAD_UNROLL
       for (int slot = 0; slot < kAhead; ++slot) {
         ForEachThread<false>(tiling.threads, [&](int thread) {
@@ -382,38 +309,6 @@ struct Walk
         });
       }
     }
-    ForEachThread(tiling.threads, [&](int thread) {
-      CONVGRAD_ROLLED
-      for (int i = thread; i < there; i += tiling.threads) {
-        const int at = low + i;
-        // A row of y is done when those before it are.
-        int done = 0, done_after = 0, end = -1;
-        CONVGRAD_UNROLL_BY(8)
-        for (int row = 0; row < rows; ++row) {
-          end = Most(end, ends[row]);
-          done += end < at;
-          done_after += end <= at;
-        }
-        row_marks[i] = done_after - done;
-        CONVGRAD_UNROLL
-        for (int k = 0; k < kRows; ++k) {
-          Sum weight = 0;
-          if (done + k < rows) {
-            const int64_t row = first_row + done + k;
-            const int tap = at - ClampedStart(task.walk, row);
-            if (tap >= 0 && tap < taps) weight = WeightAt<Sum>(task.walk, row, tap);
-          }
-          row_weights[i * kRows + k] = weight;
-        }
-        bool too_many = false;
-        CONVGRAD_UNROLL_BY(4)
-        for (int row = done + kRows; row < rows; ++row) {
-          too_many |= (lows[row] <= at) & (at <= ends[row]);
-        }
-        if (too_many) *flag = 1;
-      }
-    });
-    return *flag == 0;
   }
 
   CONVGRAD_DEVICE void Shrink(int low, int there) {
@@ -463,7 +358,7 @@ struct Walk
         ForEachThread<false>(tiling.threads, [&](int thread) {
           State& mine = StateOf(thread);
           // To the slot of the row before, which all have read.
-          CopyRow(mine, before, row + kAhead < there);
+          CopyRow(*this, mine, before, row + kAhead < there);
           Sum sums[kVector];
           Combine(mine, slot, low + row, sums);
           add(mine, weights, sums);
@@ -487,6 +382,11 @@ struct Walk
             State& mine = StateOf(thread);
             Sum sums[kVector];
             Combine(mine, slot, low + row, sums);
+            if constexpr (kBrings) {
+              if (tiling.rows_ahead > 0 && row + kAhead + tiling.rows_ahead < there) {
+                Bring(mine, low + row + kAhead + tiling.rows_ahead);
+              }
+            }
             if (kFetches) {
               Fetch(mine, slot, low + (row + kAhead < there ? row + kAhead : there - 1));
             }
@@ -534,17 +434,21 @@ struct Walk
         State& mine = StateOf(thread);
         if (mine.line >= tiling.lines) return;
         Sum* const line = sums + mine.line * tiling.strip_pitch;
-        Sum* const even = line + StripPlace(mine.lane, 0);
-        CONVGRAD_UNROLL
-        for (int i = 0; i < kVector; ++i) {
-          if constexpr (kStaged) {
-            (i % 2 == 0 ? even : even - OddHalf(mine.lane) * 32)[i * 16] = mine.sum[i];
-          } else {
-            line[StripPlace(mine.lane, i)] = mine.sum[i];
-          }
+        if constexpr (kPairs) {
+          StorePairs(*this, mine, line);
+        } else {
+          StoreStrip(*this, mine, line);
         }
       });
-      ForEachThread<false>(tiling.threads, [&](int thread) { WriteStrip(StateOf(thread), sums); });
+      ForEachThread<false>(tiling.threads, [&](int thread) {
+        if constexpr (kPairs) {
+          WritePairs(*this, StateOf(thread), sums);
+        } else {
+          WriteStrip(*this, StateOf(thread), sums);
+        }
+      });
+    } else if constexpr (kShifted) {
+      WriteShifted(*this);
     } else {
       ForEachThread<false>(tiling.threads, [&](int thread) {
         State& mine = StateOf(thread);
@@ -561,69 +465,6 @@ struct Walk
     }
   }
 
-  CONVGRAD_DEVICE T* NextRow(State& mine) const {
-    T* const row = mine.y;
-    mine.y = Opaque(row + task.y_walk);
-    return row;
-  }
-
-  CONVGRAD_DEVICE void WriteStrip(State& mine, const Sum* sums) const {
-    T* const to = NextRow(mine);
-    const Sum* const line = sums + mine.line * tiling.strip_pitch;
-    if (form.inner == 1) {
-      WriteResults<1>(mine, line, to);
-    } else {
-      WriteResults<0>(mine, line, to);
-    }
-  }
-
-  template <int kInner>
-  CONVGRAD_DEVICE void WriteResults(const State& mine, const Sum* line, T* to) const {
-    CONVGRAD_ROLLED
-    for (int result = mine.lane; result < mine.results; result += tiling.line_threads) {
-      const int packed = strip_results[result];
-      FromSum(StripResult<kInner>(line + (packed & 0xffff),
-                                  width_weights + (packed >> 16) * tiling.width_pitch),
-              to[result]);
-    }
-  }
-
-  // One element of y from the sums of its strip. Whole packs of weights first as if none were zero:
-  // where that gave no number, once more without those that are.
-  template <int kInner>
-  CONVGRAD_DEVICE Sum StripResult(const Sum* from, const Sum* weights) const {
-    const int inner = kInner > 0 ? kInner : static_cast<int>(form.inner);
-    const int taps = static_cast<int>(form.width.taps);
-    const Sum* at = from;
-    Sum sum = 0;
-    int left = taps;
-    CONVGRAD_ROLLED
-    for (; left >= kSumPack; left -= kSumPack) {
-      const auto some = Load<Sum, kSumPack>(weights);
-      weights += kSumPack;
-      CONVGRAD_UNROLL
-      for (int i = 0; i < kSumPack; ++i) sum += some.at[i] * at[i * inner];
-      at += kSumPack * inner;
-    }
-    if (!(sum == sum)) {
-      weights -= taps - left;
-      left = taps;
-      sum = 0;
-      at = from;
-    }
-    CONVGRAD_ROLLED
-    for (; left > 0; left -= kSumPack) {
-      const auto some = Load<Sum, kSumPack>(weights);
-      weights += kSumPack;
-      CONVGRAD_UNROLL
-      for (int i = 0; i < kSumPack; ++i) {
-        if (some.at[i] != Sum(0)) sum += some.at[i] * at[i * inner];
-      }
-      at += kSumPack * inner;
-    }
-    return sum;
-  }
-
   // For columns that start in disorder.
   CONVGRAD_DEVICE void WriteDirectly() {
     const bool deep = form.depth.resampled;
@@ -637,6 +478,7 @@ struct Walk
         const int64_t row = first_row + at;
         const int64_t column = kStrip    ? first_column
                                : kWindow ? mine.offsets[0] / (kWindow ? kStep : 1)
+                               : kSpread ? mine.offsets[0] * int64_t{kStep}
                                          : 0;
         const int element = kStagedElements ? mine.first : 0;
         const int first = kStrip ? mine.lane : 0;

@@ -84,13 +84,15 @@ inline std::vector<double> Reference(const Problem& problem, std::vector<double>
 }
 
 // Evenly spaced starts as resizes have them, clamped ones at the ends, and now and then any order,
-// or what the gradient of an upsampling by a whole number is: no weight is zero but at the ends.
+// or what the gradient of an upsampling by a whole number is: no weight is zero but at the ends. As
+// `regular` as images are, there is no other order, and whole numbers are that.
 template <typename Random>
-Band RandomBand(Random& random, int64_t in, int64_t out, int64_t taps, bool integers) {
+Band RandomBand(Random& random, int64_t in, int64_t out, int64_t taps, bool integers,
+                bool regular = false) {
   Band band;
   band.taps = taps;
   const double step = static_cast<double>(in) / static_cast<double>(out);
-  const int kind = static_cast<int>(random() % 8);
+  const int kind = regular ? 6 : static_cast<int>(random() % 8);
   const double slope = kind == 1 ? 2.0 * step : kind == 2 ? 0.3 * step : kind == 3 ? -step : step;
   const double origin = kind == 3 ? static_cast<double>(in) : -0.5 * static_cast<double>(taps);
   if (kind >= 6 && in % out == 0 && taps >= in / out) {
@@ -103,6 +105,22 @@ Band RandomBand(Random& random, int64_t in, int64_t out, int64_t taps, bool inte
         const double weight = integers ? static_cast<double>(random() % 3) + 1.0
                                        : static_cast<double>(random() % 10000 + 1) / 10000.0;
         band.weights.push_back(at < first || at >= first + taps ? 0 : static_cast<float>(weight));
+      }
+    }
+    return band;
+  }
+  if (kind >= 6 && out % in == 0 && out > in && taps <= 2) {
+    for (int64_t i = 0; i < out; ++i) {
+      const double place = (static_cast<double>(i) + 0.5) * step - (taps == 2 ? 0.5 : 0.0);
+      const int64_t first = static_cast<int64_t>(std::floor(place));
+      const int64_t start = std::clamp<int64_t>(first, 0, in - taps);
+      band.start.push_back(static_cast<int32_t>(start));
+      for (int64_t at = start; at < start + taps; ++at) {
+        const bool inside = at >= first && at < first + taps;
+        band.weights.push_back(!inside || random() % 8 == 0 ? 0.0
+                               : integers ? static_cast<double>(random() % 3) + 1.0
+                                          : static_cast<double>(static_cast<float>(
+                                                static_cast<double>(random() % 10000) / 10000.0)));
       }
     }
     return band;
@@ -159,6 +177,46 @@ Problem RandomProblem(Random& random, int64_t most_elements, bool integers) {
       if (random() % 20 == 0) taps = in;
       problem.bands.push_back(
           RandomBand(random, in, out, std::clamp<int64_t>(taps, 1, in), integers));
+    }
+    return problem;
+  }
+}
+
+// Images, whose height and width become about as much larger or smaller. Their sizes are such as
+// the kernels for them have.
+template <typename Random>
+Problem ImageProblem(Random& random, int64_t most_elements, bool integers) {
+  const auto pick = [&random](std::initializer_list<int64_t> values) {
+    return values.begin()[random() % values.size()];
+  };
+  for (;;) {
+    Problem problem;
+    problem.x = {pick({1, 2, 3, 5})};
+    const int count = random() % 4 == 0 ? 3 : 2;
+    const bool grow = random() % 2 == 0;
+    const int64_t factor = pick({2, 2, 2, 4, 8, 0}), taps = pick({1, 2, 2, 2, 3, 6});
+    problem.y = problem.x;
+    for (int k = 0; k < count; ++k) {
+      const int64_t in = pick({8, 16, 16, 24, 32, 32, 65, 96});
+      const int64_t out =
+          factor == 0 ? (grow ? in * 16 / 7 : in * 7 / 16) : (grow ? in * factor : in / factor);
+      problem.axes.push_back(k + 1);
+      problem.x.push_back(in);
+      problem.y.push_back(std::max<int64_t>(1, out));
+    }
+    const int64_t inner = pick({1, 1, 1, 3});
+    if (inner > 1) {
+      problem.x.push_back(inner);
+      problem.y.push_back(inner);
+    }
+    if (Count(problem.x) > most_elements || Count(problem.y) > most_elements) continue;
+    const bool regular = random() % 4 != 0;
+    for (int64_t axis : problem.axes) {
+      const int64_t in = problem.x[static_cast<size_t>(axis)];
+      const int64_t out = problem.y[static_cast<size_t>(axis)];
+      const int64_t reach = grow ? taps : std::max<int64_t>(1, taps * in / out);
+      problem.bands.push_back(
+          RandomBand(random, in, out, std::clamp<int64_t>(reach, 1, in), integers, regular));
     }
     return problem;
   }

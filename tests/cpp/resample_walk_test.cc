@@ -4,6 +4,7 @@
 //
 //   resample_walk_test SEED PROBLEMS
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -87,14 +88,15 @@ void RunWalks(const ResampleTask& task) {
 
 // Problems by the kernel that took them.
 struct Counts {
-  int loads[5] = {}, gathered = 0, long_bands = 0;
+  int loads[8] = {}, gathered = 0, long_bands = 0;
 };
 
 template <typename T, typename Random>
 bool Check(Random& random, Counts& counts) {
   using Sum = typename resample_kernels::SumOf<T>::Type;
   const bool integers = random() % 2 == 0;
-  const Problem problem = resample_test::RandomProblem(random, 60000, integers);
+  const Problem problem = random() % 3 == 0 ? resample_test::RandomProblem(random, 60000, integers)
+                                            : resample_test::ImageProblem(random, 60000, integers);
 
   const size_t x_count = static_cast<size_t>(resample_test::Count(problem.x));
   const size_t y_count = static_cast<size_t>(resample_test::Count(problem.y));
@@ -148,7 +150,7 @@ bool Check(Random& random, Counts& counts) {
   ResampleTask task = MakeResampleTask(*form, sizeof(T), x, y);
   const int threads[] = {32, 96, 128, 256};
   const ResampleLimits limits{threads[random() % 4], random() % 2 == 0 ? 1 : 200000,
-                              random() % 2 == 0 ? 0.1 : 10.0};
+                              random() % 2 == 0 ? 0.1 : 10.0, random() % 2 == 0 ? 0 : 20000};
   // What would be launched, or as if arrays were not aligned, or no instance had enough rows.
   ResampleNeeds needs = GetResampleNeeds(task, sizeof(T));
   if (needs.load == ResampleLoad::kWindow && random() % 4 == 0) needs.load = ResampleLoad::kStrip;
@@ -160,6 +162,14 @@ bool Check(Random& random, Counts& counts) {
     needs.load = ResampleLoad::kStaged;
   } else if (needs.load == ResampleLoad::kStaged && random() % 4 == 0) {
     needs.load = ResampleLoad::kElements;
+  }
+  // Pairs and shifted or not, however many taps there are and however much rows grow.
+  const bool whole = task.mid.out == 1 && needs.mid_taps == 1 && sizeof(T) <= 4;
+  if (needs.load == ResampleLoad::kStrip && whole && needs.aligned >= 4 && form->inner <= 4 &&
+      width.in >= 2 * width.out && random() % 2 == 0) {
+    needs.load = ResampleLoad::kPairs;
+  } else if (needs.load == ResampleLoad::kElements && needs.grow && whole && random() % 2 == 0) {
+    needs.load = ResampleLoad::kShifted;
   }
   if (needs.load != ResampleLoad::kVectors && random() % 4 == 0) needs.aligned = 1;
   if (random() % 8 == 0) needs.rows = 1000;
@@ -223,15 +233,20 @@ int main(int argc, char** argv) {
   for (int i = 0; i < problems; ++i) {
     std::mt19937_64 random(seed + static_cast<unsigned>(i));
     bool right = false;
-    switch (random() % 4) {
+    // Mostly of the types that have the most kernels.
+    switch (random() % 8) {
       case 0:
+      case 1:
+      case 2:
         right = Check<float>(random, counts);
         break;
-      case 1:
-        right = Check<double>(random, counts);
-        break;
-      case 2:
+      case 3:
+      case 4:
+      case 5:
         right = Check<resample_kernels::BFloat16>(random, counts);
+        break;
+      case 6:
+        right = Check<double>(random, counts);
         break;
       default:
         right = Check<resample_kernels::Half>(random, counts);
@@ -243,9 +258,11 @@ int main(int argc, char** argv) {
     }
   }
   std::printf(
-      "%d of vectors, %d of elements, %d staged, %d of windows, %d of strips; %d gathered, %d "
-      "long\n",
+      "%d of vectors, %d of elements, %d staged, %d of windows, %d of strips, %d of pairs, %d "
+      "spread, %d shifted; %d gathered, %d long\n",
       counts.loads[0], counts.loads[1], counts.loads[2], counts.loads[3], counts.loads[4],
-      counts.gathered, counts.long_bands);
+      counts.loads[5], counts.loads[6], counts.loads[7], counts.gathered, counts.long_bands);
+  // So many problems reach every path.
+  if (problems >= 250 && *std::min_element(counts.loads, counts.loads + 8) == 0) return 1;
   return 0;
 }

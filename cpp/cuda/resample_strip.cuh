@@ -1,0 +1,164 @@
+// kStrip: a thread owns elements of x. When a row of y is done, the sums of a line meet in shared
+// memory, where its columns are combined.
+
+#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_STRIP_CUH_
+#define JAX_CONVGRAD_CUDA_RESAMPLE_STRIP_CUH_
+
+#include <cstdint>
+
+#include "cuda/resample_stage.cuh"
+
+namespace jax_convgrad {
+namespace resample_kernels {
+
+CONVGRAD_DEVICE int OddHalf(int lane) { return lane >> 4 & 1; }
+
+// Where in its strip a thread's element is.
+template <typename Lines>
+CONVGRAD_DEVICE int StripPlace(const Lines& lines, int lane, int i) {
+  if constexpr (Lines::kStaged) {
+    // By half warps, of which every other one has its even and odd elements in turn: so they do
+    // not meet in a bank.
+    return (lane >> 4) * 16 * Lines::kVector + (i ^ OddHalf(lane)) * 16 + (lane & 15);
+  }
+  return (i / Lines::kPiece * lines.tiling.line_threads + lane) * Lines::kPiece + i % Lines::kPiece;
+}
+
+template <typename Lines>
+CONVGRAD_DEVICE void EnterStrip(const Lines& lines, typename Lines::State& mine) {
+  const int inner = static_cast<int>(lines.form.inner), columns = lines.ColumnsHere();
+  const int a = ClampedStart(lines.form.width, lines.first_column);
+  const int b = ClampedStart(lines.form.width, lines.first_column + columns - 1);
+  const int begin = (a < b ? a : b) * inner / Lines::kPiece * Lines::kPiece;
+  const int run = static_cast<int>(lines.form.width.in) * inner;
+  if constexpr (Lines::kStaged) EnterStage(lines, mine, begin, StripPlace(lines, mine.lane, 0));
+  CONVGRAD_UNROLL
+  for (int u = 0; u < (Lines::kStaged ? 0 : Lines::kReads); ++u) {
+    const int at = begin + StripPlace(lines, mine.lane, u * Lines::kPiece);
+    mine.offsets[u] = at < run ? at : run - Lines::kPiece;  // read for nothing, not used
+  }
+  mine.results = mine.owned == 0 ? 0 : columns * inner;
+  mine.y += lines.first_column * inner;
+  mine.misfit = false;
+  if (mine.line != 0) return;
+  const int room = Lines::kStaged ? StageRoom(lines) : lines.tiling.line_threads * Lines::kVector;
+  CONVGRAD_ROLLED
+  for (int result = mine.lane; result < columns * inner; result += lines.tiling.line_threads) {
+    const int from = ClampedStart(lines.form.width, lines.first_column + result / inner) * inner -
+                     begin + result % inner;
+    lines.strip_results[result] = (from & 0xffff) | (result / inner) << 16;
+    if (from < 0 || from + (static_cast<int>(lines.form.width.taps) - 1) * inner >= room) {
+      mine.misfit = true;
+    }
+  }
+}
+
+// A thread's part of the columns' weights, for all.
+template <typename Lines>
+CONVGRAD_DEVICE void CopyWeights(const Lines& lines, int thread) {
+  using Sum = typename Lines::Sum;
+  const int taps = static_cast<int>(lines.form.width.taps), pitch = lines.tiling.width_pitch;
+  const int columns = lines.ColumnsHere();
+  CONVGRAD_ROLLED
+  for (int i = thread; i < columns * pitch; i += lines.tiling.threads) {
+    const int column = i / pitch, tap = i % pitch;
+    lines.width_weights[i] =
+        tap < taps ? WeightAt<Sum>(lines.form.width, lines.first_column + column, tap) : Sum(0);
+  }
+}
+
+// The elements of the row of x that is next in the stage.
+template <typename Lines>
+CONVGRAD_DEVICE void CombineStagedStrip(const Lines& lines, typename Lines::State& mine, int slot,
+                                        typename Lines::Sum (&sums)[Lines::kVector]) {
+  using T = typename Lines::T;
+  const T* const from = NextStaged(lines, mine, slot);
+  const T* const odd = from - 2 * OddHalf(mine.lane) * 16;
+  CONVGRAD_UNROLL
+  for (int i = 0; i < Lines::kVector; ++i) sums[i] = ToSum((i % 2 == 0 ? from : odd)[i * 16]);
+}
+
+// A thread's elements of a row that is done.
+template <typename Lines>
+CONVGRAD_DEVICE void StoreStrip(const Lines& lines, const typename Lines::State& mine,
+                                typename Lines::Sum* line) {
+  using Sum = typename Lines::Sum;
+  Sum* const even = line + StripPlace(lines, mine.lane, 0);
+  CONVGRAD_UNROLL
+  for (int i = 0; i < Lines::kVector; ++i) {
+    if constexpr (Lines::kStaged) {
+      (i % 2 == 0 ? even : even - OddHalf(mine.lane) * 32)[i * 16] = mine.sum[i];
+    } else {
+      line[StripPlace(lines, mine.lane, i)] = mine.sum[i];
+    }
+  }
+}
+
+// One element of y from the sums of its strip. Whole packs of weights first as if none were zero:
+// where that gave no number, once more without those that are.
+template <int kInner, typename Lines>
+CONVGRAD_DEVICE typename Lines::Sum StripResult(const Lines& lines, const typename Lines::Sum* from,
+                                                const typename Lines::Sum* weights) {
+  using Sum = typename Lines::Sum;
+  const int inner = kInner > 0 ? kInner : static_cast<int>(lines.form.inner);
+  const int taps = static_cast<int>(lines.form.width.taps);
+  const Sum* at = from;
+  Sum sum = 0;
+  int left = taps;
+  CONVGRAD_ROLLED
+  for (; left >= Lines::kSumPack; left -= Lines::kSumPack) {
+    const auto some = Load<Sum, Lines::kSumPack>(weights);
+    weights += Lines::kSumPack;
+    CONVGRAD_UNROLL
+    for (int i = 0; i < Lines::kSumPack; ++i) sum += some.at[i] * at[i * inner];
+    at += Lines::kSumPack * inner;
+  }
+  if (!(sum == sum)) {
+    weights -= taps - left;
+    left = taps;
+    sum = 0;
+    at = from;
+  }
+  CONVGRAD_ROLLED
+  for (; left > 0; left -= Lines::kSumPack) {
+    const auto some = Load<Sum, Lines::kSumPack>(weights);
+    weights += Lines::kSumPack;
+    CONVGRAD_UNROLL
+    for (int i = 0; i < Lines::kSumPack; ++i) {
+      if (some.at[i] != Sum(0)) sum += some.at[i] * at[i * inner];
+    }
+    at += Lines::kSumPack * inner;
+  }
+  return sum;
+}
+
+template <int kInner, typename Lines>
+CONVGRAD_DEVICE void WriteResults(const Lines& lines, const typename Lines::State& mine,
+                                  const typename Lines::Sum* line, typename Lines::T* to) {
+  CONVGRAD_ROLLED
+  for (int result = mine.lane; result < mine.results; result += lines.tiling.line_threads) {
+    const int packed = lines.strip_results[result];
+    FromSum(StripResult<kInner>(lines, line + (packed & 0xffff),
+                                lines.width_weights + (packed >> 16) * lines.tiling.width_pitch),
+            to[result]);
+  }
+}
+
+template <typename Lines>
+CONVGRAD_DEVICE void WriteStrip(const Lines& lines, typename Lines::State& mine,
+                                const typename Lines::Sum* sums) {
+  using T = typename Lines::T;
+  using Sum = typename Lines::Sum;
+  T* const to = lines.NextRow(mine);
+  const Sum* const line = sums + mine.line * lines.tiling.strip_pitch;
+  if (lines.form.inner == 1) {
+    WriteResults<1>(lines, mine, line, to);
+  } else {
+    WriteResults<0>(lines, mine, line, to);
+  }
+}
+
+}  // namespace resample_kernels
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_STRIP_CUH_
