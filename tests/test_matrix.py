@@ -85,9 +85,11 @@ def test_a_row_that_is_skipped_is_a_failure(tmp_path: pathlib.Path, subprocess_p
     """But for those that take more devices than there are. With JAX_CONVGRAD_REQUIRE_MATRIX=1."""
     (tmp_path / "test_skipped.py").write_text(_SKIPPED)
     command = [*subprocess_python, "-m", "pytest", "-q", "-rfs", "-p", "conftest", "-p", "no:xdist"]
+    # In front of what is there: the package may be found by it.
+    path = [str(matrix.TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [*command, "--rootdir", str(tmp_path), "-c", os.devnull, str(tmp_path)],
-        env={**os.environ, "JAX_CONVGRAD_REQUIRE_MATRIX": "1", "PYTHONPATH": str(matrix.TESTS)},
+        env={**os.environ, "JAX_CONVGRAD_REQUIRE_MATRIX": "1", "PYTHONPATH": os.pathsep.join(path)},
         capture_output=True,
         text=True,
         check=False,
