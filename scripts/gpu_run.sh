@@ -86,8 +86,8 @@ run_pytest() {
   local parallel=()
   [ "$jobs" -gt 1 ] && python3 -c 'import xdist' 2> /dev/null && parallel=(-n "$jobs" --dist worksteal)
   # XLA's timing of its own kernels, which chooses none of ours, would take two thirds of the suite's time.
-  # Without it XLA's own matrix products, which the bench's tests hold the device with, are a hundred times
-  # slower than cuBLAS's.
+  # Without it XLA's own matrix products, which the bench's tests hold the device with, are so slow that these
+  # do not end: cuBLAS's do.
   local flags="${XLA_FLAGS:-} --xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
   (cd "$work" && XLA_FLAGS=$flags python3 -m pytest -q --durations 30 --rootdir "$root" -c "$root/pyproject.toml" "${parallel[@]}" "$@")
 }
