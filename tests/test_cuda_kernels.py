@@ -8,40 +8,25 @@ from __future__ import annotations
 
 import os
 import pathlib
-import shutil
 import subprocess
 
+import native
 import numpy as np
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 PROBLEMS = 100
 
 
 @pytest.fixture(scope="module", params=["depthwise", "dilated"])
 def fuzz(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The compiled tests/cpp/depthwise_fuzz.cc or dilated_fuzz.cc."""
-    # Where the CPU module must be there, so must be what builds it.
-    end = pytest.fail if os.environ.get("JAX_CONVGRAD_REQUIRE_CPU") == "1" else pytest.skip
-    if (compiler := shutil.which("g++")) is None:
-        end("g++ compiles the kernels for the processor, and is not installed")
-    folder = tmp_path_factory.mktemp(request.param)
-    empty = folder / "empty.cc"
-    empty.write_text("int main() {}\n")
-    command = [compiler, "-std=c++17", "-O1", *SANITIZERS]
-    if subprocess.run([*command, empty, "-o", folder / "empty"], capture_output=True).returncode:
-        end("without libasan and libubsan a wrong access would not show")
-    warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
     # The emulated files come first: tensor_core.cuh is among them.
-    headers = [f"-I{ROOT / 'tests/cpp/emulated_cuda'}", f"-I{ROOT / 'cpp'}"]
-    source = ROOT / f"tests/cpp/{request.param}_fuzz.cc"
-    program = folder / source.stem
-    build = subprocess.run(
-        [*command, *warnings, *headers, source, "-o", program], capture_output=True, text=True
+    return native.build(
+        tmp_path_factory.mktemp(request.param),
+        [f"tests/cpp/{request.param}_fuzz.cc"],
+        "-Wno-unknown-pragmas",
+        headers=("tests/cpp/emulated_cuda", "cpp"),
     )
-    assert build.returncode == 0, build.stderr[-4000:]
-    return program
 
 
 @pytest.mark.slow

@@ -1,0 +1,51 @@
+"""C++ tests of the project: compiled by g++ with AddressSanitizer and UndefinedBehaviorSanitizer."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+
+
+def build(
+    folder: pathlib.Path,
+    sources: Sequence[str],
+    *options: str,
+    level: str = "-O1",
+    headers: Sequence[str] = ("cpp",),
+) -> pathlib.Path:
+    """The program made of these files of the project, without warnings, named as the first of them.
+
+    Skipped without g++ and its sanitizers. Where the CPU module must be there
+    (JAX_CONVGRAD_REQUIRE_CPU=1), so must be what builds it: then that is a failure.
+    """
+    end = pytest.fail if os.environ.get("JAX_CONVGRAD_REQUIRE_CPU") == "1" else pytest.skip
+    if (compiler := shutil.which("g++")) is None:
+        end("g++ is not installed")
+    command = [str(compiler), "-std=c++17", level, "-g", *SANITIZERS]
+    empty = folder / "empty.cc"
+    empty.write_text("int main() {}\n")
+    if subprocess.run([*command, empty, "-o", folder / "empty"], capture_output=True).returncode:
+        end("without libasan and libubsan a wrong access would not show")
+    spec = importlib.util.find_spec("jaxlib")
+    assert spec is not None and spec.origin is not None
+    includes = [f"-I{header}" for header in headers]
+    includes += ["-isystem", str(pathlib.Path(spec.origin).parent / "include")]
+    program = folder / pathlib.Path(sources[0]).stem
+    warnings = ["-Wall", "-Wextra", "-Werror"]
+    done = subprocess.run(
+        [*command, *warnings, *options, *includes, *sources, "-o", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[:4000]
+    return program
