@@ -129,6 +129,7 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const ConvProblem
   if (entry != nullptr) return ChosenOf(entry);
 
   const RelaxedCaptureMode relaxed;
+  std::string text = TextOf(problem);  // which opens cuDNN
   // A search should have the device to itself. What can wait for other devices, as this and giving
   // back memory can, is done without the lock that their searches wait for.
   const cudaError_t status = cudaStreamSynchronize(stream);
@@ -136,7 +137,6 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const ConvProblem
     return ffi::Unexpected(CudaError(ConvName(problem.kind), "cudaStreamSynchronize", status));
   }
   DeviceScratch scratch;
-  std::string text = TextOf(problem);
   std::vector<std::shared_ptr<const Entry>> dropped;
   {
     static std::mutex* const searching = new std::mutex;
