@@ -501,6 +501,44 @@ def test_a_loaded_choice_that_does_not_work_is_replaced(rng: np.random.Generator
     plans.clear()
 
 
+def test_programs_outlive_their_plans(rng: np.random.Generator) -> None:
+    """A captured graph may be run after the plans that it was captured from are forgotten.
+
+    Six calls of a program are enough for XLA to make a graph of them. What is searched for at the end
+    takes the memory that a plan would have given back: kernels compiled for it, data that they read.
+    """
+    shape = (1, 32, 32, 2048), (1, 16, 16, 2048)
+    pairs = [[jnp.asarray(rng.standard_normal(s), jnp.bfloat16) for s in shape] for _ in range(6)]
+    wgrad = functools.partial(
+        jax_convgrad.conv_wgrad,
+        w_shape=(2048, 4, 4, 64), strides=2, padding=((1, 1),) * 2, groups=32,
+        dimension_numbers=("NHWC", "OHWI", "NHWC"),
+    )  # fmt: skip
+
+    def results(run: Any) -> list[bytes]:
+        for _ in range(3):  # a graph is captured after a program's first runs
+            out = run(pairs)
+        return [np.asarray(dw).tobytes() for dw in out]
+
+    jax_convgrad.set_algorithm_search("exhaustive")
+    plans.clear()
+    jax.block_until_ready(jax.jit(wgrad)(*pairs[0]))
+    (plan,) = plans.list()
+    runs = []
+    for tried in plan["tried"]:
+        if not tried["failure"]:
+            plans.clear()
+            registry.cuda_module().remember_choices([(plan["problem"], tried["engine"])])
+            run = jax.jit(lambda pairs: [wgrad(x, dy) for x, dy in pairs])
+            runs.append((run, results(run)))
+    assert len(runs) > 5
+    plans.clear()
+    x, w, dy = _operands(rng, jnp.bfloat16)
+    jax.block_until_ready(value_and_gradients(_layer())(dy, x, w))
+    for run, expected in runs:
+        assert results(run) == expected
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_deterministic_engines_give_the_same_bits(dtype: str, rng: np.random.Generator) -> None:
     jax_convgrad.set_deterministic(True)

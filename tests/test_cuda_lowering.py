@@ -349,10 +349,11 @@ def test_measured_routes(dtype: str) -> None:
     assert of((3, 16), dilation=2) == ["xla", "cudnn", "cudnn"]
     assert of((3, 16), dilation=2, rank=1) == ["cudnn", "xla", "cudnn"]
     assert of((3, 16), dilation=2, strides=2) == ["cudnn"] * 3
-    assert of((8, 16), padding=((-1, 0), (0, 0))) == ["cudnn"] * 3
+    assert of((8, 16), padding=((-1, 0), (0, 0))) == ["xla", "xla", "cudnn"]
     assert of((8, 16), groups=2) == ["xla"] * 3
-    grouped = ["cudnn", "xla" if half else "cudnn", "cudnn"]
-    assert of((8, 16), groups=2, strides=2) == grouped
+    assert of((8, 16), groups=2, strides=2) == ["cudnn", "xla", "cudnn" if half else "xla"]
+    many = ["cudnn"] * 3 if half else ["cudnn", "xla", "xla"]
+    assert of((32, 64), groups=16, strides=2) == many
     for keywords in ({"dilation": 2}, {"rank": 1}, {"rank": 3}, {"window": 4}):
         assert of((8, 8), groups=8, **keywords) == ["cudnn"] * 3
         assert of((8, 8), groups=8, strides=2, **keywords) == ["cudnn"] * 3

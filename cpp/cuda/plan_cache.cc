@@ -46,7 +46,8 @@ struct Plans {
   std::mutex mutex;  // of what follows
   std::unordered_map<std::string, std::string> remembered;
   std::map<int, std::string> devices;
-  // Plans that left the cache and own kernels which a captured graph may hold.
+  // Plans that left the cache. They are kept: a program's captured graph holds what they own,
+  // kernels compiled for them as well as memory that those read, and may run again after that.
   std::vector<std::shared_ptr<const Entry>> retired;
 };
 
@@ -62,9 +63,7 @@ std::shared_ptr<const ChosenPlan> ChosenOf(const std::shared_ptr<const Entry>& e
 void Retire(std::vector<std::shared_ptr<const Entry>> entries) {
   Plans& plans = ThePlans();
   const std::lock_guard<std::mutex> lock(plans.mutex);
-  for (std::shared_ptr<const Entry>& entry : entries) {
-    if (entry->chosen.plan->owns_kernels()) plans.retired.push_back(std::move(entry));
-  }
+  for (std::shared_ptr<const Entry>& entry : entries) plans.retired.push_back(std::move(entry));
 }
 
 std::string DeviceName(int device) {
