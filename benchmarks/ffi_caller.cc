@@ -83,8 +83,8 @@ struct CallerBuffer {
 
 struct CallerAttribute {
   const char* name;
-  int32_t is_array;
-  int32_t dtype;
+  int32_t kind;   // XLA_FFI_AttrType: an array, a scalar or a string
+  int32_t dtype;  // of the first two
   int64_t size;
   void* data;
 };
@@ -112,6 +112,7 @@ int32_t CallHandler(XLA_FFI_Handler* handler, int32_t stage, void* stream, int32
   std::vector<XLA_FFI_ByteSpan*> name_pointers(attribute_count);
   std::vector<XLA_FFI_Scalar> scalars(attribute_count);
   std::vector<XLA_FFI_Array> lists(attribute_count);
+  std::vector<XLA_FFI_ByteSpan> texts(attribute_count);
   std::vector<XLA_FFI_AttrType> attribute_types(attribute_count);
   std::vector<void*> values(attribute_count);
   for (int64_t i = 0; i < attribute_count; ++i) {
@@ -121,8 +122,11 @@ int32_t CallHandler(XLA_FFI_Handler* handler, int32_t stage, void* stream, int32
     name_pointers[i] = &names[i];
     scalars[i] = {dtype, a.data};
     lists[i] = {dtype, static_cast<size_t>(a.size), a.data};
-    attribute_types[i] = a.is_array ? XLA_FFI_AttrType_ARRAY : XLA_FFI_AttrType_SCALAR;
-    values[i] = a.is_array ? static_cast<void*>(&lists[i]) : static_cast<void*>(&scalars[i]);
+    texts[i] = {static_cast<const char*>(a.data), static_cast<size_t>(a.size)};
+    attribute_types[i] = static_cast<XLA_FFI_AttrType>(a.kind);
+    values[i] = a.kind == XLA_FFI_AttrType_ARRAY    ? static_cast<void*>(&lists[i])
+                : a.kind == XLA_FFI_AttrType_STRING ? static_cast<void*>(&texts[i])
+                                                    : static_cast<void*>(&scalars[i]);
   }
 
   Context context = {stream, device};

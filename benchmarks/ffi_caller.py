@@ -20,6 +20,7 @@ _CODES = {3: "INVALID_ARGUMENT", 8: "RESOURCE_EXHAUSTED", 9: "FAILED_PRECONDITIO
 _CODES |= {2: "UNKNOWN", 12: "UNIMPLEMENTED", 13: "INTERNAL"}
 _DTYPES = {"bool": 1, "int64": 5, "uint8": 6, "float16": 10, "float32": 11, "float64": 12}
 _DTYPES |= {"bfloat16": 16}
+_ATTRIBUTE_KINDS = {"array": 1, "scalar": 3, "string": 4}
 
 
 class _Buffer(ctypes.Structure):
@@ -34,7 +35,7 @@ class _Buffer(ctypes.Structure):
 class _Attribute(ctypes.Structure):
     _fields_ = [
         ("name", ctypes.c_char_p),
-        ("is_array", ctypes.c_int32),
+        ("kind", ctypes.c_int32),
         ("dtype", ctypes.c_int32),
         ("size", ctypes.c_int64),
         ("data", ctypes.c_void_p),
@@ -184,9 +185,13 @@ class Call:
         self._keep.append(dims)
         return _Buffer(address, _DTYPES[array.dtype], len(array.shape), dims)
 
-    def _attribute(self, name: str, value: np.ndarray | np.generic) -> _Attribute:
-        array = np.array(value)  # a copy of one's own
+    def _attribute(self, name: str, value: np.ndarray | np.generic | str) -> _Attribute:
+        kind = "string" if isinstance(value, str) else "array" if np.ndim(value) > 0 else "scalar"
+        # A copy of one's own.
+        array = (
+            np.frombuffer(value.encode(), np.uint8) if isinstance(value, str) else np.array(value)
+        )
         text = name.encode()
         self._keep += [array, text]
-        is_array, dtype = np.ndim(value) > 0, _DTYPES[str(array.dtype)]
-        return _Attribute(text, is_array, dtype, array.size, array.ctypes.data)
+        dtype = _DTYPES[str(array.dtype)]
+        return _Attribute(text, _ATTRIBUTE_KINDS[kind], dtype, array.size, array.ctypes.data)

@@ -121,6 +121,7 @@ def _call(
     result_layouts = [layouts[roles[2]]]
     if platform == "cuda":
         attributes["allow_tf32"] = np.bool_(_allows_tf32(precision))
+        attributes |= plans.call_attributes()
         arrays = (*((a.shape, a.dtype) for a in operands), (shape, dtype))
         fast = not _is_strict(operands[0], precision)
         size = _workspace_size(config, dict(zip(roles, arrays, strict=True)), fast)

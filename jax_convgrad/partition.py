@@ -483,6 +483,6 @@ def _fingerprint(operator: str, platform: str, *problem: Any) -> str:
     """The same for calls whose parts are computed by the same program, in every process."""
     found = registry.handlers(platform)
     versions = registry.version(), found.versions, sorted(found.targets), sorted(found.dtypes)
-    limit = plans.workspace_limit() if platform == "cuda" else None
-    decisive = operator, platform, problem, versions, routes.forced(), limit
+    chosen_by = (plans.workspace_limit(), plans.call_attributes()) if platform == "cuda" else None
+    decisive = operator, platform, problem, versions, routes.forced(), chosen_by
     return hashlib.sha256(repr(decisive).encode()).hexdigest()

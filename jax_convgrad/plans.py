@@ -6,22 +6,27 @@ TF32, and on Hopper devices "native_dilated" for the gradients of dense dilated 
 in float32, where TF32 is allowed. Both are deterministic.
 
 The handlers choose when a program runs for the first time, before its first kernel. Settings hold for
-the whole process: make them before the first step. A program that has run may follow a later one or
-not. At its next call its handlers look for plans under the new settings, and search where there are
-none; but a command buffer (CUDA graph) that XLA replays instead of recording it anew holds the engines of
-the old ones. Plans of the old settings are kept, and used again when the settings come back. All
-functions may be called from several threads. Without the CUDA module there are no plans, and settings
-change nothing.
+the whole process and for what is lowered after they were made; a program carries those that it was
+lowered with, and keeps its engines. (It must: what XLA captured into a CUDA graph it updates in place
+when arrays have moved, and a kernel whose thread blocks form clusters of another size than the one it
+takes the place of then fails.) So where a setting is changed, JAX's caches are cleared: functions under
+`jax.jit` are compiled anew at their next call, and compiled programs in the user's hands stay as they
+are. All functions may be called from several threads. Without the CUDA module there are no plans, and
+settings change nothing.
 """
 
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import json
 import operator
 import os
 import pathlib
 from typing import Any, Literal
+
+import jax
+import numpy as np
 
 from jax_convgrad import registry
 
@@ -32,11 +37,51 @@ _FORMAT = "jax_convgrad plans 1"
 _SAVED = ("problem", "engine", "workspace_bytes", "microseconds", "chosen_by")
 
 
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    """What the next call that is lowered carries along."""
+
+    search: str = "default"
+    deterministic: bool = False
+    workspace_limit: int | None = None
+
+
+_settings = _Settings()
+_settings_are_used = False
+
+
+def call_attributes() -> dict[str, Any]:
+    """The attributes of a call on CUDA that say how its engine is to be chosen."""
+    global _settings_are_used
+    _settings_are_used = True
+    module = registry.cuda_module()
+    return {
+        "search": _settings.search,
+        "deterministic": np.bool_(_settings.deterministic),
+        "generation": np.int64(0 if module is None else module.generation()),
+    }
+
+
+def _set(**changes: Any) -> None:
+    global _settings
+    changed = dataclasses.replace(_settings, **changes)
+    if changed != _settings:
+        _settings = changed
+        _lower_anew()
+
+
+def _lower_anew() -> None:
+    """Leaves no function with the attributes that it was lowered with before."""
+    global _settings_are_used
+    if _settings_are_used:
+        _settings_are_used = False
+        jax.clear_caches()
+
+
 def set_algorithm_search(search: AlgorithmSearch) -> None:
     """How an engine is chosen for a problem that has none yet.
 
-    Call it before the first step: a program that has run may search again at its next call, or go on
-    with the engines that it has.
+    Call it before the first step: what was compiled under another setting is compiled anew.
 
     Args:
       search: "default", the fastest of the first 12 engines (this project's own, then those that
@@ -58,17 +103,15 @@ def set_algorithm_search(search: AlgorithmSearch) -> None:
         raise ValueError(
             f"set_algorithm_search: search must be one of {', '.join(_SEARCHES)}, got {search!r}"
         )
-    if (module := registry.cuda_module()) is not None:
-        module.set_search_mode(search)
+    _set(search=search)
 
 
 def set_workspace_limit(bytes: int | None) -> None:
     """The most memory that an engine may use beside its arrays.
 
-    Call it before the first step. Programs lowered after the call reserve no more than that. One that
-    was lowered before reserves what it did: its engines may be chosen again within the limit at its next
-    call, or stay as they are. A limit below what every engine of a problem needs makes its program fail
-    with RESOURCE_EXHAUSTED and a text that says how much would do.
+    Call it before the first step: what was compiled under another limit is compiled anew. A limit below
+    what every engine of a problem needs makes its program fail with RESOURCE_EXHAUSTED and a text that
+    says how much would do.
 
     Args:
       bytes: the limit of each handler's call, or None for no limit but the package's own, which follows
@@ -83,19 +126,18 @@ def set_workspace_limit(bytes: int | None) -> None:
       >>> jax_convgrad.set_workspace_limit(2**28)
       >>> jax_convgrad.set_workspace_limit(None)
     """
-    limit = -1
+    limit = None
     if bytes is not None:
         if isinstance(bytes, bool) or not hasattr(bytes, "__index__"):
             raise TypeError(f"set_workspace_limit: bytes must be an int or None, got {bytes!r}")
         limit = operator.index(bytes)
         if not 0 <= limit < 2**63:
             raise ValueError(f"set_workspace_limit: bytes must be at least 0, got {bytes!r}")
-    if (module := registry.cuda_module()) is not None:
-        module.set_workspace_limit(limit)
+    _set(workspace_limit=limit)
 
 
 def workspace_limit() -> int | None:
-    """What `jax_convgrad.set_workspace_limit` was last called with; None without the CUDA module.
+    """What `jax_convgrad.set_workspace_limit` was last called with.
 
     Example:
       >>> import jax_convgrad
@@ -104,16 +146,13 @@ def workspace_limit() -> int | None:
       >>> plans.workspace_limit() is None
       True
     """
-    module = registry.cuda_module()
-    limit = -1 if module is None else module.workspace_limit()
-    return None if limit < 0 else limit
+    return _settings.workspace_limit
 
 
 def set_deterministic(deterministic: bool) -> None:
     """Whether only engines are used that give the same bits every time.
 
-    Call it before the first step: a program that has run may choose again at its next call, or go on
-    with engines that are not deterministic.
+    Call it before the first step: what was compiled under the other setting is compiled anew.
 
     Args:
       deterministic: True for engines that cuDNN declares deterministic and this project's own alone, of
@@ -129,12 +168,11 @@ def set_deterministic(deterministic: bool) -> None:
     """
     if not isinstance(deterministic, bool):
         raise TypeError(f"set_deterministic: expected True or False, got {deterministic!r}")
-    if (module := registry.cuda_module()) is not None:
-        module.set_deterministic(deterministic)
+    _set(deterministic=deterministic)
 
 
 def list() -> builtins.list[dict[str, Any]]:
-    """The plans in use, the most recently used first.
+    """The plans since the last `clear`, the most recently used first.
 
     Returns:
       One dict per plan: "problem" (every field that decides it, the device and cuDNN's version),
@@ -231,9 +269,13 @@ def load(path: str | os.PathLike[str]) -> int:
 def clear() -> None:
     """Forgets all plans and all loaded choices: every problem is searched anew.
 
+    But for compiled programs in the user's hands, which keep their engines. Functions under `jax.jit` are
+    compiled anew.
+
     Example:
       >>> from jax_convgrad import plans
       >>> plans.clear()
     """
     if (module := registry.cuda_module()) is not None:
         module.clear_plans()
+        _lower_anew()

@@ -195,6 +195,9 @@ def test_attributes() -> None:
         "w_spec": "dense<[3, 2, 0, 1]>",
         "y_spec": "dense<[0, 3, 1, 2]>",
         "allow_tf32": "true",
+        "search": '"default"',
+        "deterministic": "false",
+        "generation": str(registry.cuda_module().generation() if registry.cuda_module() else 0),
     }
     assert call.results[0] == "2x4x10x6xbf16"
     assert "2x9x11x4xbf16" in text, "negative padding is cropped before the call"
@@ -485,20 +488,59 @@ def test_the_module_is_there_without_a_gpu(module: Any) -> None:
     assert module.workspace_alignment == handlers._WORKSPACE_ALIGNMENT
 
 
-def test_settings_reach_the_module(module: Any) -> None:
+def test_a_program_carries_the_settings_it_was_lowered_with(module: Any) -> None:
+    """Also one function, under one jax.jit, that was lowered under others before."""
+    function = jax.jit(lambda x, w: jax_convgrad.conv_fprop(x, w))
+    shapes_ = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((2, 4, 9, 9), (6, 4, 3, 3))]
+
+    def carried() -> tuple[dict[str, str], str]:
+        with routes.force("cudnn"):
+            text = function.trace(*shapes_).lower(lowering_platforms=("cuda",)).as_text()
+        (call,) = calls(text)
+        names = ("search", "deterministic", "generation")
+        return {name: call.attributes[name] for name in names}, call.results[1]
+
+    before, workspace = carried()
+    generation = module.generation()
+    assert before == {
+        "search": '"default"', "deterministic": "false", "generation": str(generation)
+    }  # fmt: skip
     try:
         jax_convgrad.set_algorithm_search("exhaustive")
-        jax_convgrad.set_workspace_limit(2**40)
+        jax_convgrad.set_workspace_limit(2**10)
         jax_convgrad.set_deterministic(True)
-        assert module.search_mode() == "exhaustive"
-        assert plans.workspace_limit() == module.workspace_limit() == 2**40
-        assert module.deterministic()
+        plans.clear()
+        assert plans.workspace_limit() == 2**10
+        after, limited = carried()
+        assert after == {
+            "search": '"exhaustive"', "deterministic": "true", "generation": str(generation + 1)
+        }  # fmt: skip
+        assert workspace != limited == f"{2**10 + handlers._WORKSPACE_ALIGNMENT}xui8"
     finally:
         jax_convgrad.set_algorithm_search("default")
         jax_convgrad.set_workspace_limit(None)
         jax_convgrad.set_deterministic(False)
-    assert module.search_mode() == "default"
-    assert plans.workspace_limit() is None
+    assert carried() == (before | {"generation": str(generation + 1)}, workspace)
+
+
+def test_caches_are_cleared_only_where_something_was_lowered(
+    monkeypatch: pytest.MonkeyPatch, module: Any
+) -> None:
+    cleared = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(1))
+    plans.clear()
+    cleared.clear()
+    try:
+        jax_convgrad.set_algorithm_search("heuristic")
+        assert not cleared
+        lowered(lambda x, w: jax_convgrad.conv_fprop(x, w), (2, 4, 9, 9), (6, 4, 3, 3))
+        jax_convgrad.set_algorithm_search("heuristic")
+        assert not cleared, "nothing has changed"
+        jax_convgrad.set_deterministic(True)
+        assert len(cleared) == 1
+    finally:
+        jax_convgrad.set_algorithm_search("default")
+        jax_convgrad.set_deterministic(False)
 
 
 def test_loaded_choices_are_kept_for_the_next_file(module: Any, tmp_path: Any) -> None:

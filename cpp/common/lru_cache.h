@@ -57,16 +57,6 @@ class LruCache {
     return values;
   }
 
-  // Forgets everything and returns it.
-  Values Clear() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    Values values;
-    for (Entry& entry : entries_) values.push_back(std::move(entry.second));
-    entries_.clear();
-    index_.clear();
-    return values;
-  }
-
  private:
   using Entry = std::pair<Key, std::shared_ptr<const Value>>;
 

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "common/error.h"
 #include "common/guard.h"
@@ -23,6 +25,9 @@ namespace jax_convgrad {
 struct CudaConvConfig {
   ConvConfig conv;
   bool allow_tf32;
+  bool deterministic;
+  std::string_view search;
+  int64_t generation;
 };
 
 }  // namespace jax_convgrad
@@ -38,7 +43,9 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("x_spec"),
     ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("w_spec"),
     ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("y_spec"),
-    ::xla::ffi::StructMember<bool>("allow_tf32"));
+    ::xla::ffi::StructMember<bool>("allow_tf32"), ::xla::ffi::StructMember<bool>("deterministic"),
+    ::xla::ffi::StructMember<std::string_view>("search"),
+    ::xla::ffi::StructMember<int64_t>("generation"));
 
 namespace jax_convgrad {
 namespace {
@@ -48,6 +55,7 @@ using Workspace = ffi::BufferR1<ffi::DataType::U8>;
 // A checked call.
 struct Call {
   ConvProblem problem;
+  ChoiceRules rules;
   ConvBuffers buffers;
   void* result = nullptr;
   size_t result_bytes = 0;
@@ -80,7 +88,14 @@ ffi::ErrorOr<Call> Check(ConvKind kind, int32_t device, const CudaConvConfig& co
                                            operand.element_type()));
   }
 
+  const std::optional<SearchMode> mode = SearchModeNamed(config.search);
+  if (!mode) {
+    return ffi::Unexpected(InvalidArgument(ConvName(kind), ": search is \"", config.search,
+                                           "\", expected default, heuristic or exhaustive"));
+  }
+
   Call call;
+  call.rules = {*mode, config.generation};
   call.result = result.untyped_data();
   call.result_bytes = result.size_bytes();
   call.empty = x.element_count() == 0 || w.element_count() == 0 || y.element_count() == 0;
@@ -96,12 +111,9 @@ ffi::ErrorOr<Call> Check(ConvKind kind, int32_t device, const CudaConvConfig& co
   problem.result_type = result.element_type();
   // Says nothing for other types, so it must not make two problems of one.
   problem.allow_tf32 = config.allow_tf32 || operand.element_type() != ffi::DataType::F32;
-  problem.deterministic = GetDeterministic();
+  problem.deterministic = config.deterministic;
   problem.workspace_limit =
       std::max<int64_t>(0, static_cast<int64_t>(workspace.size_bytes()) - kWorkspaceAlignment);
-  if (GetWorkspaceLimit() >= 0) {
-    problem.workspace_limit = std::min(problem.workspace_limit, GetWorkspaceLimit());
-  }
   problem.alignment = CommonAlignment(call.buffers);
   problem.device = device;
   return call;
@@ -122,16 +134,16 @@ ffi::Error Initialize(ConvKind kind, cudaStream_t stream, int32_t device,
     if (call.has_error()) return ffi::Error(call.error());
     problem = call->problem;
     if (call->empty) return ffi::Error::Success();
-    const auto chosen = FindOrMakePlan(call->problem, call->buffers, stream);
+    const auto chosen = FindOrMakePlan(call->problem, call->rules, call->buffers, stream);
     return chosen.has_error() ? ffi::Error(chosen.error()) : ffi::Error::Success();
   };
   return Guarded(ConvName(kind), body, [&] { return ProblemText(problem); });
 }
 
-// The plan that Initialize made. Made again if a setting has changed since, unless the stream is
+// The plan that Initialize made. Made again if it has left the cache since, unless the stream is
 // being captured: nothing may be built then.
 ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> PlanOf(const Call& call, cudaStream_t stream) {
-  if (std::shared_ptr<const ChosenPlan> chosen = FindPlan(call.problem)) return chosen;
+  if (std::shared_ptr<const ChosenPlan> chosen = FindPlan(call.problem, call.rules)) return chosen;
   const char* op = ConvName(call.problem.kind);
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   const cudaError_t status = cudaStreamIsCapturing(stream, &capture);
@@ -139,12 +151,11 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> PlanOf(const Call& call, cudaStr
     return ffi::Unexpected(CudaError(op, "cudaStreamIsCapturing", status));
   }
   if (capture != cudaStreamCaptureStatusNone) {
-    return ffi::Unexpected(
-        ffi::Error(ffi::ErrorCode::kFailedPrecondition,
-                   Text(op, ": the settings changed while a program was being captured (",
-                        call.problem.ToString(), ")")));
+    return ffi::Unexpected(ffi::Error(
+        ffi::ErrorCode::kFailedPrecondition,
+        Text(op, ": its plan left the cache before a capture (", call.problem.ToString(), ")")));
   }
-  return FindOrMakePlan(call.problem, call.buffers, stream);
+  return FindOrMakePlan(call.problem, call.rules, call.buffers, stream);
 }
 
 ffi::Error Execute(ConvKind kind, cudaStream_t stream, int32_t device, const CudaConvConfig& config,

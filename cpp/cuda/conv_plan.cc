@@ -195,10 +195,15 @@ void Mix(size_t* hash, int64_t value) {
 class DnnPlan : public ConvPlan {
  public:
   DnnPlan(const ConvProblem& problem, std::string engine, fe::ExecutionPlan plan)
-      : problem_(problem), engine_(std::move(engine)), plan_(std::move(plan)) {}
+      : problem_(problem), engine_(std::move(engine)), plan_(std::move(plan)) {
+    const auto& notes = plan_.getAllBehaviorNotes();
+    owns_kernels_ = std::find(notes.begin(), notes.end(),
+                              CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != notes.end();
+  }
 
   const std::string& engine() const override { return engine_; }
   int64_t workspace_bytes() const override { return plan_.getWorkspaceSize(); }
+  bool owns_kernels() const override { return owns_kernels_; }
 
   ffi::Error Run(const DnnHandle& handle, const ConvBuffers& buffers) const override {
     const auto done = Guarded(problem_, "running", [&]() -> ffi::ErrorOr<cudnnStatus_t> {
@@ -223,6 +228,7 @@ class DnnPlan : public ConvPlan {
   const ConvProblem problem_;
   const std::string engine_;
   const fe::ExecutionPlan plan_;
+  bool owns_kernels_ = false;
 };
 
 }  // namespace

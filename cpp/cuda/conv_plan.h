@@ -51,12 +51,14 @@ struct ConvBuffers {
 };
 
 // One engine, built for one problem. May be used by several threads at once, each with a handle.
-// One that a program has run is never destroyed: see retired plans in plan_cache.cc.
 class ConvPlan {
  public:
   virtual ~ConvPlan() = default;
   virtual const std::string& engine() const = 0;
   virtual int64_t workspace_bytes() const = 0;
+  // Whether the kernels were compiled for this plan and go away with it. A captured graph may hold
+  // them, so such a plan must never be destroyed.
+  virtual bool owns_kernels() const = 0;
   virtual ffi::Error Run(const DnnHandle& handle, const ConvBuffers& buffers) const = 0;
 };
 

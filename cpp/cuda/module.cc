@@ -1,4 +1,4 @@
-// The Python module jax_convgrad._cuda: hands out the handlers, and the plans and their settings.
+// The Python module jax_convgrad._cuda: hands out the handlers, and the plans.
 
 #include <cuda_runtime_api.h>
 #include <nanobind/nanobind.h>
@@ -81,14 +81,6 @@ nb::list Plans() {
   return list;
 }
 
-jax_convgrad::SearchMode ModeNamed(const std::string& name) {
-  using jax_convgrad::SearchMode;
-  for (SearchMode mode : {SearchMode::kDefault, SearchMode::kHeuristic, SearchMode::kExhaustive}) {
-    if (name == jax_convgrad::SearchModeName(mode)) return mode;
-  }
-  throw nb::value_error(("no algorithm search is called " + name).c_str());
-}
-
 }  // namespace
 
 NB_MODULE(_cuda, module) {
@@ -103,22 +95,13 @@ NB_MODULE(_cuda, module) {
   module.def("set_cudnn_path", &jax_convgrad::DnnLibrary::SetPath, nb::arg("path"),
              "The cuDNN to open where none is in the process yet.");
 
-  module.def(
-      "set_search_mode",
-      [](const std::string& name) { jax_convgrad::SetSearchMode(ModeNamed(name)); },
-      nb::arg("mode"), "'default', 'heuristic' or 'exhaustive', for plans made afterwards.");
-  module.def("search_mode",
-             [] { return std::string(SearchModeName(jax_convgrad::GetSearchMode())); });
-  module.def("set_workspace_limit", &jax_convgrad::SetWorkspaceLimit, nb::arg("bytes"),
-             "Most bytes of workspace of plans made afterwards; negative for no limit.");
-  module.def("workspace_limit", &jax_convgrad::GetWorkspaceLimit);
-  module.def("set_deterministic", &jax_convgrad::SetDeterministic, nb::arg("deterministic"),
-             "Whether plans made afterwards use deterministic engines only.");
-  module.def("deterministic", &jax_convgrad::GetDeterministic);
-  module.def("plans", Plans, "Every plan in use, the most recently used first.");
+  module.def("plans", Plans, "Every plan since they were cleared, the most recently used first.");
   module.def("remember_choices", &jax_convgrad::RememberChoices, nb::arg("choices"),
              "Pairs of a problem, as plans() shows it, and the engine to take for it.");
   module.def("remembered_choices", &jax_convgrad::RememberedChoices,
              "The pairs that remember_choices was given, less those cleared since.");
-  module.def("clear_plans", &jax_convgrad::ClearPlans, "Forgets plans and remembered choices.");
+  module.def("clear_plans", &jax_convgrad::ClearPlans,
+             "Forgets remembered choices, and plans but for programs lowered before.");
+  module.def("generation", &jax_convgrad::Generation,
+             "How often plans were cleared, which a call on CUDA carries along.");
 }

@@ -22,6 +22,7 @@ class NativePlan : public ConvPlan {
 
   const std::string& engine() const override { return engine_; }
   int64_t workspace_bytes() const override { return kernels_->workspace_bytes(); }
+  bool owns_kernels() const override { return false; }
 
   ffi::Error Run(const DnnHandle& handle, const ConvBuffers& buffers) const override {
     const cudaError_t status =

@@ -18,24 +18,26 @@ namespace {
 // capture.
 constexpr size_t kMostPlans = 4096;
 
-std::atomic<SearchMode> search_mode{SearchMode::kDefault};
-std::atomic<int64_t> workspace_limit{-1};
-std::atomic<bool> deterministic{false};
+std::atomic<int64_t> generation{0};
 
 struct Key {
   ConvProblem problem;
-  SearchMode mode;
+  ChoiceRules rules;
 
-  bool operator==(const Key& other) const { return mode == other.mode && problem == other.problem; }
+  bool operator==(const Key& other) const {
+    return rules == other.rules && problem == other.problem;
+  }
 };
 
 struct KeyHash {
   size_t operator()(const Key& key) const {
-    return ConvProblemHash()(key.problem) * 3 + static_cast<size_t>(key.mode);
+    return (ConvProblemHash()(key.problem) * 3 + static_cast<size_t>(key.rules.mode)) * 31 +
+           static_cast<size_t>(key.rules.generation);
   }
 };
 
 struct Entry {
+  Key key;
   ChosenPlan chosen;
   std::string text;
 };
@@ -46,8 +48,9 @@ struct Plans {
   std::mutex mutex;  // of what follows
   std::unordered_map<std::string, std::string> remembered;
   std::map<int, std::string> devices;
-  // Plans that left the cache. They are kept: a program's captured graph holds what they own,
-  // kernels compiled for them as well as memory that those read, and may run again after that.
+  // The engines of plans that left the cache: made again, a plan is the same.
+  std::unordered_map<Key, KnownChoice, KeyHash> left;
+  // Plans that left the cache and own kernels which a captured graph may hold.
   std::vector<std::shared_ptr<const Entry>> retired;
 };
 
@@ -63,7 +66,10 @@ std::shared_ptr<const ChosenPlan> ChosenOf(const std::shared_ptr<const Entry>& e
 void Retire(std::vector<std::shared_ptr<const Entry>> entries) {
   Plans& plans = ThePlans();
   const std::lock_guard<std::mutex> lock(plans.mutex);
-  for (std::shared_ptr<const Entry>& entry : entries) plans.retired.push_back(std::move(entry));
+  for (std::shared_ptr<const Entry>& entry : entries) {
+    plans.left[entry->key] = {entry->chosen.plan->engine(), entry->chosen.chosen_by};
+    if (entry->chosen.plan->owns_kernels()) plans.retired.push_back(std::move(entry));
+  }
 }
 
 std::string DeviceName(int device) {
@@ -88,18 +94,22 @@ std::string TextOf(const ConvProblem& problem) {
               library.has_value() ? DnnLibrary::VersionText((*library)->version()) : "unknown");
 }
 
-// The choice that was loaded for a problem of this text, or else the one that another device of the
-// same kind has come to: replicas then compute the same, and search once.
-KnownChoice Known(const std::string& text, SearchMode mode) {
+// The choice that was made for it before, or was loaded for a problem of this text, or else the one
+// that another device of the same kind has come to: replicas then compute the same, and search
+// once.
+KnownChoice Known(const Key& key, const std::string& text) {
   Plans& plans = ThePlans();
   {
     const std::lock_guard<std::mutex> lock(plans.mutex);
+    const auto before = plans.left.find(key);
+    if (before != plans.left.end()) return before->second;
     const auto found = plans.remembered.find(text);
     if (found != plans.remembered.end()) return {found->second, "loaded"};
   }
   for (const std::shared_ptr<const Entry>& entry : plans.cache.List()) {
     const ChosenPlan& chosen = entry->chosen;
-    if (entry->text == text && chosen.chosen_by == SearchModeName(mode)) {
+    if (entry->text == text && entry->key.rules == key.rules &&
+        chosen.chosen_by == SearchModeName(key.rules.mode)) {
       return {chosen.plan->engine(), chosen.chosen_by};
     }
   }
@@ -108,22 +118,16 @@ KnownChoice Known(const std::string& text, SearchMode mode) {
 
 }  // namespace
 
-void SetSearchMode(SearchMode mode) { search_mode = mode; }
-SearchMode GetSearchMode() { return search_mode; }
-void SetWorkspaceLimit(int64_t bytes) { workspace_limit = bytes; }
-int64_t GetWorkspaceLimit() { return workspace_limit; }
-void SetDeterministic(bool value) { deterministic = value; }
-bool GetDeterministic() { return deterministic; }
-
-std::shared_ptr<const ChosenPlan> FindPlan(const ConvProblem& problem) {
-  return ChosenOf(ThePlans().cache.Find({problem, GetSearchMode()}));
+std::shared_ptr<const ChosenPlan> FindPlan(const ConvProblem& problem, const ChoiceRules& rules) {
+  return ChosenOf(ThePlans().cache.Find({problem, rules}));
 }
 
 ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const ConvProblem& problem,
+                                                               const ChoiceRules& rules,
                                                                const ConvBuffers& buffers,
                                                                cudaStream_t stream) {
   Plans& plans = ThePlans();
-  const Key key{problem, GetSearchMode()};
+  const Key key{problem, rules};
   std::shared_ptr<const Entry> entry = plans.cache.Find(key);
   if (entry != nullptr) return ChosenOf(entry);
 
@@ -143,9 +147,9 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const ConvProblem
     entry = plans.cache.Find(key);  // made by another thread meanwhile?
     if (entry != nullptr) return ChosenOf(entry);
     ffi::ErrorOr<ChosenPlan> chosen =
-        SearchPlan(problem, key.mode, Known(text, key.mode), buffers, &scratch);
+        SearchPlan(problem, rules.mode, Known(key, text), buffers, &scratch);
     if (chosen.has_error()) return ffi::Unexpected(chosen.error());
-    auto made = std::make_shared<const Entry>(Entry{*std::move(chosen), std::move(text)});
+    auto made = std::make_shared<const Entry>(Entry{key, *std::move(chosen), std::move(text)});
     entry = plans.cache.Insert(key, std::move(made), &dropped);
   }
   Retire(std::move(dropped));
@@ -155,6 +159,7 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const ConvProblem
 std::vector<std::pair<std::string, std::shared_ptr<const ChosenPlan>>> ListPlans() {
   std::vector<std::pair<std::string, std::shared_ptr<const ChosenPlan>>> list;
   for (const std::shared_ptr<const Entry>& entry : ThePlans().cache.List()) {
+    if (entry->key.rules.generation != generation) continue;
     list.emplace_back(entry->text, ChosenOf(entry));
   }
   return list;
@@ -174,9 +179,11 @@ std::vector<std::pair<std::string, std::string>> RememberedChoices() {
 
 void ClearPlans() {
   Plans& plans = ThePlans();
-  Retire(plans.cache.Clear());
   const std::lock_guard<std::mutex> lock(plans.mutex);
   plans.remembered.clear();
+  ++generation;
 }
+
+int64_t Generation() { return generation; }
 
 }  // namespace jax_convgrad

@@ -1,5 +1,4 @@
-// The process's plans and choices, and the settings that decide them. All of it may be used from
-// several threads at once.
+// The process's plans and choices. All of it may be used from several threads at once.
 
 #ifndef JAX_CONVGRAD_CUDA_PLAN_CACHE_H_
 #define JAX_CONVGRAD_CUDA_PLAN_CACHE_H_
@@ -18,24 +17,30 @@
 
 namespace jax_convgrad {
 
-// Settings. They decide for plans that are made afterwards.
-void SetSearchMode(SearchMode mode);
-SearchMode GetSearchMode();
-void SetWorkspaceLimit(int64_t bytes);  // negative: none but the size of what the call was given
-int64_t GetWorkspaceLimit();
-void SetDeterministic(bool deterministic);
-bool GetDeterministic();
+// What a call says of how its engine is chosen, as it was when its program was lowered. A program
+// keeps its engines: XLA captures its calls anew when their arrays have moved, and the graph that
+// it updates then must hold the same kernels (the size of their clusters, for one, stays what it
+// was).
+struct ChoiceRules {
+  SearchMode mode = SearchMode::kDefault;
+  int64_t generation = 0;  // how often plans had been cleared
+
+  bool operator==(const ChoiceRules& other) const {
+    return mode == other.mode && generation == other.generation;
+  }
+};
 
 // The plan of a problem, or null if there is none yet.
-std::shared_ptr<const ChosenPlan> FindPlan(const ConvProblem& problem);
+std::shared_ptr<const ChosenPlan> FindPlan(const ConvProblem& problem, const ChoiceRules& rules);
 
 // The same, made first if there is none. Not while `stream` is being captured.
 ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const ConvProblem& problem,
+                                                               const ChoiceRules& rules,
                                                                const ConvBuffers& buffers,
                                                                cudaStream_t stream);
 
-// Every plan in use, the most recently used first, each with the text under which its choice can be
-// remembered: the problem, the device's name and cuDNN's version.
+// Every plan of the present generation, the most recently used first, each with the text under
+// which its choice can be remembered: the problem, the device's name and cuDNN's version.
 std::vector<std::pair<std::string, std::shared_ptr<const ChosenPlan>>> ListPlans();
 
 // Engines to take for problems (texts as ListPlans gives them), whatever the search mode; added to
@@ -44,8 +49,10 @@ void RememberChoices(std::vector<std::pair<std::string, std::string>> choices);
 
 std::vector<std::pair<std::string, std::string>> RememberedChoices();
 
-// Forgets all plans and remembered choices.
+// Forgets remembered choices, and all plans but for the programs that were lowered before: a new
+// generation begins.
 void ClearPlans();
+int64_t Generation();
 
 }  // namespace jax_convgrad
 

@@ -326,6 +326,13 @@ const char* SearchModeName(SearchMode mode) {
   return "";
 }
 
+std::optional<SearchMode> SearchModeNamed(std::string_view name) {
+  for (SearchMode mode : {SearchMode::kDefault, SearchMode::kHeuristic, SearchMode::kExhaustive}) {
+    if (name == SearchModeName(mode)) return mode;
+  }
+  return std::nullopt;
+}
+
 ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
                                     const KnownChoice& known, const ConvBuffers& buffers,
                                     DeviceScratch* scratch) {

@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/error.h"
@@ -23,6 +25,7 @@ enum class SearchMode {
 };
 
 const char* SearchModeName(SearchMode mode);
+std::optional<SearchMode> SearchModeNamed(std::string_view name);
 
 // What became of one engine during a search.
 struct TriedEngine {
