@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, core, lax
 
-from jax_convgrad import plans
+from jax_convgrad import settings
 from jax_convgrad.registry import CONV_TARGETS
 from jax_convgrad.shapes import ConvConfig, Pairs, Shape
 
@@ -121,7 +121,7 @@ def _call(
     result_layouts = [layouts[roles[2]]]
     if platform == "cuda":
         attributes["allow_tf32"] = np.bool_(_allows_tf32(precision))
-        attributes |= plans.call_attributes()
+        attributes |= settings.call_attributes()
         arrays = (*((a.shape, a.dtype) for a in operands), (shape, dtype))
         fast = not _is_strict(operands[0], precision)
         size = _workspace_size(config, dict(zip(roles, arrays, strict=True)), fast)
@@ -178,7 +178,7 @@ def _workspace_size(config: ConvConfig, arrays: dict[str, tuple[Shape, Any]], fa
     # Of sizes that are symbolic too, which an exported program knows when it runs.
     if fast and config.groups == 1:
         size = core.min_dim(size, least)
-    limit = plans.workspace_limit()
+    limit = settings.current().workspace_limit
     if limit is not None:
         size = core.min_dim(size, limit)
     return size + _WORKSPACE_ALIGNMENT

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import Array, lax
 
-from jax_convgrad import halo, plans, registry, routes
+from jax_convgrad import halo, registry, routes, settings
 from jax_convgrad.bands import Band
 from jax_convgrad.shapes import ConvConfig, ConvGeometry, Shape
 
@@ -483,6 +483,6 @@ def _fingerprint(operator: str, platform: str, *problem: Any) -> str:
     """The same for calls whose parts are computed by the same program, in every process."""
     found = registry.handlers(platform)
     versions = registry.version(), found.versions, sorted(found.targets), sorted(found.dtypes)
-    chosen_by = (plans.workspace_limit(), plans.call_attributes()) if platform == "cuda" else None
+    chosen_by = (settings.current(), settings.call_attributes()) if platform == "cuda" else None
     decisive = operator, platform, problem, versions, routes.forced(), chosen_by
     return hashlib.sha256(repr(decisive).encode()).hexdigest()

@@ -40,7 +40,7 @@ from jax import lax
 from rounding import check_errors, random_data
 
 import jax_convgrad
-from jax_convgrad import plans, registry, routes
+from jax_convgrad import plans, registry, routes, settings
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 
@@ -719,7 +719,7 @@ def _call(
         }.items()
     }  # fmt: skip
     attributes |= {"groups": np.int64(1), "allow_tf32": np.bool_(True)}
-    attributes |= plans.call_attributes() | changes
+    attributes |= settings.call_attributes() | changes
     results = [
         jax.ShapeDtypeStruct(shape, operands[0].dtype), jax.ShapeDtypeStruct((size,), jnp.uint8)
     ]  # fmt: skip
