@@ -10,9 +10,9 @@ the whole process and for what is lowered after they were made; a program carrie
 lowered with, and keeps its engines. (It must: what XLA captured into a CUDA graph it updates in place
 when arrays have moved, and a kernel whose thread blocks form clusters of another size than the one it
 takes the place of then fails.) So where a setting is changed, JAX's caches are cleared: functions under
-`jax.jit` are compiled anew at their next call, and compiled programs in the user's hands stay as they
-are. All functions may be called from several threads. Without the CUDA module there are no plans, and
-settings change nothing.
+`jax.jit` are compiled anew at their next call, and programs that were compiled, lowered or exported
+before stay as they are. All functions may be called from several threads. Without the CUDA module there
+are no plans, and settings change nothing.
 """
 
 from __future__ import annotations
@@ -224,8 +224,9 @@ def load(path: str | os.PathLike[str]) -> int:
 def clear() -> None:
     """Forgets all plans and all loaded choices: every problem is searched anew.
 
-    But for compiled programs in the user's hands, which keep their engines. Functions under `jax.jit` are
-    compiled anew.
+    But for programs that were compiled, lowered or exported before, which keep their engines. Functions
+    under `jax.jit` are compiled anew. A program carries the number of times that plans were cleared: of
+    several processes that share programs or a compilation cache let each call it, or none.
 
     Example:
       >>> from jax_convgrad import plans

@@ -6,8 +6,10 @@ functions that change them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -23,30 +25,55 @@ class Settings:
     search: str = "default"
     deterministic: bool = False
     workspace_limit: int | None = None
+    # How often plans were cleared, which the CUDA module counts.
+    generation: int = 0
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Those of a call by which its engine is chosen; the limit is in the workspace's size."""
+        return {
+            "search": self.search,
+            "deterministic": np.bool_(self.deterministic),
+            "generation": np.int64(self.generation),
+        }
 
 
 _lock = threading.Lock()
 _current = Settings()
 _carried = False  # by some call that was lowered since JAX's caches were cleared
+_held = threading.local()
 
 
 def current() -> Settings:
     """Those of the next call that is lowered."""
-    return _current
+    return _of_now(_current)
 
 
-def call_attributes() -> dict[str, Any]:
-    """The attributes of a call by which its engine is chosen."""
+def carried() -> Settings:
+    """The same, for a call that is being lowered."""
     global _carried
     with _lock:
         _carried = True
         settings = _current
+    return _of_now(settings)
+
+
+def _of_now(settings: Settings) -> Settings:
+    held: Settings | None = getattr(_held, "settings", None)
+    if held is not None:
+        return held
     module = registry.cuda_module()
-    return {
-        "search": settings.search,
-        "deterministic": np.bool_(settings.deterministic),
-        "generation": np.int64(0 if module is None else module.generation()),
-    }
+    return dataclasses.replace(settings, generation=0 if module is None else module.generation())
+
+
+@contextlib.contextmanager
+def held(settings: Settings) -> Iterator[None]:
+    """These settings for all calls that this thread lowers inside, whatever is changed meanwhile."""
+    previous, _held.settings = getattr(_held, "settings", None), settings
+    try:
+        yield
+    finally:
+        _held.settings = previous
 
 
 def change(**changes: Any) -> None:
@@ -61,9 +88,9 @@ def change(**changes: Any) -> None:
 
 
 def lower_anew() -> None:
-    """Has functions under `jax.jit` lowered again, if any of them may have a call with its attributes."""
+    """Has functions under `jax.jit` lowered again, if any of them may have a call with its settings."""
     global _carried
     with _lock:
-        carried, _carried = _carried, False
-    if carried:
+        was_carried, _carried = _carried, False
+    if was_carried:
         jax.clear_caches()
