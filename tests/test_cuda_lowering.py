@@ -655,8 +655,12 @@ def test_the_workspace_rule() -> None:
     assert _workspace(*grouped, jnp.bfloat16) == copies + 4 * 2 * 8
 
 
+@pytest.mark.usefixtures("settings_as_they_come")
 def test_the_part_of_one_device() -> None:
-    """What XLA is given when it asks for it, in a program for eight devices that need not be there."""
+    """What XLA is given when it asks for it, in a program for eight devices that need not be there.
+
+    It asks when the program is compiled; the settings are those with which it was lowered.
+    """
     mesh = AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,))
     sharding = NamedSharding(mesh, P("data"))
     x, dy, w = (16, 8, 8, 16), (16, 8, 8, 32), (3, 3, 16, 32)
@@ -666,6 +670,8 @@ def test_the_part_of_one_device() -> None:
     (key,) = re.findall(r'backend_config = "(jax_convgrad [^"]*)"', lowering.as_text())
     shapes_of = [xla_client.Shape.array_shape(np.dtype(np.float32), s) for s in (x, dy, w)]
     split = sharding._to_xla_hlo_sharding(4)
+    jax_convgrad.set_deterministic(True)
+    jax_convgrad.set_workspace_limit(0)
     code, operands, result = custom_partitioning._custom_partitioning_partition(
         shapes_of[:2],
         [split, split],
@@ -681,3 +687,4 @@ def test_the_part_of_one_device() -> None:
     assert "tensor<2x8x8x16xf32>, tensor<2x8x8x32xf32>) -> (tensor<3x3x16x32xf32>" in text
     assert call.operand_layouts == [(0, 1, 2, 3)] * 2 and call.result_layouts[0] == (3, 0, 1, 2)
     assert text.count("stablehlo.all_reduce") == 1
+    assert call.attributes["deterministic"] == "false" and call.workspace_bytes > 2**20
