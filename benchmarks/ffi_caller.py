@@ -186,11 +186,11 @@ class Call:
         return _Buffer(address, _DTYPES[array.dtype], len(array.shape), dims)
 
     def _attribute(self, name: str, value: np.ndarray | np.generic | str) -> _Attribute:
-        kind = "string" if isinstance(value, str) else "array" if np.ndim(value) > 0 else "scalar"
-        # A copy of one's own.
-        array = (
-            np.frombuffer(value.encode(), np.uint8) if isinstance(value, str) else np.array(value)
-        )
+        if isinstance(value, str):
+            kind, array = "string", np.frombuffer(value.encode(), np.uint8)
+        else:
+            kind = "array" if np.ndim(value) > 0 else "scalar"
+            array = np.array(value)  # a copy of one's own
         text = name.encode()
         self._keep += [array, text]
         dtype = _DTYPES[str(array.dtype)]

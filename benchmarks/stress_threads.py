@@ -12,9 +12,9 @@ Every thread alternates between two kinds of call.
   the plans and the pool of cuDNN handles.
 
 All plans are cleared before the threads start, so that they search at once in their first calls, after
-which the minute begins. After every call all bytes
-of the results are compared with those that one thread got alone before; these are compared with
-float64 first. Engines are deterministic ones, as bits are compared.
+which the minute begins. After every call all bytes of the results are compared with those that one
+thread got alone before; these are compared with float64 first. Engines are deterministic ones, as bits
+are compared.
 
 Thirty times the threads are halted, with nothing on the device, and the memory in use is read: what
 the device says, what JAX's allocator says, and the resident memory of the process. Growth from the

@@ -217,7 +217,10 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
 
 
 def _cuda_grouped_strided(operator: str, groups: int, dtype: str) -> Route:
-    """Measured with 4 groups and with 32; the layers of the latter are in benchmarks/route_cases.json."""
+    """Measured with 4 groups and with 32; the layers of the latter are in benchmarks/route_cases.json.
+
+    Of XLA's figures in float32 those of dX and dW come from a slow host (benchmarks/h100/route_cases.txt).
+    """
     if operator == "conv_fprop":
         return Route(
             "cudnn",
