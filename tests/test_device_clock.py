@@ -284,6 +284,7 @@ def test_a_sample_is_the_time_of_the_calls(needs_cuda_handlers: None) -> None:
             out = runner.enqueue(batch.groups[0])
         runner.wait(out)
         by_host = (time.perf_counter() - started) / 80
-        return not doubtful and abs(seconds - by_host) < 0.1 * by_host
+        # Other programs may use the device too, now more and now less.
+        return not doubtful and abs(seconds - by_host) < 0.2 * by_host
 
-    assert _tries(attempt)
+    assert _tries(attempt, 10)
