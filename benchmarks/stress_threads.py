@@ -11,7 +11,8 @@ Every thread alternates between two kinds of call.
   JAX's one. The threads have arrays and workspaces of their own, and share what the handlers share:
   the plans and the pool of cuDNN handles.
 
-All plans are cleared before the threads start, so that they search at once. After every call all bytes
+All plans are cleared before the threads start, so that they search at once in their first calls, after
+which the minute begins. After every call all bytes
 of the results are compared with those that one thread got alone before; these are compared with
 float64 first. Engines are deterministic ones, as bits are compared.
 
@@ -42,7 +43,7 @@ import numpy as np
 from layers import arrays_of, passes
 
 import jax_convgrad
-from jax_convgrad import plans, registry, routes
+from jax_convgrad import plans, registry, routes, settings
 from jax_convgrad.bench import cuda_driver, float64
 from jax_convgrad.bench.cases import DTYPES, Case, dimension_numbers, parse_case
 
@@ -164,7 +165,8 @@ class Direct:
         module = registry.cuda_module() if platform == "cuda" else registry._import_cpu()
         assert module is not None
         self._memory = Memory(platform, stream)
-        self._calls, self._results = [], []
+        self._made: list[Any] = []
+        self._results = []
         for names, f in maps.items():
             operands = [arrays[name] for name in names.split()]
             call = ffi_caller.recorded(f, *operands, platform=platform)
@@ -177,12 +179,22 @@ class Direct:
                 for a in call.results
             )
             addresses += [self._memory.place(array) for array in (result, *others)]
-            stages = module.handlers()[call.target]
-            self._calls.append(ffi_caller.Call(stages, call, addresses, stream))
+            self._made.append((module.handlers()[call.target], call, addresses, stream))
             self._results.append((addresses[2], result, call.results[0]))
+        self.lower()
         for key, got in zip(RESULTS, self.results(), strict=True):
             check(case, key, got, truth[key])
         self.expected = self.bits()
+
+    def lower(self) -> None:
+        """The calls as they would be lowered now, which is after plans were cleared."""
+        self._calls = []
+        for stages, call, addresses, stream in self._made:
+            attributes = dict(call.attributes)
+            if "generation" in attributes:
+                attributes |= settings.current().attributes
+            call = dataclasses.replace(call, attributes=attributes)
+            self._calls.append(ffi_caller.Call(stages, call, addresses, stream))
 
     def results(self) -> list[np.ndarray]:
         for address, like, _ in self._results:
@@ -221,9 +233,9 @@ class Run:
         self._platform, self._jobs, self._seconds = platform, jobs, seconds
         # A thread that does not come within two minutes hangs, and breaks the barrier.
         self._halt = threading.Barrier(len(jobs), self._read, timeout=120 + seconds / READINGS)
+        self._begin = threading.Barrier(len(jobs), self._start, timeout=300)
 
     def __call__(self) -> None:
-        self._started = time.monotonic()
         threads = [
             threading.Thread(target=self._work, args=(i,), daemon=True)
             for i in range(len(self._jobs))
@@ -231,7 +243,7 @@ class Run:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(self._seconds + 300)
+            thread.join(self._seconds + 600)
         if any(thread.is_alive() for thread in threads):
             self.failures.append("a thread hangs")
 
@@ -239,22 +251,33 @@ class Run:
         try:
             if self._platform == "cuda":
                 cuda_driver.use()
-            jobs = itertools.cycle(self._jobs[index])
             counts = self.calls[index]
+
+            def check(job: Any) -> None:
+                wrong = job.bits() != job.expected
+                counts[job.name] = counts.get(job.name, 0) + 1
+                if wrong:
+                    self.failures.append(f"thread {index}: {job.name}: other bits")
+
+            # All at once, and before memory is read: they search, and JAX compiles.
+            for job in self._jobs[index]:
+                check(job)
+            self._begin.wait()
+            jobs = itertools.cycle(self._jobs[index])
             for reading in range(1, READINGS + 1):
                 until = self._started + self._seconds * reading / READINGS
                 while True:
-                    job = next(jobs)
-                    wrong = job.bits() != job.expected
-                    counts[job.name] = counts.get(job.name, 0) + 1
-                    if wrong:
-                        self.failures.append(f"thread {index}: {job.name}: other bits")
+                    check(next(jobs))
                     if time.monotonic() >= until:
                         break
                 self._halt.wait()
         except BaseException as error:
             self.failures.append(f"thread {index}: {type(error).__name__}: {str(error)[:500]}")
+            self._begin.abort()
             self._halt.abort()
+
+    def _start(self) -> None:
+        self._started = time.monotonic()
 
     def _read(self) -> None:
         gc.collect()
@@ -350,6 +373,10 @@ def main() -> None:
                 own += [layer, known or Direct(case, i, platform, streams[i % len(streams)])]
             jobs.append(own)
         plans.clear()
+        for own in jobs:
+            for job in own:
+                if isinstance(job, Direct):
+                    job.lower()
         run = Run(platform, jobs, arguments.seconds)
         run()
     if len(run.readings) == READINGS:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, core, lax
 
-from jax_convgrad import plans
+from jax_convgrad import settings
 from jax_convgrad.registry import CONV_TARGETS
 from jax_convgrad.shapes import ConvConfig, Pairs, Shape
 
@@ -121,10 +121,12 @@ def _call(
     result_layouts = [layouts[roles[2]]]
     if platform == "cuda":
         attributes["allow_tf32"] = np.bool_(_allows_tf32(precision))
-        attributes |= plans.call_attributes()
+        carried = settings.carried()
+        attributes |= carried.attributes
         arrays = (*((a.shape, a.dtype) for a in operands), (shape, dtype))
         fast = not _is_strict(operands[0], precision)
-        size = _workspace_size(config, dict(zip(roles, arrays, strict=True)), fast)
+        named = dict(zip(roles, arrays, strict=True))
+        size = _workspace_size(config, named, fast, carried.workspace_limit)
         results.append(jax.ShapeDtypeStruct((size,), jnp.uint8))
         result_layouts.append(None)
     call = jax.ffi.ffi_call(
@@ -136,7 +138,9 @@ def _call(
     return call(*operands, **attributes)[0]
 
 
-def _workspace_size(config: ConvConfig, arrays: dict[str, tuple[Shape, Any]], fast: bool) -> Any:
+def _workspace_size(
+    config: ConvConfig, arrays: dict[str, tuple[Shape, Any]], fast: bool, limit: int | None
+) -> Any:
     """Bytes of the workspace that a call on CUDA brings along, as a second result.
 
     A captured program may not allocate, and lowering may not ask the device what an engine needs, so
@@ -178,7 +182,6 @@ def _workspace_size(config: ConvConfig, arrays: dict[str, tuple[Shape, Any]], fa
     # Of sizes that are symbolic too, which an exported program knows when it runs.
     if fast and config.groups == 1:
         size = core.min_dim(size, least)
-    limit = plans.workspace_limit()
     if limit is not None:
         size = core.min_dim(size, limit)
     return size + _WORKSPACE_ALIGNMENT

@@ -22,6 +22,7 @@ its part of x. Other spatial axes, and the axes that a resize changes, are never
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -32,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import Array, lax
 
-from jax_convgrad import halo, plans, registry, routes
+from jax_convgrad import halo, registry, routes, settings
 from jax_convgrad.bands import Band
 from jax_convgrad.shapes import ConvConfig, ConvGeometry, Shape
 
@@ -288,6 +289,7 @@ def _conv(
     sizes = _sizes(geometry)
     extended = geometry.out_spatial if operator == "conv_dgrad" else geometry.in_spatial
     forced = routes.forced()
+    carried = settings.carried() if platform == "cuda" else None
 
     def fits(factor: str, count: int) -> bool:
         if factor not in sizes or any(size % count for size in sizes[factor]):
@@ -320,8 +322,10 @@ def _conv(
         order=tuple(map(roles.index, order)),
         spare=("n", "g"),
         images=tuple(i for i, role in enumerate(roles[:2]) if role != "w"),
-        local=lambda parts: _routed(summing(parts), forced),
-        fingerprint=lambda: _fingerprint(operator, platform, geometry, sorted(params.items())),
+        local=lambda parts: _routed(summing(parts), forced, carried),
+        fingerprint=lambda: _fingerprint(
+            operator, platform, geometry, sorted(params.items()), carried
+        ),
     )
 
 
@@ -467,13 +471,17 @@ def resample(
 # What an operator's call is lowered with is settled before XLA asks for the parts, in another thread.
 
 
-def _routed(run: Callable[..., Array], forced: str | None) -> Callable[..., Array]:
-    """``run`` with the route that was forced, if any, when the call was lowered."""
+def _routed(
+    run: Callable[..., Array], forced: str | None, carried: settings.Settings | None = None
+) -> Callable[..., Array]:
+    """``run`` with the route that was forced, if any, and the settings when the call was lowered."""
 
     def routed(*operands: Array) -> Array:
-        if routes.forced() == forced:
-            return run(*operands)
-        with routes.force(forced):
+        with contextlib.ExitStack() as stack:
+            if routes.forced() != forced:
+                stack.enter_context(routes.force(forced))
+            if carried is not None:
+                stack.enter_context(settings.held(carried))
             return run(*operands)
 
     return routed
@@ -483,6 +491,5 @@ def _fingerprint(operator: str, platform: str, *problem: Any) -> str:
     """The same for calls whose parts are computed by the same program, in every process."""
     found = registry.handlers(platform)
     versions = registry.version(), found.versions, sorted(found.targets), sorted(found.dtypes)
-    chosen_by = (plans.workspace_limit(), plans.call_attributes()) if platform == "cuda" else None
-    decisive = operator, platform, problem, versions, routes.forced(), chosen_by
+    decisive = operator, platform, problem, versions, routes.forced()
     return hashlib.sha256(repr(decisive).encode()).hexdigest()

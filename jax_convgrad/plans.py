@@ -10,72 +10,27 @@ the whole process and for what is lowered after they were made; a program carrie
 lowered with, and keeps its engines. (It must: what XLA captured into a CUDA graph it updates in place
 when arrays have moved, and a kernel whose thread blocks form clusters of another size than the one it
 takes the place of then fails.) So where a setting is changed, JAX's caches are cleared: functions under
-`jax.jit` are compiled anew at their next call, and compiled programs in the user's hands stay as they
-are. All functions may be called from several threads. Without the CUDA module there are no plans, and
-settings change nothing.
+`jax.jit` are compiled anew at their next call, and programs that were compiled, lowered or exported
+before stay as they are. All functions may be called from several threads. Without the CUDA module there
+are no plans, and settings change nothing.
 """
 
 from __future__ import annotations
 
 import builtins
-import dataclasses
 import json
 import operator
 import os
 import pathlib
 from typing import Any, Literal
 
-import jax
-import numpy as np
-
-from jax_convgrad import registry
+from jax_convgrad import registry, settings
 
 AlgorithmSearch = Literal["default", "heuristic", "exhaustive"]
 
 _SEARCHES = ("default", "heuristic", "exhaustive")
 _FORMAT = "jax_convgrad plans 1"
 _SAVED = ("problem", "engine", "workspace_bytes", "microseconds", "chosen_by")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Settings:
-    """What the next call that is lowered carries along."""
-
-    search: str = "default"
-    deterministic: bool = False
-    workspace_limit: int | None = None
-
-
-_settings = _Settings()
-_settings_are_used = False
-
-
-def call_attributes() -> dict[str, Any]:
-    """The attributes of a call on CUDA that say how its engine is to be chosen."""
-    global _settings_are_used
-    _settings_are_used = True
-    module = registry.cuda_module()
-    return {
-        "search": _settings.search,
-        "deterministic": np.bool_(_settings.deterministic),
-        "generation": np.int64(0 if module is None else module.generation()),
-    }
-
-
-def _set(**changes: Any) -> None:
-    global _settings
-    changed = dataclasses.replace(_settings, **changes)
-    if changed != _settings:
-        _settings = changed
-        _lower_anew()
-
-
-def _lower_anew() -> None:
-    """Leaves no function with the attributes that it was lowered with before."""
-    global _settings_are_used
-    if _settings_are_used:
-        _settings_are_used = False
-        jax.clear_caches()
 
 
 def set_algorithm_search(search: AlgorithmSearch) -> None:
@@ -103,7 +58,7 @@ def set_algorithm_search(search: AlgorithmSearch) -> None:
         raise ValueError(
             f"set_algorithm_search: search must be one of {', '.join(_SEARCHES)}, got {search!r}"
         )
-    _set(search=search)
+    settings.change(search=search)
 
 
 def set_workspace_limit(bytes: int | None) -> None:
@@ -133,7 +88,7 @@ def set_workspace_limit(bytes: int | None) -> None:
         limit = operator.index(bytes)
         if not 0 <= limit < 2**63:
             raise ValueError(f"set_workspace_limit: bytes must be at least 0, got {bytes!r}")
-    _set(workspace_limit=limit)
+    settings.change(workspace_limit=limit)
 
 
 def workspace_limit() -> int | None:
@@ -146,7 +101,7 @@ def workspace_limit() -> int | None:
       >>> plans.workspace_limit() is None
       True
     """
-    return _settings.workspace_limit
+    return settings.current().workspace_limit
 
 
 def set_deterministic(deterministic: bool) -> None:
@@ -168,7 +123,7 @@ def set_deterministic(deterministic: bool) -> None:
     """
     if not isinstance(deterministic, bool):
         raise TypeError(f"set_deterministic: expected True or False, got {deterministic!r}")
-    _set(deterministic=deterministic)
+    settings.change(deterministic=deterministic)
 
 
 def list() -> builtins.list[dict[str, Any]]:
@@ -269,8 +224,9 @@ def load(path: str | os.PathLike[str]) -> int:
 def clear() -> None:
     """Forgets all plans and all loaded choices: every problem is searched anew.
 
-    But for compiled programs in the user's hands, which keep their engines. Functions under `jax.jit` are
-    compiled anew.
+    But for programs that were compiled, lowered or exported before, which keep their engines. Functions
+    under `jax.jit` are compiled anew. A program carries the number of times that plans were cleared: of
+    several processes that share programs or a compilation cache let each call it, or none.
 
     Example:
       >>> from jax_convgrad import plans
@@ -278,4 +234,4 @@ def clear() -> None:
     """
     if (module := registry.cuda_module()) is not None:
         module.clear_plans()
-        _lower_anew()
+        settings.lower_anew()

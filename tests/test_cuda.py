@@ -40,7 +40,7 @@ from jax import lax
 from rounding import check_errors, random_data
 
 import jax_convgrad
-from jax_convgrad import plans, registry, routes
+from jax_convgrad import plans, registry, routes, settings
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 
@@ -130,6 +130,7 @@ def test_every_engine_is_right_where_padding_is_uneven(
         plans.clear()
         registry.cuda_module().remember_choices([(plan["problem"], engine)])
         got = np.asarray(run(*operands)).astype(np.float64)
+        assert [plan["engine"] for plan in plans.list()] == [engine]
         # Engines that transform, and those that round partial sums, are not exact.
         assert np.abs(got - expected).max() < 0.1 * np.abs(expected).max(), engine
     plans.clear()
@@ -518,7 +519,8 @@ def test_a_compiled_program_keeps_its_engines(rng: np.random.Generator) -> None:
 
     jax_convgrad.set_algorithm_search("exhaustive")
     plans.clear()
-    expected = np.asarray(jax.block_until_ready(jax.jit(wgrad)(*pairs[0]))).tobytes()
+    one = jax.jit(wgrad)
+    expected = [np.asarray(one(*pair)).tobytes() for pair in pairs]
     (plan,) = plans.list()
     engines = [tried["engine"] for tried in plan["tried"] if not tried["failure"]]
     assert len(engines) > 5
@@ -538,8 +540,36 @@ def test_a_compiled_program_keeps_its_engines(rng: np.random.Generator) -> None:
         take(engine)
         moved = jax.tree.map(lambda a: a + 0, pairs)
         out = [program(moved) for _ in range(2)][-1]
-        assert np.asarray(out[0]).tobytes() == expected
+        assert [np.asarray(dw).tobytes() for dw in out] == expected
         assert len(plans.list()) == 1, "its plan is of an earlier generation"
+
+
+def test_plans_that_left_the_cache_come_back_with_their_engines(rng: np.random.Generator) -> None:
+    """Two programs of six calls, captured into graphs, and room for the plan of one."""
+    jax_convgrad.set_deterministic(True)  # bits are compared
+    jax_convgrad.set_algorithm_search("exhaustive")
+    plans.clear()
+    programs = []
+    for size in (24, 32):
+        xs = [jnp.asarray(rng.standard_normal((2, size, size, 32)), jnp.bfloat16) for _ in range(6)]
+        w = jnp.asarray(rng.standard_normal((3, 3, 32, 64)), jnp.bfloat16)
+        layer = _layer()
+        run = jax.jit(lambda xs, w, layer=layer: [layer(x, w) for x in xs]).lower(xs, w).compile()
+        programs.append((run, xs, w, []))
+    module = registry.cuda_module()
+    module.set_most_plans(1)
+    try:
+        for _ in range(5):
+            for run, xs, w, seen in programs:
+                moved = jax.tree.map(lambda a: a + 0, xs)
+                out = np.stack([np.asarray(y) for y in run(moved, w)]).tobytes()
+                (plan,) = plans.list()
+                seen.append((plan["engine"], plan["chosen_by"], out))
+    finally:
+        module.set_most_plans(4096)
+    for *_, seen in programs:
+        assert len(set(seen)) == 1
+    assert {plan["chosen_by"] for plan in plans.list()} == {"exhaustive"}
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -719,7 +749,7 @@ def _call(
         }.items()
     }  # fmt: skip
     attributes |= {"groups": np.int64(1), "allow_tf32": np.bool_(True)}
-    attributes |= plans.call_attributes() | changes
+    attributes |= settings.current().attributes | changes
     results = [
         jax.ShapeDtypeStruct(shape, operands[0].dtype), jax.ShapeDtypeStruct((size,), jnp.uint8)
     ]  # fmt: skip

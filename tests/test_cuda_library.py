@@ -70,13 +70,13 @@ Run = Callable[..., dict[str, Any]]
 @pytest.fixture(scope="module")
 def fakes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], pathlib.Path]:
     """fakes(91900) is a cuDNN 9.19.0; fakes(0) is another library of that name."""
+    end = pytest.fail if os.environ.get("JAX_CONVGRAD_REQUIRE_CUDA") == "1" else pytest.skip
     if importlib.util.find_spec("jax_convgrad._cuda") is None:
-        end = pytest.fail if os.environ.get("JAX_CONVGRAD_REQUIRE_CUDA") == "1" else pytest.skip
         end("jax_convgrad._cuda is not built")
     if jax.default_backend() == "gpu":
-        pytest.skip("JAX opens a cuDNN itself")
+        pytest.skip("JAX opens a cuDNN itself, so that no fake can be in the process")
     if shutil.which("g++") is None:
-        pytest.skip("no g++ for the fakes")
+        end("g++ makes the fakes, and is not installed")
     root = tmp_path_factory.mktemp("cudnn")
     (root / "fake.cc").write_text(FAKE)
 

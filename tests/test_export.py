@@ -301,7 +301,9 @@ jax.config.update("jax_compilation_cache_dir", sys.argv[1] + "/cache")
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
-from jax_convgrad import conv_general_dilated, conv_transpose, resize
+from jax_convgrad import conv_general_dilated, conv_transpose, resize, set_deterministic
+
+set_deterministic(True)  # or a GPU's engines are timed, and each process may choose others
 
 def loss(params, x):
     y = jax.nn.relu(conv_transpose(x, params["up"], (2, 2), "SAME"))

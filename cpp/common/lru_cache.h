@@ -41,12 +41,18 @@ class LruCache {
     if (found != index_.end()) return found->second->second;
     entries_.emplace_front(key, std::move(value));
     index_.emplace(key, entries_.begin());
-    if (entries_.size() > capacity_) {
+    while (entries_.size() > capacity_) {
       index_.erase(entries_.back().first);
       leaving.splice(leaving.begin(), entries_, std::prev(entries_.end()));
       if (dropped != nullptr) dropped->push_back(leaving.front().second);
     }
     return entries_.front().second;
+  }
+
+  // Holds from the next insertion on.
+  void SetCapacity(size_t capacity) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    capacity_ = capacity;
   }
 
   // All values, the most recently used first.
@@ -60,8 +66,8 @@ class LruCache {
  private:
   using Entry = std::pair<Key, std::shared_ptr<const Value>>;
 
-  const size_t capacity_;
   std::mutex mutex_;
+  size_t capacity_;           // at least 1
   std::list<Entry> entries_;  // most recently used first
   std::unordered_map<Key, typename std::list<Entry>::iterator, Hash> index_;
 };

@@ -102,6 +102,8 @@ NB_MODULE(_cuda, module) {
              "The pairs that remember_choices was given, less those cleared since.");
   module.def("clear_plans", &jax_convgrad::ClearPlans,
              "Forgets remembered choices, and plans but for programs lowered before.");
+  module.def("set_most_plans", &jax_convgrad::SetMostPlans, nb::arg("most"),
+             "How many plans are kept; those that leave are made again with the same engine.");
   module.def("generation", &jax_convgrad::Generation,
              "How often plans were cleared, which a call on CUDA carries along.");
 }

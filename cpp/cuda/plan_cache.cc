@@ -1,5 +1,6 @@
 #include "cuda/plan_cache.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <map>
@@ -40,6 +41,7 @@ struct Entry {
   Key key;
   ChosenPlan chosen;
   std::string text;
+  int64_t made_in;  // the generation of the process, whatever the program's
 };
 
 struct Plans {
@@ -48,7 +50,8 @@ struct Plans {
   std::mutex mutex;  // of what follows
   std::unordered_map<std::string, std::string> remembered;
   std::map<int, std::string> devices;
-  // The engines of plans that left the cache: made again, a plan is the same.
+  // The engines of plans that left the cache, which are some hundred bytes each: made again, a plan
+  // is the same.
   std::unordered_map<Key, KnownChoice, KeyHash> left;
   // Plans that left the cache and own kernels which a captured graph may hold.
   std::vector<std::shared_ptr<const Entry>> retired;
@@ -67,7 +70,7 @@ void Retire(std::vector<std::shared_ptr<const Entry>> entries) {
   Plans& plans = ThePlans();
   const std::lock_guard<std::mutex> lock(plans.mutex);
   for (std::shared_ptr<const Entry>& entry : entries) {
-    plans.left[entry->key] = {entry->chosen.plan->engine(), entry->chosen.chosen_by};
+    plans.left[entry->key] = {entry->chosen.plan->engine(), entry->chosen.chosen_by, true};
     if (entry->chosen.plan->owns_kernels()) plans.retired.push_back(std::move(entry));
   }
 }
@@ -104,13 +107,13 @@ KnownChoice Known(const Key& key, const std::string& text) {
     const auto before = plans.left.find(key);
     if (before != plans.left.end()) return before->second;
     const auto found = plans.remembered.find(text);
-    if (found != plans.remembered.end()) return {found->second, "loaded"};
+    if (found != plans.remembered.end()) return {found->second, "loaded", false};
   }
   for (const std::shared_ptr<const Entry>& entry : plans.cache.List()) {
     const ChosenPlan& chosen = entry->chosen;
     if (entry->text == text && entry->key.rules == key.rules &&
         chosen.chosen_by == SearchModeName(key.rules.mode)) {
-      return {chosen.plan->engine(), chosen.chosen_by};
+      return {chosen.plan->engine(), chosen.chosen_by, false};
     }
   }
   return {};
@@ -149,17 +152,19 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const ConvProblem
     ffi::ErrorOr<ChosenPlan> chosen =
         SearchPlan(problem, rules.mode, Known(key, text), buffers, &scratch);
     if (chosen.has_error()) return ffi::Unexpected(chosen.error());
-    auto made = std::make_shared<const Entry>(Entry{key, *std::move(chosen), std::move(text)});
+    auto made =
+        std::make_shared<const Entry>(Entry{key, *std::move(chosen), std::move(text), generation});
     entry = plans.cache.Insert(key, std::move(made), &dropped);
+    // Under the lock: who waits for it to make what was dropped again must find its engine.
+    Retire(std::move(dropped));
   }
-  Retire(std::move(dropped));
   return ChosenOf(entry);
 }
 
 std::vector<std::pair<std::string, std::shared_ptr<const ChosenPlan>>> ListPlans() {
   std::vector<std::pair<std::string, std::shared_ptr<const ChosenPlan>>> list;
   for (const std::shared_ptr<const Entry>& entry : ThePlans().cache.List()) {
-    if (entry->key.rules.generation != generation) continue;
+    if (entry->made_in != generation) continue;
     list.emplace_back(entry->text, ChosenOf(entry));
   }
   return list;
@@ -185,5 +190,7 @@ void ClearPlans() {
 }
 
 int64_t Generation() { return generation; }
+
+void SetMostPlans(size_t most) { ThePlans().cache.SetCapacity(std::max<size_t>(1, most)); }
 
 }  // namespace jax_convgrad

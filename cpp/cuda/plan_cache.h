@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -53,6 +54,10 @@ std::vector<std::pair<std::string, std::string>> RememberedChoices();
 // generation begins.
 void ClearPlans();
 int64_t Generation();
+
+// How many plans are kept, at least 1. A plan that leaves is made again, with the engine that it
+// had, when its program next runs.
+void SetMostPlans(size_t most);
 
 }  // namespace jax_convgrad
 

@@ -191,6 +191,17 @@ class Search {
         Text(problem_.ToString(), ": none of ", tried_.size(), " engines works: ", list, advice));
   }
 
+  // The error where no other engine may take the place of the one named.
+  ffi::Error FailureOf(const std::string& engine) const {
+    const auto tried = std::find_if(tried_.begin(), tried_.end(),
+                                    [&](const TriedEngine& t) { return t.engine == engine; });
+    return ffi::Error(
+        out_of_memory_ ? ffi::ErrorCode::kResourceExhausted : ffi::ErrorCode::kUnimplemented,
+        Text(problem_.ToString(), ": the engine that programs have for it, ", engine,
+             ", cannot be made again: ",
+             tried == tried_.end() ? "it is not offered" : tried->failure));
+  }
+
   std::vector<TriedEngine> TakeTried() {
     // What was never reached says nothing.
     tried_.erase(std::remove_if(
@@ -355,6 +366,7 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
       chosen.chosen_by = known.chosen_by;
       return chosen;
     }
+    if (known.binding) return ffi::Unexpected(search.FailureOf(known.engine));
     chosen.note =
         Text("the ", known.chosen_by, " choice ", known.engine, " is not offered or does not work");
   }

@@ -48,12 +48,13 @@ struct ChosenPlan {
 // An engine that is known for a problem without a search, and how it was chosen. Empty: none is.
 struct KnownChoice {
   std::string engine, chosen_by;
+  bool binding = false;  // a captured graph may hold it: no other may take its place
 };
 
-// Tries the known engine first, then what `mode` says. `buffers` are the call's own: the chosen
-// plan is recorded into a graph with them, which loads its kernels, but nothing runs on them. What
-// runs, to be timed or to see that it does, runs on `scratch`. Two searches at once would measure
-// each other.
+// Tries the known engine first, then, unless it is binding, what `mode` says. `buffers` are the
+// call's own: the chosen plan is recorded into a graph with them, which loads its kernels, but
+// nothing runs on them. What runs, to be timed or to see that it does, runs on `scratch`. Two
+// searches at once would measure each other.
 ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
                                     const KnownChoice& known, const ConvBuffers& buffers,
                                     DeviceScratch* scratch);
