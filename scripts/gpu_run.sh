@@ -16,6 +16,8 @@
 #   large      the tests that take most of the device's memory, one after the other
 #   random     tests/test_random.py alone, on the handlers (RANDOM_CASES, default 2000, from seed
 #              RANDOM_FIRST, default 0)
+#   installed  tests/test_install_random.py alone, with install(), by the measured routes (INSTALL_CASES,
+#              default 1000)
 #   sanitizer  compute-sanitizer's memcheck over a subset of tests/test_cuda.py and test_cuda_resample.py
 #   stress     benchmarks/stress_threads.py (THREADS_SECONDS, default 60) and
 #              benchmarks/stress_memory.py (MEMORY_SECONDS, default 240)
@@ -106,6 +108,10 @@ random() {
   export JAX_CONVGRAD_RANDOM_CASES=${RANDOM_CASES:-2000} JAX_CONVGRAD_RANDOM_FIRST=${RANDOM_FIRST:-0}
   echo "$JAX_CONVGRAD_RANDOM_CASES problems from seed $JAX_CONVGRAD_RANDOM_FIRST, 50 to a test"
   run_pytest --route cudnn "$root/tests/test_random.py"
+}
+
+installed() {
+  JAX_CONVGRAD_INSTALL_CASES=${INSTALL_CASES:-1000} run_pytest "$root/tests/test_install_random.py"
 }
 
 # sanitized FILE TESTS runs those of a file's tests under memcheck.
@@ -201,7 +207,7 @@ bench() {
 failed=0
 for step in "$@"; do
   case $step in
-    build | info | smoke | tests | forced | matrix | large | random | sanitizer | stress | first_call | models | train | scaling | engines | survey | bench) ;;
+    build | info | smoke | tests | forced | matrix | large | random | installed | sanitizer | stress | first_call | models | train | scaling | engines | survey | bench) ;;
     *) echo "no step is called $step" >&2; exit 2 ;;
   esac
   export -f "$step" run_pytest train_run sanitized

@@ -23,9 +23,10 @@ using dnnl::memory;
 
 // oneDNN's kernels address parts of an array with 32 bits.
 constexpr int64_t kMostPieceBytes = int64_t{1} << 30;
-// A thread is worth waking for this much work.
+// A thread is worth waking for this much work. A depthwise layer of 256 KiB in both arrays took two
+// threads 21 us and one 17, of 800 KiB 29 and 33.
 constexpr double kLeastFlops = 2e6;
-constexpr double kLeastBytes = 128 << 10;
+constexpr double kLeastBytes = 256 << 10;
 
 // Threads that the amount of work can keep busy.
 int64_t UsefulThreads(const ConvProblem& problem) {

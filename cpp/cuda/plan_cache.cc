@@ -66,12 +66,12 @@ std::shared_ptr<const ChosenPlan> ChosenOf(const std::shared_ptr<const Entry>& e
   return entry == nullptr ? nullptr : std::shared_ptr<const ChosenPlan>(entry, &entry->chosen);
 }
 
-void Retire(std::vector<std::shared_ptr<const Entry>> entries) {
+void Retire(const std::vector<std::shared_ptr<const Entry>>& entries) {
   Plans& plans = ThePlans();
   const std::lock_guard<std::mutex> lock(plans.mutex);
-  for (std::shared_ptr<const Entry>& entry : entries) {
+  for (const std::shared_ptr<const Entry>& entry : entries) {
     plans.left[entry->key] = {entry->chosen.plan->engine(), entry->chosen.chosen_by, true};
-    if (entry->chosen.plan->owns_kernels()) plans.retired.push_back(std::move(entry));
+    if (entry->chosen.plan->owns_kernels()) plans.retired.push_back(entry);
   }
 }
 
@@ -156,7 +156,7 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const ConvProblem
         std::make_shared<const Entry>(Entry{key, *std::move(chosen), std::move(text), generation});
     entry = plans.cache.Insert(key, std::move(made), &dropped);
     // Under the lock: who waits for it to make what was dropped again must find its engine.
-    Retire(std::move(dropped));
+    Retire(dropped);
   }
   return ChosenOf(entry);
 }
