@@ -105,7 +105,7 @@ class Filler:
     """Takes device memory until a given rest is free, and gives it back."""
 
     def __init__(self) -> None:
-        import cuda_driver
+        from jax_convgrad.bench import cuda_driver
 
         self._driver = cuda_driver
         self._taken: list[int] = []

@@ -36,7 +36,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import cuda_driver
 import ffi_caller
 import jax
 import jax.numpy as jnp
@@ -45,7 +44,7 @@ from layers import arrays_of, passes
 
 import jax_convgrad
 from jax_convgrad import plans, registry, routes, settings
-from jax_convgrad.bench import float64
+from jax_convgrad.bench import cuda_driver, float64
 from jax_convgrad.bench.cases import DTYPES, Case, dimension_numbers, parse_case
 
 READINGS = 30

@@ -8,7 +8,7 @@ its time.
     forms.py     who computes it: one small class for each form
     float64.py   what the right answer is
     timing.py    how it is timed
-    device.py    the same on a GPU
+    device.py    the same on a GPU, by its own clock: device_clock.py, over cuda_driver.py
     compare.py   any JAX functions of the same operands by the same method
     floor.py     what no time can be below
     report.py    table, Markdown, JSON, chart

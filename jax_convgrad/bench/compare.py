@@ -78,7 +78,7 @@ def _prepare(
     first = runner.load(operands)
     runner.wait(runner.call(first))
     estimate = estimate_call(runner, first)
-    if runner.hold:
+    if runner.gpu:
         batch = device.make_batch(runner, operands, estimate, 2 * last_level_cache(), method.device)
         return lambda: _sample_batch(batch)
     count = count_input_sets(operands.nbytes, method)

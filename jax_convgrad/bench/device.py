@@ -1,40 +1,38 @@
-"""How a GPU's time is taken: the device's own, of many calls one after the other.
+"""How a GPU's time is taken: by the device's own clock, of many calls one after the other.
 
 A form's calls come in programs of several calls, each call with operands and results of its own. For a
 JAX form that is one compiled program, in which every call waits for the one before; for PyTorch it is
-the calls in a row. A sample is
+the calls in a row. A sample is taken so:
 
-1. the device, idle until then, is held with matrix products, in several equal parts,
-2. the host enqueues programs behind them, as many as last some milliseconds,
-3. the clock runs from the end of the products to the end of the last program. Nothing is subtracted.
+1. the device, idle until then, is held with matrix products, and a mark is put behind them,
+2. the host enqueues programs behind that, as many as last some milliseconds, and a mark behind the last,
+3. only then the host waits. The sample is the time between the two marks (device_clock.py), which the
+   device itself has taken. Nothing is subtracted.
 
-What can go wrong is found out, and the sample is taken again:
+The host's clock has no part in it, so a host that learns late of anything does no harm. What can go wrong
+is found out, and the sample is taken again:
 
-* The host had not enqueued everything before the last part of the products began: it may have been the
-  host that was measured. The device is then held for twice as long.
-* The last part seemed to take longer than it does: the host learnt late of its end, and the clock started
-  in the middle of the batch.
+* The products had ended before the host had enqueued everything: the device may have waited for the host
+  between two programs, and the time would hold that. The device is then held for twice as long.
 * The time is less than the device can take (floor.py).
 
-Where no try gives a sound sample one is taken all the same, and marked (`host_bound`): the longest of those
-that the host was in time for, whose clocks started late, or else the last. A median below the floor is a
-failure.
+Where no try gives a sound sample the last one counts all the same, and is marked (`host_bound`). A median
+below the floor is a failure.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import gc
 import math
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from jax_convgrad.bench.forms import Hold, Runner
+from jax_convgrad.bench.forms import Gpu, Runner
 
+# The most calls of what holds the device, in a row.
 MAX_HOLDS = 8
 
 
@@ -47,8 +45,8 @@ class DeviceMethod:
     sample_seconds: float = 0.004
     program_seconds: float = 0.0005
     max_calls: int = 16
-    # XLA lets 32 programs wait in a GPU's queue, the parts that hold it (MAX_HOLDS) among them, after
-    # which enqueueing blocks.
+    # XLA lets 32 programs wait in a GPU's queue, those that hold it (MAX_HOLDS) among them, after which
+    # enqueueing blocks. Marks are no programs.
     max_programs: int = 20
     # Of all copies of the operands; of the device's memory no more than a 32nd part. The results take
     # as much again, twice.
@@ -57,28 +55,12 @@ class DeviceMethod:
     tries: int = 4
 
 
-class _HoldTimes:
-    """How long a part of the products takes, learnt from the latest samples."""
-
-    def __init__(self) -> None:
-        self._latest: dict[Hold, collections.deque[float]] = {}
-
-    def seem_late(self, hold: Hold, seconds: float) -> bool:
-        """Whether ``seconds`` are more than usual. Remembers them either way."""
-        latest = self._latest.setdefault(hold, collections.deque(maxlen=50))
-        latest.append(seconds)
-        return seconds > 1.02 * min(latest) + 50e-6
-
-
-_hold_times = _HoldTimes()
-
-
 @dataclasses.dataclass
 class Batch:
     """A form's programs, ready to be sampled. ``groups`` are the operands of the calls of each."""
 
     runner: Runner
-    hold: Hold
+    gpu: Gpu
     groups: list[Sequence[Any]]
     tries: int
     programs: int = 1
@@ -98,19 +80,17 @@ class Batch:
 
     def sample(self) -> tuple[float, bool]:
         """Seconds per call, and whether all tries were unsound."""
-        longest = 0.0
+        seconds = 0.0
         for _ in range(self.tries):
-            seconds, in_time, late = self._try()
-            if in_time and not late and seconds >= self.least_seconds:
+            seconds, in_time = self._try()
+            if in_time and seconds >= self.least_seconds:
                 return seconds, False
-            if in_time:
-                longest = max(longest, seconds)
-            else:
+            if not in_time:
                 self.holds = min(2 * self.holds, MAX_HOLDS)
-        return longest or seconds, True
+        return seconds, True
 
-    def _try(self) -> tuple[float, bool, bool]:
-        """Seconds per call, whether the host was in time, and whether its clock started late."""
+    def _try(self) -> tuple[float, bool]:
+        """Seconds per call, and whether the host was in time."""
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -119,22 +99,18 @@ class Batch:
             if collecting:
                 gc.enable()
 
-    def _enqueue_and_wait(self) -> tuple[float, bool, bool]:
-        runner, groups = self.runner, self.groups
-        waits = [self.hold() for _ in range(self.holds)]
+    def _enqueue_and_wait(self) -> tuple[float, bool]:
+        runner, groups, clock = self.runner, self.groups, self.gpu.clock
+        for _ in range(self.holds):
+            held = self.gpu.hold()
+        begin = clock.mark(held)
         for i in range(self.programs):
             out = runner.enqueue(groups[i % len(groups)])
-        enqueued = time.perf_counter()
-        waits[-2]()
-        last_part = time.perf_counter()
-        waits[-1]()
-        started = time.perf_counter()
+        # The calls wait for one another, so the last one's results are the last.
+        end = clock.mark(out[-1])
+        in_time = not clock.has_passed(begin)
         runner.wait(out)
-        seconds = (time.perf_counter() - started) / (self.programs * self.calls)
-        # A wait that returned at once found the device already in the last part, or past it.
-        in_time = last_part - enqueued >= 50e-6
-        late = in_time and _hold_times.seem_late(self.hold, started - last_part)
-        return seconds, in_time, late
+        return clock.seconds_between(begin, end) / (self.programs * self.calls), in_time
 
 
 def make_batch(
@@ -148,7 +124,7 @@ def make_batch(
     """Loads the operands and finds how many calls make a program, and how many programs a sample.
 
     Args:
-      runner: of one pass of one case; it has a hold.
+      runner: of one pass of one case; it has a GPU.
       inputs: what the runner loads: the operands' values, with their size as `nbytes`.
       estimate: about how many seconds one call takes.
       cache: the bytes that the copies of the operands are to exceed in all, so that no call reads
@@ -157,14 +133,14 @@ def make_batch(
       least_seconds: from the number of calls with operands and results of their own to the time that
         no call can be faster than.
     """
-    assert runner.hold is not None
+    assert runner.gpu is not None
     affordable = max(1, min(method.max_calls, _input_bytes(method) // max(1, inputs.nbytes)))
-    calls = max(1, min(affordable, math.ceil(method.program_seconds / estimate)))
+    calls = max(1, min(affordable, math.ceil(method.program_seconds / max(estimate, 1e-9))))
     wanted = math.ceil(cache / max(1, inputs.nbytes * calls))
     count = max(1, min(wanted, affordable // calls))
     sets = runner.load_sets(inputs, count * calls)
     groups = [sets[i : i + calls] for i in range(0, len(sets), calls)]
-    batch = Batch(runner, runner.hold, groups, method.tries, 1, least_seconds(calls))
+    batch = Batch(runner, runner.gpu, groups, method.tries, 1, least_seconds(calls))
     batch.warm_up()
     # The estimate is of one call alone, which takes longer than one in a row.
     for _ in range(3):
@@ -178,8 +154,8 @@ def make_batch(
 
 def estimate(runner: Runner, arrays: Any) -> float:
     """About how many seconds one call takes."""
-    assert runner.hold is not None
-    single = Batch(runner, runner.hold, [[arrays]], tries=1)
+    assert runner.gpu is not None
+    single = Batch(runner, runner.gpu, [[arrays]], tries=1)
     single.warm_up()
     return min(single.sample()[0] for _ in range(3))
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from jax_convgrad.bench import resize_forms
 from jax_convgrad.bench.cases import DTYPES, Case, default_weights, dimension_numbers
+from jax_convgrad.bench.device_clock import DeviceClock, JaxClock, TorchClock
 from jax_convgrad.bench.resize_cases import ResizeCase
 
 PASSES = ("fprop", "dx", "dw", "dxdwdb", "ddxddw")
@@ -87,7 +88,18 @@ def _standard_normal(
     return wide if wide.dtype == dtype else np.array(jnp.asarray(wide).astype(dtype))
 
 
-Hold = Callable[[], Callable[[], None]]
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """What it takes to time a GPU, in the framework that a form is written in; device.py uses it.
+
+    Attributes:
+      clock: the device's own.
+      hold: keeps the device busy for some milliseconds, and returns what is computed at the end of
+        that, for a mark behind it.
+    """
+
+    clock: DeviceClock
+    hold: Callable[[], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +115,7 @@ class Runner:
     copy: Callable[[Any], Any] | None = None
     # On a GPU: the pass over several sets of operands, one after the other, as one program.
     batch: Callable[[Sequence[Any]], Sequence[Any]] | None = None
-    # On a GPU: keeps the device busy for some milliseconds, and returns a function that waits for
-    # the end of that and of nothing behind it.
-    hold: Hold | None = None
+    gpu: Gpu | None = None
 
     def load_sets(self, inputs: Inputs, count: int) -> list[Any]:
         """So many sets of the same operands."""
@@ -254,7 +264,7 @@ def jax_runner(
         fetch,
         copy=lambda arrays: tuple(map(jnp.copy, arrays)),
         batch=lambda sets: batch(tuple(sets)),
-        hold=_jax_hold if jax.default_backend() == "gpu" else None,
+        gpu=_jax_gpu() if jax.default_backend() == "gpu" else None,
     )
 
 
@@ -280,9 +290,9 @@ def chained(function: Callable[..., Any]) -> Callable[[Sequence[Any]], tuple[Any
 HOLD_SIZE, HOLD_PRODUCTS = 8192, 2
 
 
-def _jax_hold() -> Callable[[], None]:
-    out = _jax_busy()(_jax_square())
-    return lambda: jax.block_until_ready(out)
+@functools.cache
+def _jax_gpu() -> Gpu:
+    return Gpu(JaxClock(), lambda: _jax_busy()(_jax_square()))
 
 
 @functools.cache
@@ -658,7 +668,7 @@ class TorchForm(Form):
                 lambda out: {key: array(out).transpose(from_x)},
                 variant="channels last" if channels_last else "contiguous",
                 copy=copy,
-                hold=_torch_hold if on_gpu else None,
+                gpu=_torch_gpu() if on_gpu else None,
             )
 
         def per_axis(values: tuple[int, ...], filler: int) -> list[int]:
@@ -718,19 +728,20 @@ class TorchForm(Form):
             fetch,
             variant="channels last" if channels_last else "contiguous",
             copy=copy,
-            hold=_torch_hold if on_gpu else None,
+            gpu=_torch_gpu() if on_gpu else None,
         )
 
 
-def _torch_hold() -> Callable[[], None]:
-    import torch
+@functools.cache
+def _torch_gpu() -> Gpu:
+    return Gpu(TorchClock(), _torch_hold)
 
+
+def _torch_hold() -> Any:
     product = square = _torch_square()
     for _ in range(HOLD_PRODUCTS):
         product = product @ square
-    event = torch.cuda.Event()
-    event.record()
-    return event.synchronize
+    return product
 
 
 @functools.cache

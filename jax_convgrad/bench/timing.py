@@ -243,7 +243,7 @@ def _prepare(
     estimate, runner, first, out = min(candidates, key=lambda entry: entry[0])
     result.variant = runner.variant
     entry = _Contestant(result, runner, [])
-    if runner.hold:
+    if runner.gpu:
         memory = floor.device_memory()
         entry.batch = batch = device.make_batch(
             runner,
@@ -279,7 +279,7 @@ def _prepare(
 
 def estimate_call(runner: Runner, arrays: Any) -> float:
     """About how many seconds one call takes."""
-    if runner.hold:
+    if runner.gpu:
         return device.estimate(runner, arrays)
     estimate = min(sample_calls(runner, [arrays], 1) for _ in range(2))
     if estimate < 0.1:

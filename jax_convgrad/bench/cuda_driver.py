@@ -1,36 +1,47 @@
-"""The little of CUDA's driver interface that the stress programs need, through ctypes.
+"""The little of CUDA's driver interface that the benchmark and the stress programs need, through ctypes.
 
-All functions work in the primary context of a device, which is the one that JAX uses.
+All functions work in the primary context of a device, which is the one that JAX and PyTorch use. Streams and
+events are handles: the numbers that their pointers are.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+# From cuda.h: CU_STREAM_NON_BLOCKING, CU_EVENT_BLOCKING_SYNC and CUDA_ERROR_NOT_READY.
+_STREAM_NON_BLOCKING, _EVENT_BLOCKING_SYNC, _NOT_READY = 1, 1, 600
+
 
 class CudaError(RuntimeError):
-    """A call of the driver that failed."""
+    """A call of the driver that failed, or no driver."""
 
 
 @functools.cache
 def _driver() -> ctypes.CDLL:
-    library = ctypes.CDLL("libcuda.so.1")
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise CudaError(f"CUDA's driver cannot be loaded: {error}") from error
     status = library.cuInit(0)
     if status != 0:
         raise CudaError(f"cuInit: error {status}")
     return library
 
 
-def _call(name: str, *arguments: Any) -> None:
+def _call(name: str, *arguments: Any, expected: tuple[int, ...] = (0,)) -> int:
+    """The status, which is one of those expected."""
     status = getattr(_driver(), name)(*arguments)
-    if status != 0:
+    if status not in expected:
         text = ctypes.c_char_p()
         _driver().cuGetErrorString(status, ctypes.byref(text))
         raise CudaError(f"{name}: {(text.value or b'unknown').decode()} ({status})")
+    return status
 
 
 @functools.cache
@@ -44,6 +55,16 @@ def _context(device: int) -> ctypes.c_void_p:
 def use(device: int = 0) -> None:
     """Makes the device current in the calling thread; every thread must do so once."""
     _call("cuCtxSetCurrent", _context(device))
+
+
+@contextlib.contextmanager
+def current(device: int) -> Iterator[None]:
+    """The device is current in the calling thread meanwhile, and then again what was so before."""
+    _call("cuCtxPushCurrent_v2", _context(device))
+    try:
+        yield
+    finally:
+        _call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
 
 def memory() -> tuple[int, int]:
@@ -67,13 +88,51 @@ def free(pointer: int) -> None:
 def create_stream() -> int:
     """A stream that does not wait for the default stream."""
     stream = ctypes.c_void_p()
-    _call("cuStreamCreate", ctypes.byref(stream), 1)
+    _call("cuStreamCreate", ctypes.byref(stream), _STREAM_NON_BLOCKING)
     assert stream.value is not None
     return stream.value
 
 
 def synchronize(stream: int) -> None:
     _call("cuStreamSynchronize", ctypes.c_void_p(stream))
+
+
+def create_event() -> int:
+    """An event that takes the device's time. A thread that waits for it sleeps."""
+    event = ctypes.c_void_p()
+    _call("cuEventCreate", ctypes.byref(event), _EVENT_BLOCKING_SYNC)
+    assert event.value is not None
+    return event.value
+
+
+def record_event(event: int, stream: int) -> None:
+    """Enqueues the event: it takes the time when the stream has come so far. 0 is the default stream."""
+    _call("cuEventRecord", ctypes.c_void_p(event), ctypes.c_void_p(stream))
+
+
+def has_passed(event: int) -> bool:
+    """Whether the stream that the event was recorded in has come so far."""
+    return _call("cuEventQuery", ctypes.c_void_p(event), expected=(0, _NOT_READY)) == 0
+
+
+def wait_for_event(event: int) -> None:
+    _call("cuEventSynchronize", ctypes.c_void_p(event))
+
+
+def seconds_between(begin: int, end: int) -> float:
+    """By the device's clock, which counts half microseconds, from one event that has passed to another."""
+    milliseconds = ctypes.c_float()
+    _call(
+        "cuEventElapsedTime",
+        ctypes.byref(milliseconds),
+        ctypes.c_void_p(begin),
+        ctypes.c_void_p(end),
+    )
+    return 1e-3 * milliseconds.value
+
+
+def destroy_event(event: int) -> None:
+    _call("cuEventDestroy_v2", ctypes.c_void_p(event))
 
 
 def copy_to_device(pointer: int, array: np.ndarray) -> None:
