@@ -9,9 +9,11 @@ dtype. That error is no measure of what the arithmetic allows where XLA
 
 So the yardstick is the larger of XLA's error and that of the arithmetic, which is known:
 
-* TF32: products are exact and sums are float32, so that the rounding of the operands to 11 bits
-  decides. It is no estimate: `to_tf32` rounds these very operands, and the error of the float64
-  convolution of them is the yardstick.
+* TF32: products are exact and sums are float32, so that what brings the operands to 11 bits decides.
+  Some engines round them to the nearest, others leave the tensor cores to cut them, which shifts
+  every product towards zero and comes to about 7e-4 where rounding comes to 3e-4. It is no
+  estimate: these very operands are rounded, and cut, and the larger error of the float64
+  convolutions of them is the yardstick. Half as much again is for one operand cut and one rounded.
 * Sums: no algorithm can promise to stay below `_rounding_floor`. Adding n products one after another
   rounds n partial sums by at most a unit roundoff u each. The k-th of them has a root mean square of
   sqrt(k / n) of the result's, so none exceeds it, and n independent errors of that size come to
@@ -59,7 +61,7 @@ def check_errors(
         error = relative_error(got, exact)
         # For a few convolutions XLA:CPU of jaxlib 0.10 gives NaN.
         of_xla = float(np.nan_to_num(relative_error(other, exact)))
-        assert error <= max(3 * of_xla, 3 * model, floor), (
+        assert error <= max(3 * of_xla, 1.5 * model, floor), (
             f"{name}: error {error:.3g}, XLA's {of_xla:.3g}, the arithmetic's {model:.3g}, "
             f"floor {floor:.3g}"
         )
@@ -74,10 +76,10 @@ def may_use_tf32(dtype: Any, precision: Any = None) -> bool:
     return jnp.dtype(dtype) == jnp.float32 and jax.default_backend() == "gpu" and not strict
 
 
-def to_tf32(array: np.ndarray) -> np.ndarray:
-    """float64 values rounded to TF32, ties to even."""
+def to_tf32(array: np.ndarray, to_integer: np.ufunc = np.rint) -> np.ndarray:
+    """float64 values brought to TF32: by default to the nearest, ties to even; `np.trunc` cuts."""
     fraction, exponent = np.frexp(np.asarray(array, np.float64))
-    return np.ldexp(np.rint(np.ldexp(fraction, _TF32_BITS)), exponent - _TF32_BITS)
+    return np.ldexp(to_integer(np.ldexp(fraction, _TF32_BITS)), exponent - _TF32_BITS)
 
 
 def _arithmetic_errors(
@@ -85,7 +87,11 @@ def _arithmetic_errors(
 ) -> tuple[float, ...]:
     if not may_use_tf32(dtype, precision):
         return (0.0,) * len(truth)
-    return tuple(map(relative_error, conv_oracle(case, *map(to_tf32, data)), truth))
+    errors = []
+    for to_integer in (np.rint, np.trunc):
+        operands = (to_tf32(array, to_integer) for array in data)
+        errors.append(map(relative_error, conv_oracle(case, *operands), truth))
+    return tuple(map(max, *errors))
 
 
 def _rounding_floor(terms: int, dtype: str) -> float:
