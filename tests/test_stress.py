@@ -103,12 +103,17 @@ def test_an_error_ends_the_run() -> None:
     assert len(run.readings) < stress_threads.READINGS
 
 
-def test_growth_is_that_of_the_thirds() -> None:
+def test_growth_is_what_goes_on() -> None:
     readings = [
-        stress_threads.Reading(i, i, device=7, arrays=100 * (i >= 6), host=10 * i) for i in range(9)
+        stress_threads.Reading(
+            seconds=i, calls=i, device=100 * (i >= late), arrays=7, host=10 * i + 5 * (i >= 6)
+        )
+        for late in (2, 7)
+        for i in range(9)
     ]
-    grown = {name: stress_threads.growth(readings, name) for name in ("device", "arrays", "host")}
-    assert grown == {"device": 0, "arrays": 100, "host": 60}
+    for run in readings[:9], readings[9:]:
+        grown = {name: stress_threads.growth(run, name) for name in ("device", "arrays", "host")}
+        assert grown == {"device": 0, "arrays": 0, "host": 30}
 
 
 def test_wrong_numbers_are_refused() -> None:
