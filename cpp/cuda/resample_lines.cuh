@@ -47,7 +47,7 @@ struct Lines : ShapeType {
   int* const strip_results;  // kStrip: where each element of y begins to read a line's sums
   Sum* const strip_sums;     // kStrip: [2, lines, strip_pitch]
   Sum* const width_weights;  // kStrip: [columns, width_pitch]
-  char* const stages;        // kStaged: [kStages, lines, stage_pitch]
+  char* const shared;        // kStaged: from stage_at on, [kStages, lines, stage_pitch]
   int64_t first_column = 0;
 #ifdef __CUDA_ARCH__
   State state;
@@ -57,14 +57,14 @@ struct Lines : ShapeType {
   State& StateOf(int thread) { return states[thread]; }
 #endif
 
-  CONVGRAD_DEVICE Lines(const ResampleTask& the_task, char* shared)
+  CONVGRAD_DEVICE Lines(const ResampleTask& the_task, char* the_shared)
       : task(the_task),
         form(the_task.form),
         tiling(the_task.tiling),
-        strip_results(reinterpret_cast<int*>(shared + tiling.results_at)),
-        strip_sums(reinterpret_cast<Sum*>(shared + tiling.strip_at)),
-        width_weights(reinterpret_cast<Sum*>(shared + tiling.width_weights_at)),
-        stages(shared + tiling.stage_at) {}
+        strip_results(reinterpret_cast<int*>(the_shared + tiling.results_at)),
+        strip_sums(reinterpret_cast<Sum*>(the_shared + tiling.strip_at)),
+        width_weights(reinterpret_cast<Sum*>(the_shared + tiling.width_weights_at)),
+        shared(the_shared) {}
 
   CONVGRAD_DEVICE int ColumnsHere() const {
     return static_cast<int>(Least(tiling.columns, form.width.out - first_column));

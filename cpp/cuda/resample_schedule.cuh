@@ -11,7 +11,8 @@
 namespace jax_convgrad {
 namespace resample_kernels {
 
-// For rows of y that are made from a ring: where each begins in x, and its weights.
+// For rows of y that are made from a ring: where each begins in x, and its weights. Behind the last
+// one's start it is once more, so that one can look ahead.
 template <typename Walk>
 CONVGRAD_DEVICE void MakeRing(const Walk& walk) {
   using Sum = typename Walk::Sum;
@@ -19,15 +20,18 @@ CONVGRAD_DEVICE void MakeRing(const Walk& walk) {
     CONVGRAD_ROLLED
     for (int i = thread; i < walk.rows * Walk::kRows; i += walk.tiling.threads) {
       const int row = i / Walk::kRows, tap = i % Walk::kRows;
+      int start = static_cast<int>(walk.first_row) + row;
       if (walk.task.walk.resampled) {
         walk.row_weights[i] = tap < walk.task.walk.taps
                                   ? WeightAt<Sum>(walk.task.walk, walk.first_row + row, tap)
                                   : Sum(0);
-        if (tap == 0) walk.row_marks[row] = ClampedStart(walk.task.walk, walk.first_row + row);
+        start = ClampedStart(walk.task.walk, walk.first_row + row);
       } else {
         walk.row_weights[i] = tap == 0 ? 1 : 0;
-        if (tap == 0) walk.row_marks[row] = static_cast<int>(walk.first_row) + row;
       }
+      if (tap != 0) continue;
+      walk.row_marks[row] = start;
+      if (row + 1 == walk.rows) walk.row_marks[walk.rows] = start;
     }
   });
 }

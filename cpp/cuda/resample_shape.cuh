@@ -131,7 +131,7 @@ struct Shape {
     Piece<T, 1> beside[kMidReads][2 * kBeside + 1];
     bool there[2];               // whether there are columns in front, and behind
     uint32_t words[kWords + 1];  // kShifted: a vector as it is written
-    StagedLine<T> stage;         // kStaged
+    StagedLine stage;            // kStaged
     bool misfit;                 // a column reads what is not in the strip, window or stage
   };
 };

@@ -43,64 +43,12 @@ CONVGRAD_DEVICE void CopyPiece(char* to, uintptr_t piece) {
 }
 
 // A thread's part of the rows of a line.
-template <typename T>
 struct StagedLine {
   uintptr_t from;  // of the row that is copied next: what is staged, from the thread's first piece
   uint32_t low;    // of the row that is read next: the last bits of where what is staged begins
-  int copy_at;     // in a slot: the thread's first piece
+  int copy_at;     // in the first slot of the block: the thread's first piece
   int read_at;     // and where it reads, if rows began where a piece does
   bool copies;
-  bool inside;  // all pieces lie inside x
-
-  // Begins to copy the row that is next to a slot: of `pieces` each `step`th from `first` on, and
-  // not more than kCopies, if that is not 0; kAll says that all of these are there.
-  template <int kCopies, bool kAll>
-  CONVGRAD_DEVICE void Copy(char* slot, int first, int step, int pieces, const void* x,
-                            int64_t x_bytes) const {
-    uintptr_t piece = from & ~uintptr_t{kStagePieceBytes - 1};
-    char* to = slot + copy_at;
-    if (!inside) {
-      CopyInside(to, piece, first, step, pieces, reinterpret_cast<uintptr_t>(x),
-                 reinterpret_cast<uintptr_t>(x) + static_cast<uintptr_t>(x_bytes));
-      return;
-    }
-    if constexpr (kCopies > 0) {
-      CONVGRAD_UNROLL
-      for (int i = 0; i < kCopies; ++i) {
-        if (kAll || i + 1 < kCopies || first + i * step < pieces) {
-          CopyPiece(to + i * step * kStagePieceBytes,
-                    piece + static_cast<uintptr_t>(i * step * kStagePieceBytes));
-        }
-      }
-    } else {
-      CONVGRAD_ROLLED
-      for (int i = first; i < pieces; i += step) {
-        CopyPiece(to, piece);
-        piece += static_cast<uintptr_t>(step * kStagePieceBytes);
-        to += step * kStagePieceBytes;
-      }
-    }
-  }
-
-  // The same where x begins or ends: nothing outside is read.
-  CONVGRAD_DEVICE_CALL static void CopyInside(char* to, uintptr_t piece, int first, int step,
-                                              int pieces, uintptr_t x, uintptr_t x_end) {
-    CONVGRAD_ROLLED
-    for (int i = first; i < pieces; i += step) {
-      if (piece >= x && piece + kStagePieceBytes <= x_end) {
-        CopyPiece(to, piece);
-      } else {
-        CONVGRAD_ROLLED
-        for (int at = 0; at < kStagePieceBytes; at += static_cast<int>(sizeof(T))) {
-          if (piece + at >= x && piece + at < x_end) {
-            *reinterpret_cast<T*>(to + at) = *reinterpret_cast<const T*>(piece + at);
-          }
-        }
-      }
-      piece += static_cast<uintptr_t>(step * kStagePieceBytes);
-      to += step * kStagePieceBytes;
-    }
-  }
 };
 
 // What lies from an element of each row of x on is staged. The thread reads from the `element`th of
@@ -109,10 +57,10 @@ template <typename Lines>
 CONVGRAD_DEVICE void EnterStage(const Lines& lines, typename Lines::State& mine, int begin,
                                 int element = 0) {
   const int line = mine.line < lines.tiling.lines ? mine.line : lines.tiling.lines - 1;
+  const int line_at = lines.tiling.stage_at + line * lines.tiling.stage_pitch;
   mine.stage_begin = begin;
-  mine.stage.copy_at = Opaque(line * lines.tiling.stage_pitch + mine.lane * kStagePieceBytes);
-  mine.stage.read_at = Opaque(line * lines.tiling.stage_pitch +
-                              element * static_cast<int>(sizeof(typename Lines::T)));
+  mine.stage.copy_at = Opaque(line_at + mine.lane * kStagePieceBytes);
+  mine.stage.read_at = Opaque(line_at + element * static_cast<int>(sizeof(typename Lines::T)));
   mine.stage.copies = mine.line < lines.tiling.lines && mine.lane < lines.tiling.stage_pieces;
 }
 
@@ -124,36 +72,89 @@ CONVGRAD_DEVICE int StageRoom(const Lines& lines) {
   return lines.tiling.stage_pieces * kPieceElements - (kPieceElements - 1);
 }
 
-// Rows of x from `row` to before `end` are copied next, and read.
+// Rows of x from `row` on are copied next, and read.
 template <typename Lines>
-CONVGRAD_DEVICE void BeginRows(const Lines& lines, typename Lines::State& mine, int row, int end) {
-  const auto at = [&](int64_t of) {
-    return reinterpret_cast<uintptr_t>(mine.x + (of * lines.task.x_walk + mine.stage_begin));
-  };
-  const auto aligned = [](uintptr_t to) { return to & ~uintptr_t{kStagePieceBytes - 1}; };
-  const uintptr_t x = reinterpret_cast<uintptr_t>(lines.task.x), first = at(row);
-  mine.stage.inside =
-      aligned(first) >= x &&
-      aligned(at(end - 1)) + static_cast<uintptr_t>(lines.tiling.stage_pieces) * kStagePieceBytes <=
-          x + static_cast<uintptr_t>(lines.task.x_bytes);
+CONVGRAD_DEVICE void BeginRows(const Lines& lines, typename Lines::State& mine, int row) {
+  const uintptr_t first =
+      reinterpret_cast<uintptr_t>(mine.x + (row * lines.task.x_walk + mine.stage_begin));
   mine.stage.from = first + static_cast<uintptr_t>(mine.lane) * kStagePieceBytes;
   mine.stage.low = static_cast<uint32_t>(first);
 }
 
-// Begins to copy the row that is next: a group of copies, also if it is not there.
+// Begins to copy the row that is next to a slot. All of its pieces lie inside x, which is so of the
+// rows from stage_from to before stage_to.
 template <typename Lines>
-CONVGRAD_DEVICE void CopyRow(const Lines& lines, typename Lines::State& mine, int slot,
-                             bool there) {
+CONVGRAD_DEVICE void CopyRow(const Lines& lines, const typename Lines::State& mine, int slot) {
   using T = typename Lines::T;
-  if (there && mine.stage.copies) {
-    // In strips, threads copy as much as they own.
+  const int step = lines.tiling.line_threads, pieces = lines.tiling.stage_pieces;
+  uintptr_t piece = mine.stage.from & ~uintptr_t{kStagePieceBytes - 1};
+  char* to = lines.shared + slot + mine.stage.copy_at;
+  if constexpr (Lines::kStrip) {
+    // Threads copy as much as they own; those that own nothing what another one does as well.
     constexpr int kBytes = Lines::kVector * static_cast<int>(sizeof(T));
-    constexpr int kCopies = Lines::kStrip ? (kBytes + kStagePieceBytes - 1) / kStagePieceBytes : 0;
-    mine.stage.template Copy<kCopies, kBytes % kStagePieceBytes == 0>(
-        lines.stages + slot, mine.lane, lines.tiling.line_threads, lines.tiling.stage_pieces,
-        lines.task.x, lines.task.x_bytes);
+    constexpr int kCopies = (kBytes + kStagePieceBytes - 1) / kStagePieceBytes;
+    constexpr bool kAll = kBytes % kStagePieceBytes == 0;
+    CONVGRAD_UNROLL
+    for (int i = 0; i < kCopies; ++i) {
+      if (kAll || i + 1 < kCopies || mine.lane + i * step < pieces) {
+        CopyPiece(to + i * step * kStagePieceBytes,
+                  piece + static_cast<uintptr_t>(i * step * kStagePieceBytes));
+      }
+    }
+  } else if (pieces <= step) {
+    if (mine.stage.copies) CopyPiece(to, piece);
+  } else if (mine.stage.copies) {
+    CONVGRAD_ROLLED
+    for (int i = mine.lane; i < pieces; i += step) {
+      CopyPiece(to, piece);
+      piece += static_cast<uintptr_t>(step * kStagePieceBytes);
+      to += step * kStagePieceBytes;
+    }
   }
-  mine.stage.from += static_cast<uintptr_t>(lines.task.x_walk) * sizeof(T);
+}
+
+// The same where x begins or ends: nothing outside is read.
+template <typename T>
+CONVGRAD_DEVICE_CALL void CopyInside(char* to, uintptr_t from, int first, int step, int pieces,
+                                     uintptr_t x, uintptr_t x_end) {
+  uintptr_t piece = from & ~uintptr_t{kStagePieceBytes - 1};
+  CONVGRAD_ROLLED
+  for (int i = first; i < pieces; i += step) {
+    if (piece >= x && piece + kStagePieceBytes <= x_end) {
+      CopyPiece(to, piece);
+    } else {
+      CONVGRAD_ROLLED
+      for (int at = 0; at < kStagePieceBytes; at += static_cast<int>(sizeof(T))) {
+        if (piece + at >= x && piece + at < x_end) {
+          *reinterpret_cast<T*>(to + at) = *reinterpret_cast<const T*>(piece + at);
+        }
+      }
+    }
+    piece += static_cast<uintptr_t>(step * kStagePieceBytes);
+    to += step * kStagePieceBytes;
+  }
+}
+
+// Either of them, if the row is there.
+template <typename Lines>
+CONVGRAD_DEVICE void CopyAnyRow(const Lines& lines, const typename Lines::State& mine, int slot,
+                                int row, int end) {
+  using T = typename Lines::T;
+  const ResampleTiling& tiling = lines.tiling;
+  if (row >= tiling.stage_from && row < Least(tiling.stage_to, end)) {
+    CopyRow(lines, mine, slot);
+  } else if (row < end && mine.stage.copies) {
+    const uintptr_t x = reinterpret_cast<uintptr_t>(lines.task.x);
+    CopyInside<T>(lines.shared + slot + mine.stage.copy_at, mine.stage.from, mine.lane,
+                  tiling.line_threads, tiling.stage_pieces, x,
+                  x + static_cast<uintptr_t>(lines.task.x_bytes));
+  }
+}
+
+// After a row was copied, or was not there: a group of copies either way.
+template <typename Lines>
+CONVGRAD_DEVICE void EndRow(const Lines& lines, typename Lines::State& mine) {
+  mine.stage.from += static_cast<uintptr_t>(lines.task.x_walk_bytes);
   EndCopyGroup();
 }
 
@@ -161,11 +162,9 @@ CONVGRAD_DEVICE void CopyRow(const Lines& lines, typename Lines::State& mine, in
 template <typename Lines>
 CONVGRAD_DEVICE const typename Lines::T* NextStaged(const Lines& lines, typename Lines::State& mine,
                                                     int slot) {
-  const char* const at = lines.stages + slot + mine.stage.read_at +
-                         static_cast<int>(mine.stage.low & (kStagePieceBytes - 1));
-  mine.stage.low +=
-      static_cast<uint32_t>(lines.task.x_walk) * static_cast<uint32_t>(sizeof(typename Lines::T));
-  return reinterpret_cast<const typename Lines::T*>(at);
+  const int low = static_cast<int>(mine.stage.low & (kStagePieceBytes - 1));
+  mine.stage.low += static_cast<uint32_t>(lines.task.x_walk_bytes);
+  return reinterpret_cast<const typename Lines::T*>(lines.shared + mine.stage.read_at + slot + low);
 }
 
 }  // namespace resample_kernels

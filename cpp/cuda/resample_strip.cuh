@@ -105,7 +105,7 @@ CONVGRAD_DEVICE typename Lines::Sum StripResult(const Lines& lines, const typena
   const Sum* at = from;
   Sum sum = 0;
   int left = taps;
-  CONVGRAD_ROLLED
+  CONVGRAD_UNROLL_BY(4)
   for (; left >= Lines::kSumPack; left -= Lines::kSumPack) {
     const auto some = Load<Sum, Lines::kSumPack>(weights);
     weights += Lines::kSumPack;

@@ -128,6 +128,7 @@ ResampleTask MakeResampleTask(const ResampleForm& form, int element_bytes, const
     task.x_walk = form.x_row;
     task.y_walk = form.y_row;
   }
+  task.x_walk_bytes = task.x_walk * element_bytes;
   return task;
 }
 
@@ -299,6 +300,12 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     }
     const int64_t pieces = DivideUp(elements * element_bytes, kStagePieceBytes);
     tiling.stage_pieces = static_cast<int>(pieces);
+    // A row's first piece may begin before it, its last pieces end among the rows that follow.
+    const int64_t reach = DivideUp(pieces * kStagePieceBytes, task.x_walk_bytes);
+    tiling.stage_to = static_cast<int>(std::max<int64_t>(0, walk.in - reach));
+    tiling.stage_from = IsAligned(task.x, kStagePieceBytes)
+                            ? 0
+                            : static_cast<int>(DivideUp(kStagePieceBytes - 1, task.x_walk_bytes));
     // Lines that a warp reads at a time are in different banks.
     tiling.stage_pitch = static_cast<int>(
         RoundUp(pieces * kStagePieceBytes + (more + 8) * element_bytes + 64, 128) - 64);
@@ -355,7 +362,7 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   const double blocks = columns_of_blocks * static_cast<double>(tiling.chunks);
   if (blocks > static_cast<double>(kMostIndex)) return tiling;
 
-  int64_t bytes = needs.grow ? tiling.chunk * row_bytes
+  int64_t bytes = needs.grow ? tiling.chunk * row_bytes + 4
                              : tiling.table_rows * row_bytes + (2 * tiling.chunk + 1) * 4;
   if (needs.load == ResampleLoad::kPairs) {
     // Where there are several channels, what they have at the same place is in different banks.

@@ -78,6 +78,8 @@ struct ResampleTiling {
   int width_pitch = 0, strip_pitch = 0;  // strip: elements of a column's weights, of a line
   int channel_pitch = 0;                 // kPairs: of one of the inner run's elements in a line
   int stage_pieces = 0, stage_pitch = 0, stage_slot_bytes = 0;  // of a line, of a line, of all
+  // Rows of x, wherever they are, whose pieces lie inside x all the same.
+  int stage_from = 0, stage_to = 0;
   int shared_bytes = 0;
 };
 
@@ -87,7 +89,7 @@ struct ResampleTask {
   ResampleForm form;
   ResampleAxis walk, mid;  // mid is not resampled and 1 if there are fewer than three axes
   int64_t x_walk = 0, y_walk = 0, x_mid = 0, y_mid = 0;  // strides
-  int64_t x_bytes = 0;
+  int64_t x_walk_bytes = 0, x_bytes = 0;
   ResampleTiling tiling;
   const void* x = nullptr;
   void* y = nullptr;

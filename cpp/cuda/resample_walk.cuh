@@ -49,6 +49,7 @@ struct Walk : Lines<ShapeType> {
   using Base::kBrings;
   using Base::kFetches;
   using Base::kGrow;
+  using Base::kMidReads;
   using Base::kPairs;
   using Base::kRows;
   using Base::kShifted;
@@ -59,6 +60,7 @@ struct Walk : Lines<ShapeType> {
   using Base::kStep;
   using Base::kStrip;
   using Base::kSumPack;
+  using Base::kTaps;
   using Base::kVector;
   using Base::kWindow;
   using Base::kWritesVectors;
@@ -71,11 +73,12 @@ struct Walk : Lines<ShapeType> {
   using typename Base::Sum;
   using typename Base::T;
 
-  Sum* const row_weights;   // shrink: [table_rows, kRows], grow: [chunk, kRows]
-  int* const row_marks;     // shrink: rows of y done after each row of x; grow: starts
-  int* const ends;          // shrink: [2 * chunk], for making the schedule, and a flag
-  int* const misfit;        // kStrip, kWindow, kSpread and kStaged
-  const bool line_in_warp;  // all threads of a line are of one warp
+  Sum* const row_weights;  // shrink: [table_rows, kRows], grow: [chunk, kRows]
+  int* const row_marks;  // shrink: rows of y done after each row of x; grow: starts, the last twice
+  int* const ends;       // shrink: [2 * chunk], for making the schedule, and a flag
+  int* const misfit;     // kStrip, kWindow, kSpread and kStaged
+  const int line_in_warp;  // whether all threads of a line are of one warp
+  const int stage_end;     // kStaged: of the slots, from the first on
   int64_t first_row = 0;
   int rows = 0;  // of y
   int parity = 0;
@@ -87,7 +90,8 @@ struct Walk : Lines<ShapeType> {
                                          (kGrow ? tiling.chunk : tiling.table_rows) * kRows)),
         ends(row_marks + tiling.table_rows),
         misfit(reinterpret_cast<int*>(shared + tiling.flag_at)),
-        line_in_warp(tiling.line_threads <= 32 && 32 % tiling.line_threads == 0) {}
+        line_in_warp(Opaque(tiling.line_threads <= 32 && 32 % tiling.line_threads == 0 ? 1 : 0)),
+        stage_end(Opaque(kStages * tiling.stage_slot_bytes)) {}
 
   CONVGRAD_DEVICE void Run(uint32_t block) {
     Digits digits{block};
@@ -159,7 +163,7 @@ struct Walk : Lines<ShapeType> {
 
   CONVGRAD_DEVICE int NextSlot(int slot) const {
     const int next = slot + tiling.stage_slot_bytes;
-    return next == kStages * tiling.stage_slot_bytes ? 0 : next;
+    return next == stage_end ? 0 : next;
   }
 
   // Begins to copy kAhead rows of x, from `row` on, to a stage that nobody reads any more.
@@ -168,10 +172,11 @@ struct Walk : Lines<ShapeType> {
     ForEachThread<false>(tiling.threads, [&](int thread) {
       State& mine = StateOf(thread);
       slot = first_slot;
-      BeginRows(*this, mine, row, end);
+      BeginRows(*this, mine, row);
       CONVGRAD_ROLLED
       for (int k = 0; k < kAhead; ++k) {
-        CopyRow(*this, mine, slot, row + k < end);
+        CopyAnyRow(*this, mine, slot, row + k, end);
+        EndRow(*this, mine);
         slot = NextSlot(slot);
       }
     });
@@ -207,7 +212,8 @@ struct Walk : Lines<ShapeType> {
         ForEachThread<false>(tiling.threads, [&](int thread) {
           State& mine = StateOf(thread);
           // To the slot of the row before, which all have read.
-          CopyRow(*this, mine, before, next + kAhead < end);
+          CopyAnyRow(*this, mine, before, next + kAhead, end);
+          EndRow(*this, mine);
           CONVGRAD_UNROLL
           for (int k = 0; k + 1 < kRows; ++k) {
             CONVGRAD_UNROLL
@@ -224,7 +230,9 @@ struct Walk : Lines<ShapeType> {
         before = slot;
         slot = NextSlot(slot);
       }
-      WriteFromRing(row);
+      Sum weights[kRows];
+      LoadRowWeights(row, weights);
+      WriteFromRing(weights);
     }
   }
 
@@ -235,9 +243,21 @@ struct Walk : Lines<ShapeType> {
                            [&](int thread) { Fetch(StateOf(thread), 0, row < last ? row : last); });
     };
     int base = 0, next = -1;  // the ring's first row, and that which was fetched
+    // What is in shared memory is read a row ahead; weights where registers are left for them.
+    constexpr bool kWeightsAhead =
+        kSpread ? kTaps == 2 && kMidReads == 1 : kShifted && sizeof(T) >= 4;
+    int following = row_marks[0];
+    Sum weights[kRows], following_weights[kRows];
+    if constexpr (kWeightsAhead) LoadRowWeights(0, following_weights);
     CONVGRAD_ROLLED
     for (int row = 0; row < rows; ++row) {
-      const int start = row_marks[row];
+      const int start = following;
+      following = row_marks[row + 1];
+      if constexpr (kWeightsAhead) {
+        CONVGRAD_UNROLL
+        for (int k = 0; k < kRows; ++k) weights[k] = following_weights[k];
+        LoadRowWeights(row + 1 < rows ? row + 1 : row, following_weights);
+      }
       int steps = start - base;
       if (row == 0 || steps < 0 || steps > kRows) {
         steps = kRows;
@@ -256,18 +276,15 @@ struct Walk : Lines<ShapeType> {
           Combine(mine, 0, next < last ? next : last, mine.rows[kRows - 1]);
         });
         ++next;
-        if (s + 1 == steps && row + 1 < rows && row_marks[row + 1] > next) {
-          next = row_marks[row + 1];
-        }
+        if (s + 1 == steps && following > next) next = following;
         fetch(next);
       }
-      WriteFromRing(row);
+      if constexpr (!kWeightsAhead) LoadRowWeights(row, weights);
+      WriteFromRing(weights);
     }
   }
 
-  CONVGRAD_DEVICE void WriteFromRing(int row) {
-    Sum weights[kRows];
-    LoadRowWeights(row, weights);
+  CONVGRAD_DEVICE void WriteFromRing(const Sum (&weights)[kRows]) {
     ForEachThread<false>(tiling.threads, [&](int thread) {
       State& mine = StateOf(thread);
       // Of many weights few are zero, and few sums of theirs are not finite. Then they are done
@@ -321,53 +338,17 @@ struct Walk : Lines<ShapeType> {
       }
     });
     int done = 0;
-    const auto finish = [&] {
-      ForEachThread<false>(tiling.threads, [&](int thread) {
-        State& mine = StateOf(thread);
-        CONVGRAD_UNROLL
-        for (int i = 0; i < kVector; ++i) {
-          mine.sum[i] = mine.rows[0][i];
-          CONVGRAD_UNROLL
-          for (int k = 0; k + 1 < kRows; ++k) mine.rows[k][i] = mine.rows[k + 1][i];
-          mine.rows[kRows - 1][i] = 0;
-        }
-      });
-      ++done;
-      Write();
-    };
     if (there > 0) {
       CONVGRAD_ROLLED
-      while (ends[done] < 0) finish();  // rows in front that read nothing
+      while (ends[done] < 0) Finish(done);  // rows in front that read nothing
     }
-    const auto add = [](State& mine, const Sum(&weights)[kRows], const Sum(&sums)[kVector]) {
-      CONVGRAD_UNROLL
-      for (int k = 0; k < kRows; ++k) {
-        if (weights[k] == Sum(0)) continue;
-        CONVGRAD_UNROLL
-        for (int i = 0; i < kVector; ++i) mine.rows[k][i] += weights[k] * sums[i];
-      }
-    };
     if constexpr (kStaged) {
-      int slot = 0, before = kAhead * tiling.stage_slot_bytes;
-      CONVGRAD_ROLLED
-      for (int row = 0; row < there; ++row) {
-        AwaitRows<kAhead - 1>();
-        const int marks = row_marks[row];
-        Sum weights[kRows];
-        LoadRowWeights(row, weights);
-        ForEachThread<false>(tiling.threads, [&](int thread) {
-          State& mine = StateOf(thread);
-          // To the slot of the row before, which all have read.
-          CopyRow(*this, mine, before, row + kAhead < there);
-          Sum sums[kVector];
-          Combine(mine, slot, low + row, sums);
-          add(mine, weights, sums);
-        });
-        before = slot;
-        slot = NextSlot(slot);
-        CONVGRAD_ROLLED
-        for (int mark = 0; mark < marks; ++mark) finish();
+      StagedRows at{low, low + there, 0, kAhead * tiling.stage_slot_bytes};
+      if (there > 0 && low + kAhead >= tiling.stage_from) {
+        const int inside = static_cast<int>(Least(at.end, tiling.stage_to)) - kAhead;
+        ShrinkStaged<true>(at, low, inside, done);
       }
+      ShrinkStaged<false>(at, low, at.end, done);
     } else {
       CONVGRAD_ROLLED
       for (int first = 0; first < there; first += kAhead) {
@@ -390,15 +371,75 @@ struct Walk : Lines<ShapeType> {
             if (kFetches) {
               Fetch(mine, slot, low + (row + kAhead < there ? row + kAhead : there - 1));
             }
-            add(mine, weights, sums);
+            Add(mine, weights, sums);
           });
           CONVGRAD_ROLLED
-          for (int mark = 0; mark < marks; ++mark) finish();
+          for (int mark = 0; mark < marks; ++mark) Finish(done);
         }
       }
     }
     CONVGRAD_ROLLED
-    while (done < rows) finish();
+    while (done < rows) Finish(done);
+  }
+
+  struct StagedRows {
+    int row, end;      // of x: that which is next, and that behind the last
+    int slot, before;  // its slot, and that of the row before
+  };
+
+  // Adds rows of x up to `end`. With kInside, those that are copied meanwhile lie inside x.
+  template <bool kInside>
+  CONVGRAD_DEVICE void ShrinkStaged(StagedRows& at, int low, int end, int& done) {
+    CONVGRAD_ROLLED
+    for (; at.row < end; ++at.row) {
+      AwaitRows<kAhead - 1>();
+      const int marks = row_marks[at.row - low];
+      Sum weights[kRows];
+      LoadRowWeights(at.row - low, weights);
+      ForEachThread<false>(tiling.threads, [&](int thread) {
+        State& mine = StateOf(thread);
+        // To the slot of the row before, which all have read.
+        if constexpr (kInside) {
+          CopyRow(*this, mine, at.before);
+        } else {
+          CopyAnyRow(*this, mine, at.before, at.row + kAhead, at.end);
+        }
+        EndRow(*this, mine);
+        Sum sums[kVector];
+        Combine(mine, at.slot, at.row, sums);
+        Add(mine, weights, sums);
+      });
+      at.before = at.slot;
+      at.slot = NextSlot(at.slot);
+      CONVGRAD_ROLLED
+      for (int mark = 0; mark < marks; ++mark) Finish(done);
+    }
+  }
+
+  CONVGRAD_DEVICE static void Add(State& mine, const Sum (&weights)[kRows],
+                                  const Sum (&sums)[kVector]) {
+    CONVGRAD_UNROLL
+    for (int k = 0; k < kRows; ++k) {
+      if (weights[k] == Sum(0)) continue;
+      CONVGRAD_UNROLL
+      for (int i = 0; i < kVector; ++i) mine.rows[k][i] += weights[k] * sums[i];
+    }
+  }
+
+  // Writes the oldest of the sums.
+  CONVGRAD_DEVICE void Finish(int& done) {
+    ForEachThread<false>(tiling.threads, [&](int thread) {
+      State& mine = StateOf(thread);
+      CONVGRAD_UNROLL
+      for (int i = 0; i < kVector; ++i) {
+        mine.sum[i] = mine.rows[0][i];
+        CONVGRAD_UNROLL
+        for (int k = 0; k + 1 < kRows; ++k) mine.rows[k][i] = mine.rows[k + 1][i];
+        mine.rows[kRows - 1][i] = 0;
+      }
+    });
+    ++done;
+    Write();
   }
 
   CONVGRAD_DEVICE void Gather() {
@@ -501,7 +542,7 @@ struct Walk : Lines<ShapeType> {
   CONVGRAD_DEVICE void MeetInLine(const Body& body) const {
     ForEachThread<false>(tiling.threads, body);
 #ifdef __CUDA_ARCH__
-    if (line_in_warp) {
+    if (line_in_warp != 0) {
       __syncwarp();
     } else {
       __syncthreads();
