@@ -48,8 +48,8 @@ struct Shape {
   static constexpr int kBefore = kWide ? kCore : 0;
   // Elements of a thread: of 16 bytes where they are read or written at once, but fewer where many
   // rows would take too many registers. Where few columns make one, large strips have fewer ends
-  // that overlap; but where eight do, 12 elements of 16 bits took 1.7 to 1.8 times the floor instead
-  // of 1.6, of 32 bits 1.4 as well.
+  // that overlap; but where eight do, 12 elements of 16 bits took 1.7 to 1.8 times the floor
+  // instead of 1.6, of 32 bits 1.4 as well.
   static constexpr int kVector = kVectors || kSpread || kShifted  ? 16 / sizeof(T)
                                  : kPairs                         ? 16 / sizeof(Sum)
                                  : kWindow                        ? kCore / (kStep > 0 ? kStep : 1)
