@@ -15,6 +15,10 @@ the step, each in processes of its own, so that nothing is cached from the other
 are loaded in it. Losses are those of the first ten steps from the same weights; "differ" is the largest
 difference from Flax's, relative to it.
 
+With --alone, "alone" is the sum of the times of the step's convolutions and resizes, each by its route and
+measured alone (`explain` with `measure=True`), and their useful operations: with install() no step can
+take less, whatever else is in it.
+
 --small takes models that two CPU cores can train. PyTorch's threads disturb others on a CPU unless
 OMP_WAIT_POLICY=PASSIVE is in the environment; this program sees to it.
 """
@@ -247,8 +251,11 @@ def _row(name: str, contender: Contender, first: list[float] | None) -> dict[str
     }
 
 
-def explained(task: Any) -> dict[str, int]:
-    """How many convolutions and resizes explain() finds in the step, and how many are ours."""
+def explained(task: Any, alone: bool = False) -> dict[str, Any]:
+    """How many convolutions and resizes explain() finds in the step, and how many are ours.
+
+    Also how long they take and what they compute, if they are to be timed alone.
+    """
     import jax
 
     import jax_convgrad
@@ -256,9 +263,13 @@ def explained(task: Any) -> dict[str, int]:
     problem = Problem.make(task)
     step, init = flax_step(task)
     rows = jax_convgrad.explain(
-        jax.jit(step), problem.weights, init(problem.weights), problem.x, problem.y
+        jax.jit(step), problem.weights, init(problem.weights), problem.x, problem.y, measure=alone
     ).rows
-    return {"rows": len(rows), "ours": sum(row.ours for row in rows)}
+    found: dict[str, Any] = {"rows": len(rows), "ours": sum(row.ours for row in rows)}
+    if alone:
+        found["seconds"] = sum(row.seconds if row.ours else row.xla_seconds for row in rows)
+        found["operations"] = sum(row.floor.operations for row in rows)
+    return found
 
 
 def compile_seconds(task: Any, installed: bool) -> float:
@@ -310,8 +321,8 @@ def report(result: dict[str, Any]) -> str:
         "see the program for what the columns mean.",
         "",
         f"| model | {' | '.join(columns)} | Flax / install() | best other / install() | losses differ: "
-        "install(), PyTorch | compile, s: Flax, install() | explained, ours |",
-        "|---|" + "---|" * (len(columns) + 5),
+        "install(), PyTorch | compile, s: Flax, install() | explained, ours | alone, ms, GFLOP |",
+        "|---|" + "---|" * (len(columns) + 6),
     ]
     for name in dict.fromkeys(row["model"] for row in result["rows"]):
         rows = {row["by"]: row for row in result["rows"] if row["model"] == name}
@@ -324,7 +335,12 @@ def report(result: dict[str, Any]) -> str:
         cells.append(", ".join(f"{value:.1e}" for value in differ if value is not None) or "-")
         found = result["models"][name]
         cells.append(", ".join(f"{s:.2f}" for s in found["compile"]) or "-")
-        cells.append(f"{found['explained']['rows']}, {found['explained']['ours']}")
+        seen = found["explained"]
+        cells.append(f"{seen['rows']}, {seen['ours']}")
+        alone = "seconds" in seen
+        cells.append(
+            f"{1e3 * seen['seconds']:.2f}, {seen['operations'] / 1e9:.3g}" if alone else "-"
+        )
         lines.append(f"| {name} | {' | '.join(cells)} |")
     failures = [row for row in result["rows"] if "failure" in row]
     if failures:
@@ -369,6 +385,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="after 3 rounds, no further one later than this (60)",
     )
     parser.add_argument("--compiles", type=int, default=1, help="processes that compile each (1)")
+    parser.add_argument(
+        "--alone", action="store_true", help="time each convolution and resize alone too"
+    )
     parser.add_argument("--markdown", metavar="OUT", type=pathlib.Path)
     parser.add_argument("--json", metavar="OUT", type=pathlib.Path)
     parser.add_argument("--compile", nargs=2, help=argparse.SUPPRESS)
@@ -398,7 +417,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     for name, task in chosen.items():
         rows = measure(name, task, arguments.rounds, arguments.seconds)
-        result["models"][name] = {"compile": [], "explained": explained(task)}
+        result["models"][name] = {"compile": [], "explained": explained(task, arguments.alone)}
         result["rows"] += rows
         for row in rows:
             text = row.get("failure") or f"{_milliseconds(row['seconds'])} ms"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections import Counter
@@ -111,6 +112,28 @@ def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert jax_convgrad.installed() == ()
 
 
+def test_what_a_step_takes_at_least(monkeypatch: pytest.MonkeyPatch):
+    """By the route that is taken: XLA's time where XLA keeps the convolution."""
+    explain, operations = jax_convgrad.explain, []
+
+    def timed(*args: Any, measure: bool) -> Any:
+        assert measure
+        found = explain(*args)
+        operations.extend(row.floor.operations for row in found.rows)
+        rows = tuple(
+            dataclasses.replace(row, seconds=1.0, xla_seconds=100.0, ours=i % 3 > 0)
+            for i, row in enumerate(found.rows)
+        )
+        return dataclasses.replace(found, rows=rows)
+
+    monkeypatch.setattr(jax_convgrad, "explain", timed)
+    found = models.explained(TINY["generator"], alone=True)
+    kept = -(-found["rows"] // 3)
+    assert found["ours"] == found["rows"] - kept > 0
+    assert found["seconds"] == found["ours"] + 100 * kept
+    assert found["operations"] == sum(operations) > 0
+
+
 def test_the_loops_are_what_they_say(monkeypatch: pytest.MonkeyPatch):
     """The step is compiled with install() for the one and without it for the other, in any order."""
     problem = models.Problem.make(TINY["generator"])
@@ -149,4 +172,6 @@ def test_a_contender_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch):
     }
     text = models.report(result)
     assert text.count("failed: RuntimeError: no such engine") == 2
-    assert "| - | 14, 9 |" in text
+    assert "| - | 14, 9 | - |" in text
+    result["models"]["generator"]["explained"] |= {"seconds": 0.00318, "operations": 161e6}
+    assert "| - | 14, 9 | 3.18, 0.161 |" in models.report(result)
