@@ -87,22 +87,32 @@ def _implementation(
     shape = _result_shape(x.shape, bands, axes)
     if 0 in x.shape or 0 in shape:
         return jnp.zeros(shape, x.dtype)
-    if choose_route(platform, x.dtype, compat.operations_only()).name == routes.NATIVE:
+    route = choose_route(platform, x, bands, axes, compat.operations_only())
+    if route.name == routes.NATIVE:
         return _call(x, shape, bands, axes)
     return resample_reference.resample(platform, x, bands=bands, axes=axes)
 
 
-def choose_route(platform: str | None, dtype: Any, operations_only: bool) -> Route:
+def choose_route(
+    platform: str | None,
+    x: Any,
+    bands: tuple[Band, ...],
+    axes: tuple[int, ...],
+    operations_only: bool,
+) -> Route:
     """Who does a resample: the chosen route, or plain lax where that cannot be.
 
+    ``x``: anything with a shape and a dtype.
     ``operations_only``: XLA divides the program among devices, and cannot divide a call there.
     """
     if operations_only:
         return routes.OPERATIONS_ONLY
-    route = routes.choose_resample(platform, dtype)
+    grows = all(band.is_selection and band.out_size >= band.size for band in bands)
+    repeats_runs = grows and len(x.shape) - 1 not in axes
+    route = routes.choose_resample(platform, x.dtype, repeats_runs)
     if route.name == routes.NATIVE:
         assert platform is not None
-        if not registry.handlers(platform).serve(registry.RESAMPLE_TARGET, dtype):
+        if not registry.handlers(platform).serve(registry.RESAMPLE_TARGET, x.dtype):
             return Route("xla", "no handler")
     return route
 

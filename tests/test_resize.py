@@ -25,6 +25,7 @@ from jax.test_util import check_grads
 from jax_convgrad import (
     registry,
     resample,
+    resample_primitive,
     resample_reference,
     resample_transpose,
     resize,
@@ -491,6 +492,34 @@ def test_the_handler_runs_where_it_is_there(method: str, dtype: str):
     assert ("@jax_convgrad_resample(" in text(None)) == served
     assert ("@jax_convgrad_resample(" in text("native")) == served
     assert "@jax_convgrad_resample(" not in text("xla")
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype", "method", "axes", "sizes", "copies"),
+    [
+        ("cuda", "float32", "nearest", (1, 2), (8, 12), True),
+        ("cuda", "float32", "nearest", (1,), (7,), True),
+        ("cuda", "bfloat16", "nearest", (1, 2), (8, 12), False),
+        ("cuda", "float32", "nearest", (2, 3), (8, 12), False),  # elements, not runs
+        ("cuda", "float32", "nearest", (1, 2), (2, 12), False),
+        ("cuda", "float32", "linear", (1, 2), (8, 12), False),
+        ("cpu", "float32", "nearest", (1, 2), (8, 12), False),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::jax_convgrad.registry.MissingHandlersWarning")
+def test_copies_of_runs_are_left_to_xla(
+    platform: str,
+    dtype: str,
+    method: str,
+    axes: tuple[int, ...],
+    sizes: tuple[int, ...],
+    copies: bool,
+):
+    x = jax.ShapeDtypeStruct((2, 4, 4, 4), dtype)
+    bands = tuple(make_band(4, size, Rule(method)) for size in sizes)
+    route = resample_primitive.choose_route(platform, x, bands, axes, operations_only=False)
+    assert route.reason.startswith("copies") == copies
+    assert not copies or route.name == "xla"
 
 
 def test_a_platform_without_handlers_is_lowered_in_plain_xla():

@@ -194,7 +194,7 @@ def _resample(platform: str, equation: Any, operations_only: bool) -> Problem:
         (x,),
         out,
         True,
-        resample_primitive.choose_route(platform, x.dtype, operations_only),
+        resample_primitive.choose_route(platform, x, bands, axes, operations_only),
         xla.describe_image_form(bands, axes),
         resample_floor(x.shape, bands, axes, x.dtype.itemsize),
         {}
