@@ -1,0 +1,80 @@
+#include "cpu/few_channels.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/few_channels_kernels.h"
+#include "cpu/few_channels_work.h"
+#include "cpu/parallel_for.h"
+
+namespace jax_convgrad {
+namespace {
+
+namespace ffi = ::xla::ffi;
+
+// A thread is worth waking for this much work.
+constexpr double kLeastFlops = 1e6;
+
+double Flops(const ConvGeometry& g) {
+  double flops = 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.out_channels) *
+                 static_cast<double>(g.in_channels);
+  for (int axis = 0; axis < g.spatial; ++axis) {
+    flops *= static_cast<double>(g.out[axis]) * static_cast<double>(g.kernel[axis]);
+  }
+  return flops;
+}
+
+int64_t UsefulThreads(const ConvProblem& problem) {
+  const double most = static_cast<double>(problem.threads);
+  return static_cast<int64_t>(std::clamp(Flops(problem.geometry) / kLeastFlops, 1.0, most));
+}
+
+}  // namespace
+
+const FewChannelsKernels* TheFewChannelsKernels() {
+  static const FewChannelsKernels* const kernels = []() -> const FewChannelsKernels* {
+    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool has_avx512 =
+        has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (has_avx512) return &few_channels_avx512::kKernels;
+    return has_avx2 ? &few_channels_avx2::kKernels : nullptr;
+  }();
+  return kernels;
+}
+
+bool HasFewChannels(const ConvProblem& problem) {
+  constexpr int64_t kMostChannels = 96, kMostTaps = 128, kMostStride = 64;
+  const ConvGeometry& g = problem.geometry;
+  if (TheFewChannelsKernels() == nullptr) return false;
+  if (problem.operand_type != ffi::DataType::F32 || problem.result_type != ffi::DataType::F32) {
+    return false;
+  }
+  if (g.groups != 1 || std::max(g.in_channels, g.out_channels) > kMostChannels) return false;
+  int64_t taps = 1;
+  for (int axis = 0; axis < g.spatial; ++axis) {
+    if (g.kernel[axis] > kMostTaps || g.strides[axis] > kMostStride) return false;
+    taps *= g.kernel[axis];
+  }
+  if (taps > kMostTaps) return false;
+  return problem.kind == ConvKind::kWgrad ? FewChannelsWgrad::Supports(problem)
+                                          : FewChannelsGather::Supports(problem);
+}
+
+void FewChannelsConv(ffi::ThreadPool& pool, const ConvProblem& problem, float* x, float* w,
+                     float* y) {
+  const FewChannelsKernels& kernels = *TheFewChannelsKernels();
+  const int64_t threads = UsefulThreads(problem);
+  if (problem.kind == ConvKind::kWgrad) {
+    const FewChannelsWgrad work(problem, kernels, threads, x, y, w);
+    ParallelFor(pool, threads, work.task_count(),
+                [&](int64_t task, int64_t) { work.RunTask(task); });
+    work.Finish();
+    return;
+  }
+  const bool fprop = problem.kind == ConvKind::kFprop;
+  const FewChannelsGather work(problem, kernels, threads, fprop ? x : y, w, fprop ? y : x);
+  ParallelFor(pool, threads, work.task_count(), [&](int64_t task, int64_t) { work.RunTask(task); });
+}
+
+}  // namespace jax_convgrad
