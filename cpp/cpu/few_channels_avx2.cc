@@ -1,5 +1,7 @@
 // The kernels of few_channels for AVX2 and FMA.
 
+#include <immintrin.h>
+
 #include <cstdint>
 #include <cstring>
 #include <utility>

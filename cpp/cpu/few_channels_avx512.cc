@@ -1,5 +1,7 @@
 // The kernels of few_channels for AVX-512.
 
+#include <immintrin.h>
+
 #include <cstdint>
 #include <cstring>
 #include <utility>

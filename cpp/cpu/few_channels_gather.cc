@@ -21,8 +21,9 @@ Range Inside(int64_t offset, int64_t step, int64_t count, int64_t size) {
   return {std::min(first, last), last};
 }
 
-// The widest vectors that the channels are cut into next.
+// Of the widest vectors that the channels are cut into next.
 int64_t WidthOf(int64_t channels, int64_t most) {
+  if (channels < 4) return channels;
   int64_t width = most;
   while (width > channels) width /= 2;
   return width;
@@ -32,7 +33,10 @@ int64_t WidthOf(int64_t channels, int64_t most) {
 
 bool FewChannelsGather::Supports(const ConvProblem& problem) {
   const ConvGeometry& g = problem.geometry;
-  return (problem.kind == ConvKind::kFprop ? g.out_channels : g.in_channels) % 4 == 0;
+  const bool fprop = problem.kind == ConvKind::kFprop;
+  const int64_t from = fprop ? g.in_channels : g.out_channels;
+  const int64_t to = fprop ? g.out_channels : g.in_channels;
+  return to % 4 == 0 || (to < 4 && from % 4 == 0);
 }
 
 FewChannelsGather::Axis FewChannelsGather::FpropAxis(const ConvGeometry& g, int i) {
@@ -115,8 +119,13 @@ FewChannelsGather::FewChannelsGather(const ConvProblem& problem, const FewChanne
   FindSegments(&axes_[2]);
 
   w_ = w;
-  if (table_.column_stride != 1) {
-    const WeightsTable dense = table_.Dense();
+  const bool narrow = to_channels_ < 4;
+  if ((narrow ? table_.row_stride : table_.column_stride) != 1) {
+    WeightsTable dense = table_.Dense();
+    if (narrow) {
+      dense.row_stride = 1;
+      dense.column_stride = dense.rows;
+    }
     const size_t count = static_cast<size_t>(table_.tap_count() * table_.rows * table_.columns);
     packed_.emplace(MultipliedBytes(count, sizeof(float)));
     float* const packed = reinterpret_cast<float*>(packed_->data());
@@ -174,6 +183,7 @@ void FewChannelsGather::RunUnit(int64_t unit, std::vector<TapOffset>* outer) con
   row.to_step = phases * to_channels_;
   row.channels = from_channels_;
   row.w_channel = table_.row_stride;
+  row.w_column = table_.column_stride;
   row.from_tap = axis.from_tap * from_channels_;
   row.w_tap = axis.w_tap * table_.tap_strides[2];
   row.outer = outer->data();

@@ -16,15 +16,16 @@ struct TapOffset {
 // Neighbouring positions of a result whose taps all lie inside `from`:
 //
 //   to[p][v] = sum over o, t, c of  from[outer[o].from + p from_step + t from_tap + c]
-//                                   * w[outer[o].w + t w_tap + c w_channel + v]
+//                                   * w[outer[o].w + t w_tap + c w_channel + v w_column]
 //
-// added in that order. No tap at all gives zeros.
+// No tap at all gives zeros. w_column is 1 for 4 channels v and more. For less of them w_channel
+// is, and there are channels c in fours.
 struct GatherRow {
   const float* from;
   const float* w;
   float* to;
   int64_t positions, from_step, to_step;
-  int64_t channels, w_channel;
+  int64_t channels, w_channel, w_column;
   int64_t taps, from_tap, w_tap;
   const TapOffset* outer;
   int64_t outer_count;
@@ -40,8 +41,8 @@ struct ProductSum {
 };
 
 struct FewChannelsKernels {
-  // The most channels that a call takes: a call's `width` is that or less, 4 or a power of two
-  // above it.
+  // The most channels that a call takes: its `width` is that, or a power of two from 4 on below it.
+  // Also 1, 2 or 3 for gather.
   int64_t most_width;
   void (*gather)(const GatherRow& row, int64_t width);
   void (*sum_products)(const ProductSum& sum, int64_t width);
