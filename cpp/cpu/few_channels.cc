@@ -44,22 +44,43 @@ const FewChannelsKernels* TheFewChannelsKernels() {
   return kernels;
 }
 
+// How many times as long oneDNN takes, on two processors with AVX-512 (survey_cpu.py; 1-D and 2-D
+// layers of 1 to 100 MFLOP unless said otherwise):
+//
+//   4 to 4 channels 2.1 to 3.2, 8 to 8 1.3 to 1.6, 16 to 16 and more 0.97 to 1.1, and 1.1 to 3.4
+//   below 5 MFLOP; results of 1 to 3 channels 1.1 to 7; dx with a stride 1.1 to 4, also of 64
+//   channels; dw 1.0 to 10, the more the larger the kernel.
+//
+// And where it is the faster one: activations of 1 to 3 channels along 2 and 3 axes as operands 0.6
+// to 0.95, for dw along 1 axis too; weights that leave the innermost cache 0.6 to 1.0, 64 to 64 k3
+// 0.94.
 bool HasFewChannels(const ConvProblem& problem) {
-  constexpr int64_t kMostChannels = 96, kMostTaps = 128, kMostStride = 64;
+  constexpr int64_t kMostChannels = 96, kMostKernel = 128, kMostStride = 64;
+  constexpr int64_t kMostWeights = 1 << 14, kMostStridedWeights = 1 << 16;
+  constexpr int64_t kMostWeightGradients = 1 << 18;
+  constexpr double kSmallFlops = 16e6;
   const ConvGeometry& g = problem.geometry;
   if (TheFewChannelsKernels() == nullptr) return false;
   if (problem.operand_type != ffi::DataType::F32 || problem.result_type != ffi::DataType::F32) {
     return false;
   }
   if (g.groups != 1 || std::max(g.in_channels, g.out_channels) > kMostChannels) return false;
-  int64_t taps = 1;
+  int64_t weights = g.in_channels * g.out_channels;
+  bool strided = false;
   for (int axis = 0; axis < g.spatial; ++axis) {
-    if (g.kernel[axis] > kMostTaps || g.strides[axis] > kMostStride) return false;
-    taps *= g.kernel[axis];
+    if (g.kernel[axis] > kMostKernel || g.strides[axis] > kMostStride) return false;
+    weights *= g.kernel[axis];
+    strided = strided || g.strides[axis] > 1;
   }
-  if (taps > kMostTaps) return false;
-  return problem.kind == ConvKind::kWgrad ? FewChannelsWgrad::Supports(problem)
-                                          : FewChannelsGather::Supports(problem);
+  if (problem.kind == ConvKind::kWgrad) {
+    return g.in_channels >= 4 && weights <= kMostWeightGradients &&
+           FewChannelsWgrad::Supports(problem);
+  }
+  const bool dgrad = problem.kind == ConvKind::kDgrad;
+  if ((dgrad ? g.out_channels : g.in_channels) < 4 && g.spatial > 1) return false;
+  const int64_t most = dgrad && strided ? kMostStridedWeights : kMostWeights;
+  return (weights <= most || (weights <= kMostStridedWeights && Flops(g) <= kSmallFlops)) &&
+         FewChannelsGather::Supports(problem);
 }
 
 void FewChannelsConv(ffi::ThreadPool& pool, const ConvProblem& problem, float* x, float* w,

@@ -10,6 +10,8 @@ namespace {
 
 // Positions of a row that are worth a call of their own.
 constexpr int64_t kLeastPart = 48;
+// Neighbours that are better summed side by side than each in several sums.
+constexpr int64_t kLeastTogether = 3;
 // Tasks for each thread: one that comes late finds less to do.
 constexpr int64_t kTasksPerThread = 4;
 
@@ -196,6 +198,7 @@ void FewChannelsGather::RunUnit(int64_t unit, std::vector<TapOffset>* outer) con
       const int64_t first = std::max(begin, segment.positions.first);
       row.positions = std::min(end, segment.positions.last) - first;
       if (row.positions <= 0) continue;
+      row.alone = segment.positions.last - segment.positions.first < kLeastTogether;
       row.taps = segment.taps.last - segment.taps.first;
       row.from = from;
       row.w = w_;

@@ -29,6 +29,9 @@ struct GatherRow {
   int64_t taps, from_tap, w_tap;
   const TapOffset* outer;
   int64_t outer_count;
+  // The positions are summed one by one, each in several sums: for too few to be summed side by
+  // side. Their bits differ, so this must not depend on how a row is cut.
+  bool alone;
 };
 
 // sums[r][v] += sum over a box of positions of  rows[r] * vectors[v], the innermost axis last.
