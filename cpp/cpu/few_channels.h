@@ -1,6 +1,6 @@
-// Convolutions of few channels in float32, by kernels that read all arrays as they lie. oneDNN's
-// code for them fills up blocks of 8 or 16 channels with zeros, copies arrays to such blocks and
-// back, or lowers to matrix products: 20 to 50 us a call before anything is computed.
+// Convolutions of few channels in float32, by kernels that read all arrays as they lie. oneDNN
+// fills such channels up to blocks of 8 or 16, copies arrays to other formats and back, or
+// multiplies matrices that it makes of them.
 
 #ifndef JAX_CONVGRAD_CPU_FEW_CHANNELS_H_
 #define JAX_CONVGRAD_CPU_FEW_CHANNELS_H_

@@ -23,14 +23,6 @@ Range Inside(int64_t offset, int64_t step, int64_t count, int64_t size) {
   return {std::min(first, last), last};
 }
 
-// Of the widest vectors that the channels are cut into next.
-int64_t WidthOf(int64_t channels, int64_t most) {
-  if (channels < 4) return channels;
-  int64_t width = most;
-  while (width > channels) width /= 2;
-  return width;
-}
-
 }  // namespace
 
 bool FewChannelsGather::Supports(const ConvProblem& problem) {
@@ -210,7 +202,7 @@ void FewChannelsGather::RunUnit(int64_t unit, std::vector<TapOffset>* outer) con
       }
       row.to = to + (first * phases + p) * to_channels_;
       for (int64_t channel = 0, width; channel < to_channels_; channel += width) {
-        width = WidthOf(to_channels_ - channel, kernels_.most_width);
+        width = kernels_.WidthOf(to_channels_ - channel);
         kernels_.gather(row, width);
         row.w += width;
         row.to += width;

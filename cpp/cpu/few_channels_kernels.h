@@ -49,6 +49,14 @@ struct FewChannelsKernels {
   int64_t most_width;
   void (*gather)(const GatherRow& row, int64_t width);
   void (*sum_products)(const ProductSum& sum, int64_t width);
+
+  // Of the next call for so many channels, a multiple of 4 or less than 4.
+  int64_t WidthOf(int64_t channels) const {
+    if (channels < 4) return channels;
+    int64_t width = most_width;
+    while (width > channels) width /= 2;
+    return width;
+  }
 };
 
 // The best set that this processor runs, or null.

@@ -21,12 +21,6 @@ int64_t Lanes(int64_t channels, int64_t most) {
   return 0;
 }
 
-int64_t WidthOf(int64_t channels, int64_t most) {
-  int64_t width = most;
-  while (width > channels) width /= 2;
-  return width;
-}
-
 }  // namespace
 
 bool FewChannelsWgrad::Supports(const ConvProblem& problem) {
@@ -153,7 +147,7 @@ void FewChannelsWgrad::RunBlock(int64_t block, Range taps, float* sums) const {
     sum.row_count = table_.rows;
     sum.sums_step = sums_table_.row_stride;
     for (int64_t column = 0, width; column < table_.columns; column += width) {
-      width = WidthOf(table_.columns - column, kernels_.most_width);
+      width = kernels_.WidthOf(table_.columns - column);
       kernels_.sum_products(sum, width);
       sum.vectors += width;
       sum.sums += width;
