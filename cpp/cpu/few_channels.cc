@@ -57,7 +57,7 @@ const FewChannelsKernels* TheFewChannelsKernels() {
 bool HasFewChannels(const ConvProblem& problem) {
   constexpr int64_t kMostChannels = 96, kMostKernel = 128, kMostStride = 64;
   constexpr int64_t kMostWeights = 1 << 14, kMostStridedWeights = 1 << 16;
-  constexpr int64_t kMostWeightGradients = 1 << 18;
+  constexpr int64_t kMostWeightGradients = 1 << 20;
   constexpr double kSmallFlops = 16e6;
   const ConvGeometry& g = problem.geometry;
   if (TheFewChannelsKernels() == nullptr) return false;
