@@ -9,6 +9,7 @@
 #include "common/error.h"
 #include "common/guard.h"
 #include "cpu/direct_conv.h"
+#include "cpu/few_channels.h"
 #include "cpu/handlers.h"
 #include "cpu/parallel_for.h"
 #include "cpu/sliced_conv.h"
@@ -48,6 +49,11 @@ ffi::Error RunChecked(const ConvProblem& problem, ffi::ThreadPool& pool, void* x
                       void* result) {
   if (NeedsDirectConv(problem.geometry)) {
     DirectConv(pool, problem, x, w, y, result);
+    return ffi::Error::Success();
+  }
+  if (HasFewChannels(problem)) {
+    FewChannelsConv(pool, problem, static_cast<float*>(x), static_cast<float*>(w),
+                    static_cast<float*>(y));
     return ffi::Error::Success();
   }
   try {

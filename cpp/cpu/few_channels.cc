@@ -1,0 +1,102 @@
+#include "cpu/few_channels.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/few_channels_kernels.h"
+#include "cpu/few_channels_work.h"
+#include "cpu/parallel_for.h"
+
+namespace jax_convgrad {
+namespace {
+
+namespace ffi = ::xla::ffi;
+
+// A thread is worth waking for this much work, some 40 us: on two processors that others use too,
+// 3 to 4 MFLOP took two threads 33 to 70 us, and one 31 to 40.
+constexpr double kLeastFlops = 4e6;
+
+double Flops(const ConvGeometry& g) {
+  double flops = 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.out_channels) *
+                 static_cast<double>(g.in_channels);
+  for (int axis = 0; axis < g.spatial; ++axis) {
+    flops *= static_cast<double>(g.out[axis]) * static_cast<double>(g.kernel[axis]);
+  }
+  return flops;
+}
+
+int64_t UsefulThreads(const ConvProblem& problem) {
+  const double most = static_cast<double>(problem.threads);
+  return static_cast<int64_t>(std::clamp(Flops(problem.geometry) / kLeastFlops, 1.0, most));
+}
+
+}  // namespace
+
+const FewChannelsKernels* TheFewChannelsKernels() {
+  static const FewChannelsKernels* const kernels = []() -> const FewChannelsKernels* {
+    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool has_avx512 =
+        has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (has_avx512) return &few_channels_avx512::kKernels;
+    return has_avx2 ? &few_channels_avx2::kKernels : nullptr;
+  }();
+  return kernels;
+}
+
+// How many times as long oneDNN takes, on two processors with AVX-512 (survey_cpu.py; 1-D and 2-D
+// layers of 1 to 100 MFLOP unless said otherwise):
+//
+//   4 to 4 channels 2.1 to 3.2, 8 to 8 1.3 to 1.6, 16 to 16 and more 0.97 to 1.1, and 1.1 to 3.4
+//   below 5 MFLOP; results of 1 to 3 channels 1.1 to 7; dx with a stride 1.1 to 4, also of 64
+//   channels; dw 1.0 to 10, the more the larger the kernel.
+//
+// And where it is the faster one: activations of 1 to 3 channels along 2 and 3 axes as operands 0.6
+// to 0.95, for dw along 1 axis too; weights that leave the innermost cache 0.6 to 1.0, 64 to 64 k3
+// 0.94.
+bool HasFewChannels(const ConvProblem& problem) {
+  constexpr int64_t kMostChannels = 96, kMostKernel = 128, kMostStride = 64;
+  constexpr int64_t kMostWeights = 1 << 14, kMostStridedWeights = 1 << 16;
+  constexpr int64_t kMostWeightGradients = 1 << 20;
+  constexpr double kSmallFlops = 16e6;
+  const ConvGeometry& g = problem.geometry;
+  if (TheFewChannelsKernels() == nullptr) return false;
+  if (problem.operand_type != ffi::DataType::F32 || problem.result_type != ffi::DataType::F32) {
+    return false;
+  }
+  if (g.groups != 1 || std::max(g.in_channels, g.out_channels) > kMostChannels) return false;
+  int64_t weights = g.in_channels * g.out_channels;
+  bool strided = false;
+  for (int axis = 0; axis < g.spatial; ++axis) {
+    if (g.kernel[axis] > kMostKernel || g.strides[axis] > kMostStride) return false;
+    weights *= g.kernel[axis];
+    strided = strided || g.strides[axis] > 1;
+  }
+  if (problem.kind == ConvKind::kWgrad) {
+    return g.in_channels >= 4 && weights <= kMostWeightGradients &&
+           FewChannelsWgrad::Supports(problem);
+  }
+  const bool dgrad = problem.kind == ConvKind::kDgrad;
+  if ((dgrad ? g.out_channels : g.in_channels) < 4 && g.spatial > 1) return false;
+  const int64_t most = dgrad && strided ? kMostStridedWeights : kMostWeights;
+  return (weights <= most || (weights <= kMostStridedWeights && Flops(g) <= kSmallFlops)) &&
+         FewChannelsGather::Supports(problem);
+}
+
+void FewChannelsConv(ffi::ThreadPool& pool, const ConvProblem& problem, float* x, float* w,
+                     float* y) {
+  const FewChannelsKernels& kernels = *TheFewChannelsKernels();
+  const int64_t threads = UsefulThreads(problem);
+  if (problem.kind == ConvKind::kWgrad) {
+    const FewChannelsWgrad work(problem, kernels, threads, x, y, w);
+    ParallelFor(pool, threads, work.task_count(),
+                [&](int64_t task, int64_t) { work.RunTask(task); });
+    work.Finish();
+    return;
+  }
+  const bool fprop = problem.kind == ConvKind::kFprop;
+  const FewChannelsGather work(problem, kernels, threads, fprop ? x : y, w, fprop ? y : x);
+  ParallelFor(pool, threads, work.task_count(), [&](int64_t task, int64_t) { work.RunTask(task); });
+}
+
+}  // namespace jax_convgrad

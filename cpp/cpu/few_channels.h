@@ -1,0 +1,24 @@
+// Convolutions of few channels in float32, by kernels that read all arrays as they lie. oneDNN
+// fills such channels up to blocks of 8 or 16, copies arrays to other formats and back, or
+// multiplies matrices that it makes of them.
+
+#ifndef JAX_CONVGRAD_CPU_FEW_CHANNELS_H_
+#define JAX_CONVGRAD_CPU_FEW_CHANNELS_H_
+
+#include "cpu/conv_plan.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jax_convgrad {
+
+// Whether these kernels are the code for a problem, on this processor. It has passed
+// ConvGeometry::Make, is not IsAllZero and not NeedsDirectConv.
+bool HasFewChannels(const ConvProblem& problem);
+
+// Computes a problem that HasFewChannels; arrays as for ConvPlan::Run. Sums are float32, the same
+// bits at every call, whatever the number of threads. Throws std::bad_alloc.
+void FewChannelsConv(::xla::ffi::ThreadPool& pool, const ConvProblem& problem, float* x, float* w,
+                     float* y);
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CPU_FEW_CHANNELS_H_

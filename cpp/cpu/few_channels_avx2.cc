@@ -1,0 +1,21 @@
+// The kernels of few_channels for AVX2 and FMA.
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "cpu/few_channels_kernels.h"
+
+#pragma GCC target("avx2,fma")
+
+#define CONVGRAD_LANES 8
+
+namespace jax_convgrad {
+namespace few_channels_avx2 {
+
+#include "cpu/few_channels_simd.inc"
+
+}  // namespace few_channels_avx2
+}  // namespace jax_convgrad
