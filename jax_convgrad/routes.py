@@ -141,27 +141,59 @@ def _cpu(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) -
 
 
 def _cpu_plane_slow(operator: str, geometry: ConvGeometry) -> str | None:
-    """Why oneDNN is slower than XLA:CPU for a dense float32 problem in one or two dimensions, if so.
+    """Why the handler is slower than XLA:CPU for a dense float32 problem in one or two dimensions, if so.
 
-    It computes result channels in blocks of 16, so a handful of them costs as much as 16; and it has no
-    kernels of its own, only matrix products, for some weight gradients. Where the operand has no more than
-    16 channels either XLA:CPU is slower still: 4 to 4, k3 0.19 ms by oneDNN, 1.02 by XLA:CPU, 16 to 3
-    0.56 and 1.27; 16 to 1, k7 and the gradient of 1 to 16 are equal (benchmarks/cpu/survey_few_channels.md).
+    oneDNN computes result channels in blocks of 16, so a handful of them costs as much as 16; and it has no
+    kernels of its own, only matrix products, for some weight gradients. Where this project's kernels for few
+    channels serve there is less to lose (benchmarks/cpu/survey_few_channels.md): 64 to 1, k7 7.7 ms by them,
+    15.9 by XLA:CPU; dX of 3 to 64, k7 s2 4.7 and 15.9; dW of 32 to 32, k15 23.0 and 26.9.
     """
     config = geometry.config
-    if operator == "conv_fprop" and geometry.out_channels <= 8 and geometry.in_channels > 16:
-        return "few output channels: 64 to 1, k7 9.2 ms by oneDNN, 3.6 by XLA:CPU"
+    few = _has_few_channels(operator, geometry)
+    if (
+        operator == "conv_fprop"
+        and geometry.out_channels <= 8
+        and geometry.in_channels > 16
+        and not few
+    ):
+        return "few output channels, many weights: 64 to 1, k7 9.2 ms by oneDNN, 3.6 by XLA:CPU"
     # XLA inserts the zeros of a strided gradient: at 16x16 it multiplies 256 times too much.
     few_inputs = geometry.in_channels <= 8 and geometry.out_channels > 16
     if operator == "conv_dgrad" and few_inputs and math.prod(config.strides) < 64:
-        return "few input channels: 3 to 64, k7 s2 7.7 ms by oneDNN, 3.5 by XLA:CPU"
-    if operator == "conv_wgrad" and geometry.kernel[-1] >= 15 > config.strides[-1]:
+        if not few:
+            return (
+                "few input channels, many weights: 3 to 64, k7 s2 7.7 ms by oneDNN, 3.5 by XLA:CPU"
+            )
+        if geometry.in_channels >= 4 and math.prod(config.strides) == 1:
+            return "4 to 8 input channels: 4 to 32, k3 1.00 ms by the handler, 0.69 by XLA:CPU"
+    if operator == "conv_wgrad" and geometry.kernel[-1] >= 15 > config.strides[-1] and not few:
         # A vocoder's windows touch no others than their neighbours: 1-D 16 to 32, k16 s8 0.38 ms by oneDNN,
         # 0.65 by XLA:CPU, 128 to 256 4.4 and 5.1 (benchmarks/cpu/survey_wide_windows.md).
         beside = geometry.spatial_rank == 1 and geometry.kernel[0] <= 2 * config.strides[0]
         if not beside or geometry.in_channels > 128:
-            return "wide overlapping windows: 32 to 32, k15 59 ms by oneDNN, 17 by XLA:CPU"
+            return "wide overlapping windows: 1-D 256 to 256, k15 s4 70.9 ms by oneDNN, 28.4 by XLA:CPU"
     return None
+
+
+def _has_few_channels(operator: str, geometry: ConvGeometry) -> bool:
+    """Whether cpp/cpu/few_channels.cc serves a dense float32 problem in one or two dimensions.
+
+    The bounds are those of HasFewChannels there.
+    """
+    strides = geometry.config.strides
+    channels = geometry.in_channels, geometry.out_channels
+    weights = math.prod((*channels, *geometry.kernel))
+    if max(channels) > 96 or max(geometry.kernel) > 128 or max(strides) > 64:
+        return False
+    if operator == "conv_wgrad":
+        whole = any(count % 4 == 0 for count in channels)
+        return whole and geometry.in_channels >= 4 and weights <= 2**20
+    dgrad = operator == "conv_dgrad"
+    result, operand = channels if dgrad else channels[::-1]
+    if operand < 4 and geometry.spatial_rank > 1:
+        return False
+    most = 2**16 if dgrad and max(strides) > 1 else 2**14
+    return weights <= most and (result % 4 == 0 or (result < 4 and operand % 4 == 0))
 
 
 # Microseconds of device time on an H100 (jax 0.11.2, cuDNN 9.19, channels-last arrays, the layers of
