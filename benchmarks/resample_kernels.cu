@@ -6,7 +6,7 @@
 //     -isystem "$(python -c 'from jax import ffi; print(ffi.include_dir())')" \
 //     benchmarks/resample_kernels.cu cpp/cuda/resample.cu cpp/cuda/resample_tiling.cc \
 //     cpp/common/resample.cc -o resample_kernels
-//   ./resample_kernels [part of a case's name]
+//   ./resample_kernels [parts of rows' names, such as "deeplab bf16 first grad"; one is enough]
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -96,6 +97,23 @@ struct Case {
   Method method;
   bool align_corners, antialias;
 };
+
+std::string NameOf(const Case& of, bool channels_last, bool gradient) {
+  char name[64];
+  std::snprintf(name, sizeof(name), "%-15s %-5s %-6s %-5s", of.name, of.half ? "bf16" : "f32",
+                channels_last ? "last" : "first", gradient ? "grad" : "fwd");
+  return name;
+}
+
+// Whether one of the parts is in a name. A name's words are one space apart, and end with one.
+bool Wanted(const std::string& name, const std::vector<std::string>& parts) {
+  std::istringstream stream(name);
+  std::string words, word;
+  while (stream >> word) words += word + " ";
+  return parts.empty() || std::any_of(parts.begin(), parts.end(), [&](const std::string& part) {
+           return words.find(part) != std::string::npos;
+         });
+}
 
 Band ForwardBand(const Case& of, int64_t in, int64_t out) {
   const double scale = of.align_corners ? static_cast<double>(in - 1) / static_cast<double>(out - 1)
@@ -315,9 +333,8 @@ double Run(const Case& of, bool channels_last, bool gradient) {
   std::sort(times.begin(), times.end());
   const double floor = static_cast<double>(bytes) / kBytesPerMicrosecond;
   const double time = times[times.size() / 2];
-  std::printf("%-15s %-5s %-6s %-5s %7.1f  %7.1f  %5.2f\n", of.name, kHalf ? "bf16" : "f32",
-              channels_last ? "last" : "first", gradient ? "grad" : "fwd", floor, time,
-              time / floor);
+  std::printf("%-33s %7.1f  %7.1f  %5.2f\n", NameOf(of, channels_last, gradient).c_str(), floor,
+              time, time / floor);
   std::fflush(stdout);
   return error;
 }
@@ -349,16 +366,16 @@ const Case kCases[] = {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string part = argc > 1 ? argv[1] : "";
+  const std::vector<std::string> parts(argv + 1, argv + argc);
   cudaDeviceProp device{};
   Check(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
   std::printf("%s\n%-15s %-5s %-6s %-5s %7s  %7s  %5s\n", device.name, "case", "type", "chan.",
               "dir.", "floor", "us", "times");
   double largest = 0;
   for (const Case& of : kCases) {
-    if (std::string(of.name).find(part) == std::string::npos) continue;
     for (const bool gradient : {true, false}) {
       for (const bool last : {false, true}) {
+        if (!Wanted(NameOf(of, last, gradient), parts)) continue;
         largest = std::max(largest, of.half ? Run<__nv_bfloat16>(of, last, gradient)
                                             : Run<float>(of, last, gradient));
       }
