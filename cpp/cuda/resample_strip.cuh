@@ -24,12 +24,19 @@ CONVGRAD_DEVICE int StripPlace(const Lines& lines, int lane, int i) {
   return (i / Lines::kPiece * lines.tiling.line_threads + lane) * Lines::kPiece + i % Lines::kPiece;
 }
 
+// The strip's first element, counted in a line of x.
+template <typename Lines>
+CONVGRAD_DEVICE int StripBegin(const Lines& lines) {
+  const int a = ClampedStart(lines.form.width, lines.first_column);
+  const int b = ClampedStart(lines.form.width, lines.first_column + lines.ColumnsHere() - 1);
+  const int inner = static_cast<int>(lines.form.inner);
+  return (a < b ? a : b) * inner / Lines::kPiece * Lines::kPiece;
+}
+
 template <typename Lines>
 CONVGRAD_DEVICE void EnterStrip(const Lines& lines, typename Lines::State& mine) {
   const int inner = static_cast<int>(lines.form.inner), columns = lines.ColumnsHere();
-  const int a = ClampedStart(lines.form.width, lines.first_column);
-  const int b = ClampedStart(lines.form.width, lines.first_column + columns - 1);
-  const int begin = (a < b ? a : b) * inner / Lines::kPiece * Lines::kPiece;
+  const int begin = StripBegin(lines);
   const int run = static_cast<int>(lines.form.width.in) * inner;
   if constexpr (Lines::kStaged) EnterStage(lines, mine, begin, StripPlace(lines, mine.lane, 0));
   CONVGRAD_UNROLL
@@ -39,7 +46,6 @@ CONVGRAD_DEVICE void EnterStrip(const Lines& lines, typename Lines::State& mine)
   }
   mine.results = mine.owned == 0 ? 0 : columns * inner;
   mine.y += lines.first_column * inner;
-  mine.misfit = false;
   if (mine.line != 0) return;
   const int room = Lines::kStaged ? StageRoom(lines) : lines.tiling.line_threads * Lines::kVector;
   CONVGRAD_ROLLED
@@ -53,17 +59,23 @@ CONVGRAD_DEVICE void EnterStrip(const Lines& lines, typename Lines::State& mine)
   }
 }
 
-// A thread's part of the columns' weights, for all.
+// A thread's part of the columns' weights, for all. With one channel they are those of whole packs
+// of sums, of which the first may lie in front of the column's first tap.
 template <typename Lines>
 CONVGRAD_DEVICE void CopyWeights(const Lines& lines, int thread) {
   using Sum = typename Lines::Sum;
   const int taps = static_cast<int>(lines.form.width.taps), pitch = lines.tiling.width_pitch;
   const int columns = lines.ColumnsHere();
+  const int begin = StripBegin(lines);
   CONVGRAD_ROLLED
   for (int i = thread; i < columns * pitch; i += lines.tiling.threads) {
-    const int column = i / pitch, tap = i % pitch;
+    const int64_t column = lines.first_column + i / pitch;
+    const int before = lines.form.inner > 1 ? 0
+                                            : (ClampedStart(lines.form.width, column) - begin) &
+                                                  (Lines::kSumPack - 1);
+    const int tap = i % pitch - before;
     lines.width_weights[i] =
-        tap < taps ? WeightAt<Sum>(lines.form.width, lines.first_column + column, tap) : Sum(0);
+        tap >= 0 && tap < taps ? WeightAt<Sum>(lines.form.width, column, tap) : Sum(0);
   }
 }
 
@@ -83,24 +95,31 @@ template <typename Lines>
 CONVGRAD_DEVICE void StoreStrip(const Lines& lines, const typename Lines::State& mine,
                                 typename Lines::Sum* line) {
   using Sum = typename Lines::Sum;
-  Sum* const even = line + StripPlace(lines, mine.lane, 0);
-  CONVGRAD_UNROLL
-  for (int i = 0; i < Lines::kVector; ++i) {
-    if constexpr (Lines::kStaged) {
+  if constexpr (Lines::kStaged) {
+    Sum* const even = line + StripPlace(lines, mine.lane, 0);
+    CONVGRAD_UNROLL
+    for (int i = 0; i < Lines::kVector; ++i) {
       (i % 2 == 0 ? even : even - OddHalf(mine.lane) * 32)[i * 16] = mine.sum[i];
-    } else {
-      line[StripPlace(lines, mine.lane, i)] = mine.sum[i];
+    }
+  } else {
+    constexpr int kPack = Lines::kPiece % Lines::kSumPack == 0 ? Lines::kSumPack : 1;
+    CONVGRAD_UNROLL
+    for (int i = 0; i < Lines::kVector; i += kPack) {
+      Sum pack[kPack];
+      CONVGRAD_UNROLL
+      for (int k = 0; k < kPack; ++k) pack[k] = mine.sum[i + k];
+      StoreSums<false>(pack, line + StripPlace(lines, mine.lane, i));
     }
   }
 }
 
 // One element of y from the sums of its strip. Whole packs of weights first as if none were zero:
 // where that gave no number, once more without those that are.
-template <int kInner, typename Lines>
+template <typename Lines>
 CONVGRAD_DEVICE typename Lines::Sum StripResult(const Lines& lines, const typename Lines::Sum* from,
                                                 const typename Lines::Sum* weights) {
   using Sum = typename Lines::Sum;
-  const int inner = kInner > 0 ? kInner : static_cast<int>(lines.form.inner);
+  const int inner = static_cast<int>(lines.form.inner);
   const int taps = static_cast<int>(lines.form.width.taps);
   const Sum* at = from;
   Sum sum = 0;
@@ -132,14 +151,46 @@ CONVGRAD_DEVICE typename Lines::Sum StripResult(const Lines& lines, const typena
   return sum;
 }
 
-template <int kInner, typename Lines>
+// The same where there is one channel: sums are read as packs, too.
+template <typename Lines>
+CONVGRAD_DEVICE typename Lines::Sum PackedResult(const Lines& lines,
+                                                 const typename Lines::Sum* line, int from,
+                                                 const typename Lines::Sum* weights) {
+  using Sum = typename Lines::Sum;
+  constexpr int kPack = Lines::kSumPack;
+  const int before = from & (kPack - 1);  // whose weights are zero
+  const int taps = static_cast<int>(lines.form.width.taps) + before;
+  const Sum* const sums = line + (from - before);
+  Sum sum = 0;
+  // By more it would take registers that are not left.
+  CONVGRAD_UNROLL_BY(2)
+  for (int tap = 0; tap < taps; tap += kPack) {
+    const auto some = Load<Sum, kPack>(weights + tap);
+    const auto pack = Load<Sum, kPack>(sums + tap);
+    CONVGRAD_UNROLL
+    for (int i = 0; i < kPack; ++i) sum += some.at[i] * pack.at[i];
+  }
+  if (sum == sum) return sum;
+  sum = 0;
+  CONVGRAD_ROLLED
+  for (int tap = before; tap < taps; ++tap) {
+    const Sum weight = weights[tap];
+    if (weight != Sum(0)) sum += weight * sums[tap];
+  }
+  return sum;
+}
+
+template <bool kPacks, typename Lines>
 CONVGRAD_DEVICE void WriteResults(const Lines& lines, const typename Lines::State& mine,
                                   const typename Lines::Sum* line, typename Lines::T* to) {
   CONVGRAD_ROLLED
   for (int result = mine.lane; result < mine.results; result += lines.tiling.line_threads) {
     const int packed = lines.strip_results[result];
-    FromSum(StripResult<kInner>(lines, line + (packed & 0xffff),
-                                lines.width_weights + (packed >> 16) * lines.tiling.width_pitch),
+    const int from = packed & 0xffff;
+    const typename Lines::Sum* const weights =
+        lines.width_weights + (packed >> 16) * lines.tiling.width_pitch;
+    FromSum(kPacks ? PackedResult(lines, line, from, weights)
+                   : StripResult(lines, line + from, weights),
             to[result]);
   }
 }
@@ -152,9 +203,9 @@ CONVGRAD_DEVICE void WriteStrip(const Lines& lines, typename Lines::State& mine,
   T* const to = lines.NextRow(mine);
   const Sum* const line = sums + mine.line * lines.tiling.strip_pitch;
   if (lines.form.inner == 1) {
-    WriteResults<1>(lines, mine, line, to);
+    WriteResults<true>(lines, mine, line, to);
   } else {
-    WriteResults<0>(lines, mine, line, to);
+    WriteResults<false>(lines, mine, line, to);
   }
 }
 

@@ -375,8 +375,10 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     bytes = tiling.strip_at + 2 * tiling.lines * tiling.strip_pitch * sum_bytes;
   } else if (needs.load == ResampleLoad::kStrip) {
     const int64_t pack = 16 / sum_bytes;
-    // An odd number of packs between columns, so that threads find theirs in different banks.
-    tiling.width_pitch = static_cast<int>((DivideUp(width.taps, pack) | 1) * pack);
+    // With one channel, weights of zero in front make whole packs. An odd number of packs between
+    // columns, so that threads find theirs in different banks.
+    const int64_t weights = width.taps + (inner == 1 ? pack - 1 : 0);
+    tiling.width_pitch = static_cast<int>((DivideUp(weights, pack) | 1) * pack);
     const int64_t elements = line_threads * vector;
     tiling.strip_pitch = static_cast<int>(elements);
     tiling.width_weights_at = static_cast<int>(RoundUp(bytes, 16));

@@ -392,10 +392,10 @@ struct Walk : Lines<ShapeType> {
   CONVGRAD_DEVICE void ShrinkStaged(StagedRows& at, int low, int end, int& done) {
     CONVGRAD_ROLLED
     for (; at.row < end; ++at.row) {
-      AwaitRows<kAhead - 1>();
       const int marks = row_marks[at.row - low];
       Sum weights[kRows];
       LoadRowWeights(at.row - low, weights);
+      AwaitRows<kAhead - 1>();
       ForEachThread<false>(tiling.threads, [&](int thread) {
         State& mine = StateOf(thread);
         // To the slot of the row before, which all have read.
