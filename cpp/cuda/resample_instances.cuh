@@ -33,7 +33,7 @@ bool Serves(const ResampleNeeds& needs) {
   }
   if (Kernel::kGrow != needs.grow || Kernel::kRows < needs.rows) return false;
   if ((Kernel::kWindow || Kernel::kSpread) && Kernel::kStep != needs.step) return false;
-  if (Kernel::kPairs) {
+  if (Kernel::kPairs || Kernel::kColumns) {
     // A window begins up to three columns in front of its first weight, and has two columns'.
     return needs.taps + needs.step + 3 <= Kernel::kTaps && needs.mid_taps == 1;
   }
@@ -69,6 +69,8 @@ using Window = Walk<Shape<T, ResampleLoad::kWindow, true, kGrow, kRows, kTaps, k
 
 template <typename T, int kRows, int kTaps>
 using Pairs = Walk<Shape<T, ResampleLoad::kPairs, true, false, kRows, kTaps, 1>>;
+template <int kRows, int kTaps>
+using Columns = Walk<Shape<float, ResampleLoad::kColumns, false, false, kRows, kTaps, 1>>;
 template <typename T, int kRows, int kStep, int kTaps, int kMid = 1>
 using Spread = Walk<Shape<T, ResampleLoad::kSpread, true, true, kRows, kTaps, kMid, kStep>>;
 template <typename T, int kRows, int kTaps>
@@ -108,7 +110,7 @@ template <typename T>
 struct Kernels;
 template <>
 struct Kernels<float> {
-  using All = Common<float>;
+  using All = decltype(Join(List<Columns<2, 12>, Columns<6, 20>>(), Common<float>()));
 };
 template <>
 struct Kernels<BFloat16> {
@@ -146,7 +148,8 @@ template <typename T, typename Visit>
 bool VisitInstance(ResampleNeeds needs, const Visit& visit) {
   using All = typename Kernels<T>::All;
   if (VisitFirst(needs, visit, All())) return true;
-  if (needs.load == ResampleLoad::kWindow || needs.load == ResampleLoad::kPairs) {
+  if (needs.load == ResampleLoad::kWindow || needs.load == ResampleLoad::kPairs ||
+      needs.load == ResampleLoad::kColumns) {
     needs.load = ResampleLoad::kStrip;
     if (VisitFirst(needs, visit, All())) return true;
   }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "cuda/resample_columns.cuh"
 #include "cuda/resample_elements.cuh"
 #include "cuda/resample_pairs.cuh"
 #include "cuda/resample_shifted.cuh"
@@ -22,6 +23,7 @@ namespace resample_kernels {
 template <typename ShapeType>
 struct Lines : ShapeType {
   using ShapeType::kAny;
+  using ShapeType::kColumns;
   using ShapeType::kFetches;
   using ShapeType::kMid;
   using ShapeType::kMidReads;
@@ -112,7 +114,8 @@ struct Lines : ShapeType {
                                                   : Sum(0);
       }
     }
-    if constexpr (kStrip || kVectors) first_column = int64_t{column_tile} * tiling.columns;
+    if constexpr (kStrip || kColumns || kVectors)
+      first_column = int64_t{column_tile} * tiling.columns;
     mine.misfit = false;
     if constexpr (kWindow) {
       const int first = (column_tile * tiling.line_threads + mine.lane) * kVector;
@@ -120,6 +123,8 @@ struct Lines : ShapeType {
     } else if constexpr (kSpread) {
       const int first = (column_tile * tiling.line_threads + mine.lane) * kVector;
       EnterSpread(*this, mine, static_cast<int>(clamp(first, form.width.out) / kVector * kVector));
+    } else if constexpr (kColumns) {
+      EnterColumns(*this, mine);
     } else if constexpr (kPairs) {
       EnterPairs(*this, mine);
     } else if constexpr (kStrip) {
@@ -195,6 +200,8 @@ struct Lines : ShapeType {
     (void)row;
     if constexpr (kStagedElements) {
       CombineStagedTaps(*this, mine, slot, sums);
+    } else if constexpr (kColumns) {
+      CombineColumns(*this, mine, slot, sums);
     } else if constexpr (kStaged) {
       CombineStagedStrip(*this, mine, slot, sums);
     } else if constexpr (kWindow) {

@@ -30,9 +30,10 @@ struct Shape {
   static constexpr bool kSpread = kLoad == ResampleLoad::kSpread;
   static constexpr bool kShifted = kLoad == ResampleLoad::kShifted;
   static constexpr bool kPairs = kLoad == ResampleLoad::kPairs;
+  static constexpr bool kColumns = kLoad == ResampleLoad::kColumns;
   static constexpr bool kStrip = kLoad == ResampleLoad::kStrip || kPairs;
   static constexpr bool kStagedElements = kLoad == ResampleLoad::kStaged;
-  static constexpr bool kStaged = kStagedElements || (kStrip && !kPacked && !kAny);
+  static constexpr bool kStaged = kStagedElements || kColumns || (kStrip && !kPacked && !kAny);
 
   // Columns of x from one column of y to the next: kWindow: just as many; kStrip: at most, or 0 for
   // any. kSpread: columns of y of each of x.
@@ -52,6 +53,7 @@ struct Shape {
   // instead of 1.6, of 32 bits 1.4 as well.
   static constexpr int kVector = kVectors || kSpread || kShifted  ? 16 / sizeof(T)
                                  : kPairs                         ? 16 / sizeof(Sum)
+                                 : kColumns                       ? 2
                                  : kWindow                        ? kCore / (kStep > 0 ? kStep : 1)
                                  : kStaged && kStrip && kStep > 0 ? 12
                                  : kStrip && kRows <= (kPacked ? 6 : 4) && sizeof(T) < 8
@@ -79,7 +81,8 @@ struct Shape {
   // How many rows are: in strips several. With rows of strips copied and met for by twos, gradients
   // of linear upsampling took 1.5 instead of 1.4 times the memory floor on an H100, or 1.7 instead
   // of 1.4 where threads have 12 elements; by fours 2.4.
-  static constexpr int kAhead = kStaged ? sizeof(T) > 2 ? 2 : 3
+  static constexpr int kAhead = kColumns  ? 6
+                                : kStaged ? sizeof(T) > 2 ? 2 : 3
                                 : !kFetches || !(kStrip || kWindow) || kRowWords > 16 ? 1
                                 : kRowWords <= 4                                      ? 4
                                                                                       : 2;
@@ -88,17 +91,19 @@ struct Shape {
   static constexpr bool kBrings = kStrip && !kStaged && kFetches && sizeof(T) >= 4;
   static constexpr int kStages = kStaged ? kAhead + 1 : 0;
   static constexpr int kSumPack = 16 / sizeof(Sum);
+  static_assert(!kColumns || (kTaps % kSumPack == 0 && sizeof(T) == 4),
+                "windows are read as packs");
   static constexpr int kMostThreads = 256;  // of a block
   // Blocks at a time on a multiprocessor, which limits registers.
   static constexpr int kHeld = kAhead * kRowWords + kRows * kVector +
-                               (kPairs                ? 2 * kTaps
+                               (kPairs || kColumns    ? 2 * kTaps
                                 : kStaged             ? (kStrip ? 13 : 2 * kReads * kReadTaps)
                                 : kFetches || kWindow ? kReads * kReadTaps
                                                       : 0);
   static constexpr int kBlocks =
-      sizeof(Sum) == 8 || (kShifted && sizeof(T) == 2) || kHeld > 48 || kPairs ? 2
-      : kHeld <= (sizeof(T) == 4 && kVectors ? 28 : 24)                        ? 4
-                                                                               : 3;
+      sizeof(Sum) == 8 || (kShifted && sizeof(T) == 2) || kHeld > 48 || kPairs || kColumns ? 2
+      : kHeld <= (sizeof(T) == 4 && kVectors ? 28 : 24)                                    ? 4
+                                                                                           : 3;
   static constexpr bool kWritesVectors = !kStrip && kPacked;
   static constexpr int kWords = kVector * sizeof(T) / 4;  // kShifted: of a vector as it is written
 
@@ -121,12 +126,12 @@ struct Shape {
     Sum rows[kRows][kVector];
     Sum sum[kVector];
     int line, lane;
-    int results;  // kStrip: elements of y
-    // kPairs: where each element of x is in the strip; where the pair's window begins there, where
-    // its first element is in a line of y, and how many it has.
+    int results;  // kStrip, kPairs, kColumns: elements of y of the block's columns
+    // kPairs: where each element of x is in the strip, and where the pair's window begins there.
+    // kPairs and kColumns: where the pair's first element is in a line of y, and how many it has.
     int places[kVector];
     int pair_from, pair_to, pair_columns;
-    Sum pair_weights[2][kPairs ? kTaps : 1];
+    Sum pair_weights[2][kPairs || kColumns ? kTaps : 1];
     // kSpread: the columns of x that its outputs lie on, and those beside them.
     Piece<T, kBase> base[kMidReads];
     Piece<T, 1> beside[kMidReads][2 * kBeside + 1];

@@ -162,7 +162,8 @@ CONVGRAD_DEVICE void EndRow(const Lines& lines, typename Lines::State& mine) {
 template <typename Lines>
 CONVGRAD_DEVICE const typename Lines::T* NextStaged(const Lines& lines, typename Lines::State& mine,
                                                     int slot) {
-  const int low = static_cast<int>(mine.stage.low & (kStagePieceBytes - 1));
+  // Rows of kColumns are aligned.
+  const int low = Lines::kColumns ? 0 : static_cast<int>(mine.stage.low & (kStagePieceBytes - 1));
   mine.stage.low += static_cast<uint32_t>(lines.task.x_walk_bytes);
   return reinterpret_cast<const typename Lines::T*>(lines.shared + mine.stage.read_at + slot + low);
 }

@@ -16,6 +16,7 @@ enum class ResampleLoad {
   kWindow,    // columns that each start as much further on in x: all that they read between them
   kStrip,     // elements of x, whose columns are combined when their rows are: many x, few y
   kPairs,     // the same, each thread combining two columns with weights that it keeps
+  kColumns,   // two columns of lines of one channel, from rows of x in shared memory
   kSpread,    // columns that each become as many: all that they read between them, as vectors
   kShifted,   // kElements that are passed on to a neighbour, for lines of y that are not aligned
 };
@@ -31,7 +32,7 @@ struct ResampleNeeds {
   int64_t rows;      // rows of that ring, or of y that add up at a time
   int64_t taps;      // along the width
   int64_t mid_taps;  // along the axis between walk and width, 2 or more; 1 where there is none
-  int64_t step;      // kWindow, kStrip, kPairs: columns of x from one column of y to the next;
+  int64_t step;      // kWindow, strips, kColumns: columns of x from one column of y to the next;
                      // kSpread: columns of y of each of x
   bool gather;       // rows of y one by one, as there is no kernel for so many rows
 };
@@ -77,6 +78,8 @@ struct ResampleTiling {
   int weights_at = 0, width_weights_at = 0, strip_at = 0, results_at = 0, flag_at = 0, stage_at = 0;
   int width_pitch = 0, strip_pitch = 0;  // strip: elements of a column's weights, of a line
   int channel_pitch = 0;                 // kPairs: of one of the inner run's elements in a line
+  // kColumns: of eight threads, those that have two columns, and columns of x that are staged.
+  int column_lanes = 8, stage_columns = 0;
   int stage_pieces = 0, stage_pitch = 0, stage_slot_bytes = 0;  // of a line, of a line, of all
   // Rows of x, wherever they are, whose pieces lie inside x all the same.
   int stage_from = 0, stage_to = 0;

@@ -12,12 +12,14 @@
 // and the inner run is short, threads would read far apart. There they read whole vectors and a few
 // elements beside them, if all bands are alike (kWindow), or own elements of x, and combine the
 // columns in shared memory when a row of y is done (kStrip), two columns a thread if each is made
-// of many (kPairs). Where columns become many times as many, reads are vectors that a few elements
-// are written from (kSpread), or elements are passed on so that writes are vectors (kShifted).
+// of many (kPairs). In aligned lines of one channel they make two columns each from rows of x in
+// shared memory (kColumns). Where columns become many times as many, reads are vectors that a few
+// elements are written from (kSpread), or elements are passed on so that writes are vectors
+// (kShifted).
 //
 // Rows of x go through shared memory (resample_stage.cuh) where threads would otherwise read single
-// elements: strips of lines that are not aligned, and many taps of few columns that become many
-// (kStaged).
+// elements, or the same ones: strips of lines that are not aligned, kColumns, and many taps of few
+// columns that become many (kStaged).
 //
 // Sums of many weights are formed as if none were zero, and once more without those that are if the
 // result is not a number.
@@ -47,6 +49,7 @@ struct Walk : Lines<ShapeType> {
   using Base::form;
   using Base::kAhead;
   using Base::kBrings;
+  using Base::kColumns;
   using Base::kFetches;
   using Base::kGrow;
   using Base::kMidReads;
@@ -76,7 +79,7 @@ struct Walk : Lines<ShapeType> {
   Sum* const row_weights;  // shrink: [table_rows, kRows], grow: [chunk, kRows]
   int* const row_marks;  // shrink: rows of y done after each row of x; grow: starts, the last twice
   int* const ends;       // shrink: [2 * chunk], for making the schedule, and a flag
-  int* const misfit;     // kStrip, kWindow, kSpread and kStaged
+  int* const misfit;     // kStrip, kColumns, kWindow, kSpread and kStaged
   const int line_in_warp;  // whether all threads of a line are of one warp
   const int stage_end;     // kStaged: of the slots, from the first on
   int64_t first_row = 0;
@@ -106,11 +109,13 @@ struct Walk : Lines<ShapeType> {
       Enter(thread, mine, channel_tile, column_tile, mid_tile, batch_tile);
       mine.y += first_row * task.y_walk;
     });
-    if constexpr (kStrip || kWindow || kSpread || kStagedElements) {
+    if constexpr (kStrip || kColumns || kWindow || kSpread || kStagedElements) {
       ForEachThread(tiling.threads, [&](int thread) {
         if (thread == 0) *misfit = 0;
         if constexpr (kPairs) {
           ClearPairs(*this, thread);
+        } else if constexpr (kColumns) {
+          ClearStage(*this, thread);
         } else if constexpr (kStrip) {
           CopyWeights(*this, thread);
         }
@@ -135,7 +140,7 @@ struct Walk : Lines<ShapeType> {
       if (there > 0) BeginReading(low, there);
       if (there >= 0 && MakeSchedule(*this, low, there)) {
         Shrink(low, there);
-      } else if constexpr (kStrip || kWindow) {
+      } else if constexpr (kStrip || kColumns || kWindow) {
         WriteDirectly();
       } else {
         Gather();
@@ -418,6 +423,16 @@ struct Walk : Lines<ShapeType> {
 
   CONVGRAD_DEVICE static void Add(State& mine, const Sum (&weights)[kRows],
                                   const Sum (&sums)[kVector]) {
+    // Two sums are too few to look at each weight, unless one is not finite.
+    const bool finite = kColumns && Sum(0) * (sums[0] + sums[kVector - 1]) == Sum(0);
+    if (finite) {
+      CONVGRAD_UNROLL
+      for (int k = 0; k < kRows; ++k) {
+        CONVGRAD_UNROLL
+        for (int i = 0; i < kVector; ++i) mine.rows[k][i] += weights[k] * sums[i];
+      }
+      return;
+    }
     CONVGRAD_UNROLL
     for (int k = 0; k < kRows; ++k) {
       if (weights[k] == Sum(0)) continue;
@@ -488,6 +503,9 @@ struct Walk : Lines<ShapeType> {
           WriteStrip(*this, StateOf(thread), sums);
         }
       });
+    } else if constexpr (kColumns) {
+      ForEachThread<false>(tiling.threads,
+                           [&](int thread) { WriteColumns(*this, StateOf(thread)); });
     } else if constexpr (kShifted) {
       WriteShifted(*this);
     } else {
@@ -508,6 +526,7 @@ struct Walk : Lines<ShapeType> {
 
   // For columns that start in disorder.
   CONVGRAD_DEVICE void WriteDirectly() {
+    constexpr bool kTiles = kStrip || kColumns;
     const bool deep = form.depth.resampled;
     ForEachThread<false>(tiling.threads, [&](int thread) {
       const State& mine = StateOf(thread);
@@ -517,14 +536,14 @@ struct Walk : Lines<ShapeType> {
       CONVGRAD_ROLLED
       for (int64_t at = 0; at < rows; ++at) {
         const int64_t row = first_row + at;
-        const int64_t column = kStrip    ? first_column
+        const int64_t column = kTiles    ? first_column
                                : kWindow ? mine.offsets[0] / (kWindow ? kStep : 1)
                                : kSpread ? mine.offsets[0] * int64_t{kStep}
                                          : 0;
         const int element = kStagedElements ? mine.first : 0;
-        const int first = kStrip ? mine.lane : 0;
-        const int step = kStrip || !kWritesVectors ? tiling.line_threads : 1;
-        const int end = kStrip                               ? mine.results
+        const int first = kTiles ? mine.lane : 0;
+        const int step = kTiles || !kWritesVectors ? tiling.line_threads : 1;
+        const int end = kTiles                               ? mine.results
                         : kStagedElements && !kWritesVectors ? mine.owned * step
                                                              : mine.owned;
         CONVGRAD_ROLLED

@@ -88,7 +88,7 @@ void RunWalks(const ResampleTask& task) {
 
 // Problems by the kernel that took them.
 struct Counts {
-  int loads[8] = {}, gathered = 0, long_bands = 0;
+  int loads[9] = {}, gathered = 0, long_bands = 0;
 };
 
 template <typename T, typename Random>
@@ -163,11 +163,14 @@ bool Check(Random& random, Counts& counts) {
   } else if (needs.load == ResampleLoad::kStaged && random() % 4 == 0) {
     needs.load = ResampleLoad::kElements;
   }
-  // Pairs and shifted or not, however many taps there are and however much rows grow.
+  // Columns, pairs and shifted or not, however many taps there are and however much rows grow.
   const bool whole = task.mid.out == 1 && needs.mid_taps == 1 && sizeof(T) <= 4;
-  if (needs.load == ResampleLoad::kStrip && whole && needs.aligned >= 4 && form->inner <= 4 &&
-      width.in >= 2 * width.out && random() % 2 == 0) {
-    needs.load = ResampleLoad::kPairs;
+  const bool strip = needs.load == ResampleLoad::kStrip || needs.load == ResampleLoad::kColumns;
+  if (strip && whole && needs.aligned >= 4 && form->inner <= 4 && width.in >= 2 * width.out) {
+    needs.load = random() % 2 == 0 ? ResampleLoad::kPairs : ResampleLoad::kStrip;
+    if (form->inner == 1 && sizeof(T) == 4 && random() % 4 != 0) {
+      needs.load = ResampleLoad::kColumns;
+    }
   } else if (needs.load == ResampleLoad::kElements && needs.grow && whole && random() % 2 == 0) {
     needs.load = ResampleLoad::kShifted;
   }
@@ -259,10 +262,11 @@ int main(int argc, char** argv) {
   }
   std::printf(
       "%d of vectors, %d of elements, %d staged, %d of windows, %d of strips, %d of pairs, %d "
-      "spread, %d shifted; %d gathered, %d long\n",
+      "of columns, %d spread, %d shifted; %d gathered, %d long\n",
       counts.loads[0], counts.loads[1], counts.loads[2], counts.loads[3], counts.loads[4],
-      counts.loads[5], counts.loads[6], counts.loads[7], counts.gathered, counts.long_bands);
+      counts.loads[5], counts.loads[6], counts.loads[7], counts.loads[8], counts.gathered,
+      counts.long_bands);
   // So many problems reach every path.
-  if (problems >= 250 && *std::min_element(counts.loads, counts.loads + 8) == 0) return 1;
+  if (problems >= 250 && *std::min_element(counts.loads, counts.loads + 9) == 0) return 1;
   return 0;
 }
