@@ -48,6 +48,7 @@ struct Walk : Lines<ShapeType> {
   using Base::first_column;
   using Base::form;
   using Base::kAhead;
+  using Base::kBase;
   using Base::kBrings;
   using Base::kColumns;
   using Base::kFetches;
@@ -107,6 +108,7 @@ struct Walk : Lines<ShapeType> {
     ForEachThread<false>(tiling.threads, [&](int thread) {
       State& mine = StateOf(thread);
       Enter(thread, mine, channel_tile, column_tile, mid_tile, batch_tile);
+      if constexpr (kSpread) BringFirst(mine, column_tile);
       mine.y += first_row * task.y_walk;
     });
     if constexpr (kStrip || kColumns || kWindow || kSpread || kStagedElements) {
@@ -149,6 +151,21 @@ struct Walk : Lines<ShapeType> {
   }
 
  private:
+  // Has the rows of x that the walk begins with brought closer while tables are read: as many as
+  // there are threads for, a cache line each. All blocks may begin at once, and would leave memory
+  // idle until they have their tables. Times the memory floor on an H100: 1.18 instead of 1.35.
+  CONVGRAD_DEVICE void BringFirst(const State& mine, int column_tile) const {
+    constexpr int kLine = 128 / static_cast<int>(sizeof(T));
+    const int columns = tiling.line_threads * kBase, begin = column_tile * columns;
+    const int here = static_cast<int>(Least(columns, form.width.in - begin));
+    const int pieces = (here + kLine - 1) / kLine;
+    const int64_t in = task.walk.in, out = task.walk.out;
+    const int first = Most(0, static_cast<int>(first_row * in / out) - 1);
+    const int64_t end = Least(in, (first_row + rows) * in / out + 2);
+    const int row = first + mine.lane / pieces;
+    if (row < end) BringCloser(mine.x + row * task.x_walk + begin + mine.lane % pieces * kLine);
+  }
+
   CONVGRAD_DEVICE void LoadRowWeights(int at, Sum (&weights)[kRows]) const {
     constexpr int kPack = kRows % kSumPack == 0 ? kSumPack : kRows % 2 == 0 ? 2 : 1;
     CONVGRAD_UNROLL
