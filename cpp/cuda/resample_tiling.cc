@@ -106,6 +106,13 @@ Strip ChooseColumns(const ResampleTask& task, const ResampleInstance& instance, 
   return {threads(lanes), 2 * tile};
 }
 
+// Whether rows and columns are repeated, and nothing else: each vector is read once and written as
+// it is.
+bool Repeats(const ResampleNeeds& needs) {
+  return needs.load == ResampleLoad::kVectors && needs.grow && needs.rows == 1 && needs.taps == 1 &&
+         needs.mid_taps == 1;
+}
+
 // How many walks there are in place of one column of blocks, so that nearly as many blocks as can
 // be at work at a time are, and all multiprocessors are done at a time. What a block does besides
 // its rows weighs as much as a row. The gradient of 8x linear upsampling of 16 bits takes 1.59
@@ -240,6 +247,9 @@ ResampleLimits GetResampleLimits(const ResampleNeeds& needs, const ResampleInsta
     if (element_bytes == 4) return {256, kMultiprocessors * 4096, 0.5};
     return {128, kMultiprocessors * 640, 0.25, kMultiprocessors * 640};
   }
+  // Blocks that write as many whole columns side by side as they can, and few rows of them. Times
+  // the floor, of 2x nearest upsampling: 1.08 instead of 1.12, of 16 bits 1.14 instead of 1.16.
+  if (Repeats(needs)) return {256, kMultiprocessors * 131072, 1.0};
   bool light = needs.rows == 1 && !needs.grow;
   if (needs.load == ResampleLoad::kVectors) {
     light = needs.grow || needs.rows == 1;
@@ -284,8 +294,8 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   if (needs.load == ResampleLoad::kVectors) {
     // Blocks as wide as high in columns and lines read the least twice.
     const int64_t vectors = inner / vector;
-    tiling.vectors =
-        static_cast<int>(width.resampled ? Even(vectors, 16) : Even(vectors, limits.threads));
+    const bool narrow = width.resampled && !Repeats(needs);
+    tiling.vectors = static_cast<int>(Even(vectors, narrow ? 16 : limits.threads));
     const int64_t most = std::max<int64_t>(1, limits.threads / tiling.vectors / mid_lines);
     tiling.columns = static_cast<int>(Even(width.out, most));
     tiling.channel_tiles = DivideUp(vectors, tiling.vectors);
