@@ -107,9 +107,8 @@ def choose_route(
     """
     if operations_only:
         return routes.OPERATIONS_ONLY
-    grows = all(band.is_selection and band.out_size >= band.size for band in bands)
-    repeats_runs = grows and len(x.shape) - 1 not in axes
-    route = routes.choose_resample(platform, x.dtype, repeats_runs)
+    repeats = all(band.is_selection and band.out_size >= band.size for band in bands)
+    route = routes.choose_resample(platform, x.dtype, repeats)
     if route.name == routes.NATIVE:
         assert platform is not None
         if not registry.handlers(platform).serve(registry.RESAMPLE_TARGET, x.dtype):
