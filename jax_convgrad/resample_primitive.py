@@ -107,8 +107,9 @@ def choose_route(
     """
     if operations_only:
         return routes.OPERATIONS_ONLY
-    repeats = all(band.is_selection and band.out_size >= band.size for band in bands)
-    route = routes.choose_resample(platform, x.dtype, repeats)
+    copies = all(band.is_selection for band in bands)
+    grows = all(band.out_size >= band.size for band in bands)
+    route = routes.choose_resample(platform, x.dtype, copies, grows)
     if route.name == routes.NATIVE:
         assert platform is not None
         if not registry.handlers(platform).serve(registry.RESAMPLE_TARGET, x.dtype):

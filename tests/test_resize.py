@@ -503,7 +503,9 @@ def test_the_handler_runs_where_it_is_there(method: str, dtype: str):
         ("cuda", "float32", "nearest", (2, 3), (8, 12), True),
         ("cuda", "float32", "nearest", (1, 2), (2, 12), False),
         ("cuda", "float32", "linear", (1, 2), (8, 12), False),
-        ("cpu", "float32", "nearest", (1, 2), (8, 12), False),
+        ("cpu", "float32", "nearest", (1, 2), (8, 12), True),
+        ("cpu", "bfloat16", "nearest", (2, 3), (2, 12), True),
+        ("cpu", "float32", "linear", (1, 2), (8, 12), False),
     ],
 )
 @pytest.mark.filterwarnings("ignore::jax_convgrad.registry.MissingHandlersWarning")

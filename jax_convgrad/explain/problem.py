@@ -200,9 +200,10 @@ def _resample(platform: str, equation: Any, operations_only: bool) -> Problem:
         {}
         if empty
         else {
+            # By the handler if there is one, even where XLA has it.
             "ours": (
                 functools.partial(equation.primitive.bind, **equation.params),
-                contextlib.nullcontext,
+                functools.partial(routes.force, routes.NATIVE),
             ),
             "xla": (xla.image_form(bands, axes), contextlib.nullcontext),
         },
