@@ -2,7 +2,8 @@
 // which needs several streams in one process, where JAX has one per device.
 //
 // The library sees only what the handlers of this package ask their caller for: errors, the stream,
-// the device and, on a CPU, a thread pool, which here is the calling thread.
+// the device and, on a CPU, futures and a thread pool, which here is the calling thread: whatever a
+// future is about is done when the handler returns.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,10 @@
 struct XLA_FFI_Error {
   XLA_FFI_Error_Code code;
   std::string message;
+};
+
+struct XLA_FFI_Future {
+  XLA_FFI_Error* error = nullptr;
 };
 
 namespace {
@@ -52,6 +57,18 @@ XLA_FFI_Error* CountThreads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
   return nullptr;
 }
 
+XLA_FFI_Error* CreateFuture(XLA_FFI_Future_Create_Args* args) {
+  args->future = new XLA_FFI_Future;
+  return nullptr;
+}
+
+XLA_FFI_Error* SetFutureAvailable(XLA_FFI_Future_SetAvailable_Args*) { return nullptr; }
+
+XLA_FFI_Error* SetFutureError(XLA_FFI_Future_SetError_Args* args) {
+  args->future->error = args->error;
+  return nullptr;
+}
+
 const XLA_FFI_Api& Api() {
   static const XLA_FFI_Api api = [] {
     XLA_FFI_Api a = {};
@@ -60,6 +77,9 @@ const XLA_FFI_Api& Api() {
     a.api_version.major_version = XLA_FFI_API_MAJOR;
     a.api_version.minor_version = XLA_FFI_API_MINOR;
     a.XLA_FFI_Error_Create = CreateError;
+    a.XLA_FFI_Future_Create = CreateFuture;
+    a.XLA_FFI_Future_SetAvailable = SetFutureAvailable;
+    a.XLA_FFI_Future_SetError = SetFutureError;
     a.XLA_FFI_Stream_Get = GetStream;
     a.XLA_FFI_DeviceOrdinal_Get = GetDevice;
     a.XLA_FFI_ThreadPool_Schedule = Schedule;
@@ -150,6 +170,10 @@ int32_t CallHandler(XLA_FFI_Handler* handler, int32_t stage, void* stream, int32
   frame.attrs.attrs = values.data();
 
   XLA_FFI_Error* error = handler(&frame);
+  if (frame.future != nullptr) {
+    error = frame.future->error;
+    delete frame.future;
+  }
   if (error == nullptr) return XLA_FFI_Error_Code_OK;
   const int32_t code = error->code;
   std::snprintf(text, text_size, "%s", error->message.c_str());

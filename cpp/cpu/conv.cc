@@ -45,15 +45,27 @@ ffi::ErrorCode CodeOf(dnnl_status_t status) {
   }
 }
 
+// How a call ends that may return before its work is done.
+struct Completion {
+  ffi::Promise promise;
+  bool later = false;  // tasks of the pool complete the promise
+};
+
 ffi::Error RunChecked(const ConvProblem& problem, ffi::ThreadPool& pool, void* x, void* w, void* y,
-                      void* result) {
+                      void* result, Completion* completion) {
   if (NeedsDirectConv(problem.geometry)) {
     DirectConv(pool, problem, x, w, y, result);
     return ffi::Error::Success();
   }
   if (HasFewChannels(problem)) {
-    FewChannelsConv(pool, problem, static_cast<float*>(x), static_cast<float*>(w),
-                    static_cast<float*>(y));
+    auto *const floats_x = static_cast<float*>(x), *const floats_w = static_cast<float*>(w),
+                *const floats_y = static_cast<float*>(y);
+    if (completion == nullptr) {
+      FewChannelsConv(pool, problem, floats_x, floats_w, floats_y);
+    } else {
+      BeginFewChannelsWgrad(pool, problem, floats_x, floats_y, floats_w, completion->promise);
+      completion->later = true;
+    }
     return ffi::Error::Success();
   }
   try {
@@ -66,8 +78,10 @@ ffi::Error RunChecked(const ConvProblem& problem, ffi::ThreadPool& pool, void* x
   }
 }
 
+// `completion`: of wgrad alone.
 ffi::Error RunConv(ConvKind kind, ffi::ThreadPool pool, const ConvConfig& config,
-                   const ffi::AnyBuffer& x, const ffi::AnyBuffer& w, const ffi::AnyBuffer& y) {
+                   const ffi::AnyBuffer& x, const ffi::AnyBuffer& w, const ffi::AnyBuffer& y,
+                   Completion* completion = nullptr) {
   ConvGeometry geometry;  // without axes until the call has been checked
   const auto body = [&] {
     const ffi::ErrorOr<ConvGeometry> made = ConvGeometry::Make(kind, config, x, w, y);
@@ -86,7 +100,7 @@ ffi::Error RunConv(ConvKind kind, ffi::ThreadPool pool, const ConvConfig& config
     return RunChecked({kind, geometry, operand.element_type(), result.element_type(),
                        WeightsStrides(w, config), NumThreads(pool)},
                       pool, x.untyped_data(), w.untyped_data(), y.untyped_data(),
-                      result.untyped_data());
+                      result.untyped_data(), completion);
   };
   return Guarded(ConvName(kind), body,
                  [&] { return geometry.spatial > 0 ? geometry.ToString() : std::string(); });
@@ -104,9 +118,18 @@ ffi::Error DgradImpl(ffi::ThreadPool pool, ConvConfig config, ffi::AnyBuffer dy,
   return RunConv(ConvKind::kDgrad, pool, config, *dx, w, dy);
 }
 
-ffi::Error WgradImpl(ffi::ThreadPool pool, ConvConfig config, ffi::AnyBuffer x, ffi::AnyBuffer dy,
-                     ffi::Result<ffi::AnyBuffer> dw) {
-  return RunConv(ConvKind::kWgrad, pool, config, x, *dw, dy);
+ffi::Future WgradImpl(ffi::ThreadPool pool, ConvConfig config, ffi::AnyBuffer x, ffi::AnyBuffer dy,
+                      ffi::Result<ffi::AnyBuffer> dw) {
+  Completion completion;
+  ffi::Future future(completion.promise);
+  const ffi::Error error = RunConv(ConvKind::kWgrad, pool, config, x, *dw, dy, &completion);
+  if (completion.later) return future;
+  if (error.failure()) {
+    completion.promise.SetError(error);
+  } else {
+    completion.promise.SetAvailable();
+  }
+  return future;
 }
 
 }  // namespace

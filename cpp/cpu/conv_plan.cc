@@ -229,11 +229,10 @@ std::unique_ptr<ConvPlan::Impl> ConvPlan::Impl::Cut(const ConvProblem& problem,
   empty.operand_type = problem.operand_type;
   empty.x_element_bytes = ffi::ByteWidth(dgrad ? problem.result_type : problem.operand_type);
 
-  // oneDNN 3.2's bfloat16 code leaves the gradient of such a tap as it finds it. Over a staged x it
-  // is a sum of zeros.
   const bool must_stage = problem.kind == ConvKind::kWgrad &&
-                          std::any_of(cut.begin(), cut.end(),
-                                      [](const auto& piece) { return HasIdleTap(piece.geometry); });
+                          std::any_of(cut.begin(), cut.end(), [](const auto& piece) {
+                            return WgradNeedsStaging(piece.geometry);
+                          });
   std::unique_ptr<Impl> plan;
   if (!must_stage) {
     plan = std::make_unique<Impl>(empty);

@@ -1,7 +1,10 @@
 #include "cpu/few_channels.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "cpu/few_channels_kernels.h"
 #include "cpu/few_channels_work.h"
@@ -29,6 +32,33 @@ int64_t UsefulThreads(const ConvProblem& problem) {
   const double most = static_cast<double>(problem.threads);
   return static_cast<int64_t>(std::clamp(Flops(problem.geometry) / kLeastFlops, 1.0, most));
 }
+
+// Shared by the tasks of one dw. Whoever ends the last piece of work completes the promise.
+class WgradJob {
+ public:
+  WgradJob(const ConvProblem& problem, int64_t threads, const float* x, const float* dy, float* dw,
+           ffi::Promise promise)
+      : work_(problem, *TheFewChannelsKernels(), threads, x, dy, dw),
+        left_(work_.task_count()),
+        promise_(std::move(promise)) {}
+
+  void Work() noexcept {
+    for (;;) {
+      const int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
+      if (task >= work_.task_count()) return;
+      work_.RunTask(task);
+      if (left_.fetch_sub(1, std::memory_order_acq_rel) > 1) continue;
+      work_.Finish();
+      promise_.SetAvailable();
+      return;
+    }
+  }
+
+ private:
+  const FewChannelsWgrad work_;
+  std::atomic<int64_t> next_{0}, left_;
+  ffi::Promise promise_;
+};
 
 }  // namespace
 
@@ -85,18 +115,26 @@ bool HasFewChannels(const ConvProblem& problem) {
 
 void FewChannelsConv(ffi::ThreadPool& pool, const ConvProblem& problem, float* x, float* w,
                      float* y) {
-  const FewChannelsKernels& kernels = *TheFewChannelsKernels();
   const int64_t threads = UsefulThreads(problem);
-  if (problem.kind == ConvKind::kWgrad) {
-    const FewChannelsWgrad work(problem, kernels, threads, x, y, w);
-    ParallelFor(pool, threads, work.task_count(),
-                [&](int64_t task, int64_t) { work.RunTask(task); });
-    work.Finish();
-    return;
-  }
   const bool fprop = problem.kind == ConvKind::kFprop;
-  const FewChannelsGather work(problem, kernels, threads, fprop ? x : y, w, fprop ? y : x);
+  const FewChannelsGather work(problem, *TheFewChannelsKernels(), threads, fprop ? x : y, w,
+                               fprop ? y : x);
   ParallelFor(pool, threads, work.task_count(), [&](int64_t task, int64_t) { work.RunTask(task); });
+}
+
+void BeginFewChannelsWgrad(ffi::ThreadPool& pool, const ConvProblem& problem, const float* x,
+                           const float* dy, float* dw, const ffi::Promise& promise) {
+  const int64_t threads = UsefulThreads(problem);
+  const auto job = std::make_shared<WgradJob>(problem, threads, x, dy, dw, promise);
+  for (int64_t thread = 0; thread < threads; ++thread) {
+    try {
+      pool.Schedule([job] { job->Work(); });
+    } catch (...) {
+      // No memory for the task. The work gets done by those scheduled before, or here.
+      if (thread == 0) job->Work();
+      break;
+    }
+  }
 }
 
 }  // namespace jax_convgrad

@@ -14,10 +14,17 @@ namespace jax_convgrad {
 // ConvGeometry::Make, is not IsAllZero and not NeedsDirectConv.
 bool HasFewChannels(const ConvProblem& problem);
 
-// Computes a problem that HasFewChannels; arrays as for ConvPlan::Run. Sums are float32, the same
-// bits at every call, whatever the number of threads. Throws std::bad_alloc.
+// Compute a problem that HasFewChannels; arrays as for ConvPlan::Run. Sums are float32, the same
+// bits at every call, whatever the number of threads. Throw std::bad_alloc.
+//
+// y or dx:
 void FewChannelsConv(::xla::ffi::ThreadPool& pool, const ConvProblem& problem, float* x, float* w,
                      float* y);
+// dw, by tasks of the pool that complete `promise`, some after the call. Nothing waits for dw but
+// the optimizer: XLA goes on with dx of the layers before, so that calls too small for several
+// threads still keep them busy.
+void BeginFewChannelsWgrad(::xla::ffi::ThreadPool& pool, const ConvProblem& problem, const float* x,
+                           const float* dy, float* dw, const ::xla::ffi::Promise& promise);
 
 }  // namespace jax_convgrad
 

@@ -41,13 +41,13 @@ int64_t Pixels(const ConvGeometry& g, const ConvGeometry::PerAxis& size) {
   return pixels;
 }
 
-// Whether a weight gradient cannot do without a padded copy of x, see ConvPlan::Impl::Cut, and that
-// of one image is too large.
+// Whether a weight gradient cannot do without a padded copy of x, and that of one image is too
+// large.
 bool MustStageMuch(const ConvGeometry& g) {
   ConvGeometry image = g;
   image.batch = 1;
   const std::optional<size_t> bytes = StagedBytes(image, sizeof(float));
-  return (!bytes || *bytes > kMostScratchBytes) && HasIdleTap(g);
+  return (!bytes || *bytes > kMostScratchBytes) && WgradNeedsStaging(g);
 }
 
 // Whether the slices are of y's channels, not of x's.

@@ -57,7 +57,8 @@ bool HasPadding(const ConvGeometry& g) {
   return false;
 }
 
-bool HasIdleTap(const ConvGeometry& g) {
+bool WgradNeedsStaging(const ConvGeometry& g) {
+  if (g.spatial == 3 && (g.kernel[0] - 1) * g.dilation[0] >= g.in[0]) return true;
   for (int axis = 0; axis < g.spatial; ++axis) {
     for (int64_t tap = 0; tap < g.kernel[axis]; ++tap) {
       if (!g.TapReadsInput(axis, tap)) return true;
