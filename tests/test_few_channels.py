@@ -206,6 +206,35 @@ def test_not_a_number_spreads_as_far_as_its_taps(rng: np.random.Generator) -> No
     assert np.isfinite(dx[0, -1]).all() and not np.isfinite(dx[0, :-1, 0]).any()
 
 
+@needs_cpu_handlers
+def test_weight_gradients_that_end_later(rng: np.random.Generator) -> None:
+    """A program goes on while they are computed: what uses them waits all the same, in loops too."""
+    layer = Layer(2, (40,), 8, 8, 3)
+    weights = jnp.asarray(rng.standard_normal((12, 3, 8, 8)) / 5, jnp.float32)
+    x = jnp.asarray(rng.standard_normal((2, 40, 8)), jnp.float32)
+
+    def loss(weights: Any) -> Any:
+        y = x
+        for w in weights:
+            y = jnp.sin(layer(y, w))
+        return jnp.sum(y**2)
+
+    def repeated(weights: Any) -> Any:
+        return lax.scan(lambda _, __: (None, jax.grad(loss)(weights)), None, length=20)[1]
+
+    with routes.force("xla"):
+        want = jax.jit(jax.grad(loss)).lower(weights).compile()(weights)
+    run = jax.jit(jax.grad(loss)).lower(weights).compile()
+    calls = run.as_text().count('custom_call_target="jax_convgrad_conv_wgrad"')
+    assert calls == len(weights)
+    first = run(weights)
+    np.testing.assert_allclose(first, want, rtol=1e-4, atol=1e-5)
+    for _ in range(50):
+        np.testing.assert_array_equal(run(weights), first)
+    for got in jax.jit(repeated)(weights):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
 # Work for several threads in each operator, and for one.
 BITS = """
 import hashlib, sys

@@ -136,6 +136,8 @@ CASES = [
     case(
         "3d-stride-dilation", (1, 4, 7, 8, 9), (6, 4, 2, 3, 2), (2, 1, 3), (1, (0, 2), 1), (2, 1, 3)
     ),
+    case("3d-depth-below-the-window", (2, 16, 2, 6, 4), (16, 16, 3, 2, 3), pad=(1, (1, 0), 1)),
+    case("3d-depth-below-the-stride", (2, 8, 2, 5, 6), (9, 8, 4, 1, 3), (2, 1, 1), pad=(2, 0, 1)),
     case("3d-groups", (2, 6, 5, 5, 6), (9, 2, 3, 2, 3), (1, 2, 1), 1, groups=3),
     case("3d-depthwise", (2, 8, 5, 5, 6), (8, 1, 3, 3, 3), pad=1, groups=8),
     case(

@@ -13,7 +13,7 @@
 //   | ConvWgrad | x, dy    | dw     | order                                                      |
 //
 // Operands are float32 or bfloat16, both the same; the result has that type or is float32. Sums are
-// float32. Attributes: ConvConfig.
+// float32. Attributes: ConvConfig. ConvWgrad may return before dw is computed.
 XLA_FFI_DECLARE_HANDLER_SYMBOL(ConvFprop);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(ConvDgrad);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(ConvWgrad);
