@@ -24,7 +24,7 @@ from jax import lax
 
 from jax_convgrad import conv_general_dilated, conv_transpose, routes
 
-PROBLEMS = 1000
+PROBLEMS = 400
 
 needs_cpu_handlers = pytest.mark.usefixtures("needs_cpu_handlers", "by_the_handlers")
 

@@ -27,8 +27,7 @@ SOURCES = {
 @pytest.mark.parametrize("name", SOURCES)
 def test_native(name: str, tmp_path: pathlib.Path) -> None:
     sources = [f"tests/cpp/{name}.cc", "cpp/common/resample.cc", *SOURCES[name]]
-    # The walk has many instances, which take longer to optimise than to run as they are.
-    level = "-O0" if name == "resample_walk_test" else "-O1"
-    program = native.build(tmp_path, sources, level=level)
+    # They have many instances, which take longer to optimise than to run as they are.
+    program = native.build(tmp_path, sources, level="-O0")
     run = subprocess.run([program, "0", "250"], capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
