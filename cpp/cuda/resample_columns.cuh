@@ -28,6 +28,7 @@ CONVGRAD_DEVICE void EnterColumns(const Lines& lines, typename Lines::State& min
   const bool writes = mine.owned > 0 && in_eight < writers && first < columns;
   mine.pair_columns = !writes ? 0 : columns - first == 1 ? 1 : 2;
   mine.pair_to = first;
+  mine.numbers = true;
   mine.results = mine.owned == 0 ? 0 : columns;
   mine.y += lines.first_column;
   int starts[2];
@@ -62,7 +63,7 @@ CONVGRAD_DEVICE void ClearStage(const Lines& lines, int thread) {
   }
 }
 
-// The thread's columns of the row of x that is next in the stage, as if no weight were zero.
+// The thread's columns of the row of x that is next in the stage.
 template <typename Lines>
 CONVGRAD_DEVICE void CombineColumns(const Lines& lines, typename Lines::State& mine, int slot,
                                     typename Lines::Sum (&sums)[Lines::kVector]) {
@@ -82,23 +83,13 @@ CONVGRAD_DEVICE void CombineColumns(const Lines& lines, typename Lines::State& m
   }
   CONVGRAD_UNROLL
   for (int k = 0; k < 2; ++k) sums[k] = parts[k][0] + parts[k][1];
-  if (sums[0] == sums[0] && sums[1] == sums[1]) return;
-  // Perhaps of a weight of zero: once more without these.
-  const Sum* const again = Opaque(from);
-  CONVGRAD_UNROLL
-  for (int k = 0; k < 2; ++k) {
-    sums[k] = 0;
-    CONVGRAD_UNROLL
-    for (int t = 0; t < Lines::kTaps; ++t) {
-      if (mine.pair_weights[k][t] != Sum(0)) sums[k] += mine.pair_weights[k][t] * again[t];
-    }
-  }
 }
 
 template <typename Lines>
 CONVGRAD_DEVICE void WriteColumns(const Lines& lines, typename Lines::State& mine) {
   using T = typename Lines::T;
   T* const to = lines.NextRow(mine) + mine.pair_to;
+  mine.numbers = mine.numbers && mine.sum[0] == mine.sum[0] && mine.sum[1] == mine.sum[1];
   if (mine.pair_columns == 2 && reinterpret_cast<uintptr_t>(to) % (2 * sizeof(T)) == 0) {
     StoreSums<false>(mine.sum, to);
   } else {

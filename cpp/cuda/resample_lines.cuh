@@ -178,20 +178,25 @@ struct Lines : ShapeType {
     }
   }
 
+  CONVGRAD_DEVICE const T* RowOf(const State& mine, int64_t row) const {
+    return mine.x + row * task.x_walk;
+  }
+
   // Reads a row of x for later, if all of its taps have room.
-  CONVGRAD_DEVICE void Fetch(State& mine, int slot, int64_t row) const {
+  CONVGRAD_DEVICE void Fetch(State& mine, int slot, const T* row) const {
     if constexpr (kFetches && kWindow) {
-      FetchWindow(*this, mine, slot, mine.x + row * task.x_walk);
+      FetchWindow(*this, mine, slot, row);
     } else if constexpr (kSpread) {
-      FetchSpread(*this, mine, mine.x + row * task.x_walk);
+      FetchSpread(*this, mine, row);
     } else if constexpr (kFetches) {
       FetchTaps(*this, mine, slot, row);
     }
   }
 
   // Has the first that a thread reads of a row of x brought closer, while it does something else.
-  CONVGRAD_DEVICE void Bring(const State& mine, int64_t row) const {
-    BringCloser(mine.x + row * task.x_walk + mine.offsets[0]);
+  CONVGRAD_DEVICE void Bring(const State& mine, const T* row) const {
+    const T* const from = row + static_cast<uint32_t>(mine.offsets[0]);
+    if (from < task.x_end) BringCloser(from);
   }
 
   // The thread's elements of a row of x, its columns and the middle axis combined: of what was

@@ -24,14 +24,18 @@ CONVGRAD_DEVICE void EnterPairs(const Lines& lines, typename Lines::State& mine)
   const int at = begin + mine.lane * Lines::kVector;
   mine.offsets[0] = at < run ? at : run - Lines::kVector;  // read for nothing, not used
   mine.results = mine.owned == 0 ? 0 : columns * inner;
+  const int line_at = mine.line * lines.tiling.strip_pitch;
   mine.y += lines.first_column * inner;
   CONVGRAD_UNROLL
   for (int i = 0; i < Lines::kVector; ++i) {
-    mine.places[i] = (at + i) % inner * lines.tiling.channel_pitch + (at + i) / inner - origin;
+    mine.places[i] =
+        line_at + (at + i) % inner * lines.tiling.channel_pitch + (at + i) / inner - origin;
   }
   const int first = mine.lane / inner * 2, channel = mine.lane % inner;
-  mine.pair_columns = columns - first < 0 ? 0 : columns - first > 2 ? 2 : columns - first;
+  const int left = mine.owned == 0 ? 0 : columns - first;
+  mine.pair_columns = left < 0 ? 0 : left > 2 ? 2 : left;
   mine.pair_to = first * inner + channel;
+  mine.numbers = true;
   int starts[2];
   CONVGRAD_UNROLL
   for (int k = 0; k < 2; ++k) {
@@ -41,7 +45,7 @@ CONVGRAD_DEVICE void EnterPairs(const Lines& lines, typename Lines::State& mine)
   const int low = (starts[0] < starts[1] ? starts[0] : starts[1]) & ~3;
   const int most = lines.tiling.channel_pitch - Lines::kTaps;
   const int from = low < 0 ? 0 : low < most ? low : most;
-  mine.pair_from = channel * lines.tiling.channel_pitch + from;
+  mine.pair_from = line_at + channel * lines.tiling.channel_pitch + from;
   const int room = (lines.tiling.line_threads * Lines::kVector - (begin - origin * inner)) / inner;
   CONVGRAD_UNROLL
   for (int k = 0; k < 2; ++k) {
@@ -61,8 +65,7 @@ CONVGRAD_DEVICE void EnterPairs(const Lines& lines, typename Lines::State& mine)
 template <typename Lines>
 CONVGRAD_DEVICE void ClearPairs(const Lines& lines, int thread) {
   CONVGRAD_ROLLED
-  for (int i = thread; i < 2 * lines.tiling.lines * lines.tiling.strip_pitch;
-       i += lines.tiling.threads) {
+  for (int i = thread; i < 2 * lines.tiling.strip_half; i += lines.tiling.threads) {
     lines.strip_sums[i] = 0;
   }
 }
@@ -70,25 +73,25 @@ CONVGRAD_DEVICE void ClearPairs(const Lines& lines, int thread) {
 // A thread's elements of a row that is done, each channel's side by side.
 template <typename Lines>
 CONVGRAD_DEVICE void StorePairs(const Lines& lines, const typename Lines::State& mine,
-                                typename Lines::Sum* line) {
+                                typename Lines::Sum* sums) {
   if (lines.form.inner == 1) {
-    StoreSums<false>(mine.sum, line + mine.places[0]);
+    StoreShared(mine.sum, sums + mine.places[0]);
     return;
   }
   CONVGRAD_UNROLL
-  for (int i = 0; i < Lines::kVector; ++i) line[mine.places[i]] = mine.sum[i];
+  for (int i = 0; i < Lines::kVector; ++i) sums[mine.places[i]] = mine.sum[i];
 }
 
-// A thread's two columns of y from one window. Sums are formed as those of StripResult are.
+// A thread's two columns of y from one window.
 template <typename Lines>
 CONVGRAD_DEVICE void WritePairs(const Lines& lines, typename Lines::State& mine,
                                 const typename Lines::Sum* sums) {
   using T = typename Lines::T;
   using Sum = typename Lines::Sum;
   T* const to = lines.NextRow(mine) + mine.pair_to;
-  if (mine.results == 0 || mine.pair_columns == 0) return;
-  const Sum* const from = sums + mine.line * lines.tiling.strip_pitch + mine.pair_from;
-  Sum results[2] = {};
+  if (mine.pair_columns == 0) return;
+  const Sum* const from = sums + mine.pair_from;
+  Sum parts[2][2] = {};  // so that not all wait for each other
   CONVGRAD_UNROLL
   for (int first = 0; first < Lines::kTaps; first += Lines::kSumPack) {
     const auto some = Load<Sum, Lines::kSumPack>(from + first);
@@ -96,19 +99,12 @@ CONVGRAD_DEVICE void WritePairs(const Lines& lines, typename Lines::State& mine,
     for (int k = 0; k < 2; ++k) {
       CONVGRAD_UNROLL
       for (int i = 0; i < Lines::kSumPack; ++i) {
-        results[k] += mine.pair_weights[k][first + i] * some.at[i];
+        parts[k][i % 2] += mine.pair_weights[k][first + i] * some.at[i];
       }
     }
   }
-  CONVGRAD_UNROLL
-  for (int k = 0; k < 2; ++k) {
-    if (results[k] == results[k]) continue;
-    results[k] = 0;
-    CONVGRAD_UNROLL
-    for (int t = 0; t < Lines::kTaps; ++t) {
-      if (mine.pair_weights[k][t] != Sum(0)) results[k] += mine.pair_weights[k][t] * from[t];
-    }
-  }
+  const Sum results[2] = {parts[0][0] + parts[0][1], parts[1][0] + parts[1][1]};
+  mine.numbers = mine.numbers && results[0] == results[0] && results[1] == results[1];
   FromSum(results[0], to[0]);
   if (mine.pair_columns == 2) FromSum(results[1], to[lines.form.inner]);
 }

@@ -30,8 +30,8 @@ CONVGRAD_DEVICE void MakeRing(const Walk& walk) {
         walk.row_weights[i] = tap == 0 ? 1 : 0;
       }
       if (tap != 0) continue;
-      walk.row_marks[row] = start;
-      if (row + 1 == walk.rows) walk.row_marks[walk.rows] = start;
+      walk.row_starts[row] = start;
+      if (row + 1 == walk.rows) walk.row_starts[walk.rows] = start;
     }
   });
 }
@@ -73,20 +73,41 @@ CONVGRAD_DEVICE int FindRows(const Walk& walk, int& low) {
   }
   low = first;
   const int there = last < first ? 0 : last - first + 1;
-  return there > walk.tiling.table_rows ? -1 : there;
+  return there > walk.tiling.table_rows - (Walk::kRound - 1) ? -1 : there;
 }
 
-// Makes the schedule of so many rows from `low` on. False if more rows of y than kRows are in
-// the making at a time.
+// Reads the record of a row of x: its weights, and how many rows of y are done after it.
+template <typename Walk>
+CONVGRAD_DEVICE int LoadRecord(const Walk& walk, int at,
+                               typename Walk::Sum (&weights)[Walk::kRows]) {
+  using Sum = typename Walk::Sum;
+  constexpr int kPack = Walk::kRecord % Walk::kSumPack == 0 ? Walk::kSumPack : 2;
+  Sum record[Walk::kRecord];
+  CONVGRAD_UNROLL
+  for (int k = 0; k < Walk::kRecord; k += kPack) {
+    const auto some = Load<Sum, kPack>(walk.row_weights + at * Walk::kRecord + k);
+    CONVGRAD_UNROLL
+    for (int i = 0; i < kPack; ++i) record[k + i] = some.at[i];
+  }
+  CONVGRAD_UNROLL
+  for (int k = 0; k < Walk::kRows; ++k) weights[k] = record[k];
+  int done;
+  memcpy(&done, &record[Walk::kRows], sizeof(done));
+  return done;
+}
+
+// Makes the schedule of so many rows from `low` on, and of those that fill up a round. False if
+// more rows of y than kRows are in the making at a time.
 template <typename Walk>
 CONVGRAD_DEVICE bool MakeSchedule(const Walk& walk, int low, int there) {
   using Sum = typename Walk::Sum;
   const int* const lows = walk.ends + walk.tiling.chunk;
   int* const flag = walk.ends + 2 * walk.tiling.chunk;
   const int taps = static_cast<int>(walk.task.walk.taps);
+  const int scheduled = (there + Walk::kRound - 1) / Walk::kRound * Walk::kRound;
   ForEachThread(walk.tiling.threads, [&](int thread) {
     CONVGRAD_ROLLED
-    for (int i = thread; i < there; i += walk.tiling.threads) {
+    for (int i = thread; i < scheduled; i += walk.tiling.threads) {
       const int at = low + i;
       // A row of y is done when those before it are.
       int done = 0, done_after = 0, end = -1;
@@ -96,7 +117,7 @@ CONVGRAD_DEVICE bool MakeSchedule(const Walk& walk, int low, int there) {
         done += end < at;
         done_after += end <= at;
       }
-      walk.row_marks[i] = done_after - done;
+      Sum* const record = walk.row_weights + i * Walk::kRecord;
       CONVGRAD_UNROLL
       for (int k = 0; k < Walk::kRows; ++k) {
         Sum weight = 0;
@@ -105,8 +126,10 @@ CONVGRAD_DEVICE bool MakeSchedule(const Walk& walk, int low, int there) {
           const int tap = at - ClampedStart(walk.task.walk, row);
           if (tap >= 0 && tap < taps) weight = WeightAt<Sum>(walk.task.walk, row, tap);
         }
-        walk.row_weights[i * Walk::kRows + k] = weight;
+        record[k] = weight;
       }
+      const int done_now = done_after - done;
+      memcpy(record + Walk::kRows, &done_now, sizeof(done_now));
       bool too_many = false;
       CONVGRAD_UNROLL_BY(4)
       for (int row = done + Walk::kRows; row < walk.rows; ++row) {

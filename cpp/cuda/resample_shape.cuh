@@ -35,6 +35,9 @@ struct Shape {
   static constexpr bool kStagedElements = kLoad == ResampleLoad::kStaged;
   static constexpr bool kStaged = kStagedElements || kColumns || (kStrip && !kPacked && !kAny);
 
+  // Whether rows and columns are added as if no weight were zero.
+  static constexpr bool kPlain = kPairs || kColumns;
+
   // Columns of x from one column of y to the next: kWindow: just as many; kStrip: at most, or 0 for
   // any. kSpread: columns of y of each of x.
   static constexpr int kStep = kStepCount;
@@ -80,9 +83,12 @@ struct Shape {
   static constexpr bool kFetches = !kAny && kRowWords <= 32;
   // How many rows are: in strips several. With rows of strips copied and met for by twos, gradients
   // of linear upsampling took 1.5 instead of 1.4 times the memory floor on an H100, or 1.7 instead
-  // of 1.4 where threads have 12 elements; by fours 2.4.
+  // of 1.4 where threads have 12 elements; by fours 2.4. Of pairs, which leave few registers,
+  // Lanczos downsampling took 1.50 with three rows, 1.56 with two and, as some went to memory, 1.53
+  // with four.
   static constexpr int kAhead = kColumns  ? 6
                                 : kStaged ? sizeof(T) > 2 ? 2 : 3
+                                : kPairs  ? 3
                                 : !kFetches || !(kStrip || kWindow) || kRowWords > 16 ? 1
                                 : kRowWords <= 4                                      ? 4
                                                                                       : 2;
@@ -90,9 +96,14 @@ struct Shape {
   // windows: the gradient of 2x linear upsampling took 1.6 instead of 1.2 times the floor.
   static constexpr bool kBrings = kStrip && !kStaged && kFetches && sizeof(T) >= 4;
   static constexpr int kStages = kStaged ? kAhead + 1 : 0;
+  static constexpr int kRound = kStaged ? 1 : kAhead;  // rows of x that are added between checks
+  static_assert(kRound <= kMostRound, "the schedule has room for a round that is not full");
+  // Whether what is read is added as it is, from where it was read to.
+  static constexpr bool kAsRead = kStrip && !kStaged && kMid == 1 && sizeof(T) == sizeof(Sum);
   static constexpr int kSumPack = 16 / sizeof(Sum);
   static_assert(!kColumns || (kTaps % kSumPack == 0 && sizeof(T) == 4),
                 "windows are read as packs");
+  static constexpr int kRecord = RecordSize(kRows, sizeof(Sum));
   static constexpr int kMostThreads = 256;  // of a block
   // Blocks at a time on a multiprocessor, which limits registers.
   static constexpr int kHeld = kAhead * kRowWords + kRows * kVector +
@@ -109,7 +120,8 @@ struct Shape {
 
   // What a thread keeps.
   struct State {
-    const T* x;  // the line's
+    const T* x;     // the line's
+    const T* next;  // the row of x that is fetched next
     T* y;
     int owned;  // elements
     int offsets[kReads];
@@ -132,6 +144,7 @@ struct Shape {
     int places[kVector];
     int pair_from, pair_to, pair_columns;
     Sum pair_weights[2][kPairs || kColumns ? kTaps : 1];
+    bool numbers;  // whether all that was written is
     // kSpread: the columns of x that its outputs lie on, and those beside them.
     Piece<T, kBase> base[kMidReads];
     Piece<T, 1> beside[kMidReads][2 * kBeside + 1];

@@ -108,13 +108,14 @@ CONVGRAD_DEVICE void StoreStrip(const Lines& lines, const typename Lines::State&
       Sum pack[kPack];
       CONVGRAD_UNROLL
       for (int k = 0; k < kPack; ++k) pack[k] = mine.sum[i + k];
-      StoreSums<false>(pack, line + StripPlace(lines, mine.lane, i));
+      StoreShared(pack, line + StripPlace(lines, mine.lane, i));
     }
   }
 }
 
-// One element of y from the sums of its strip. Whole packs of weights first as if none were zero:
-// where that gave no number, once more without those that are.
+// One element of y from the sums of its strip, by whole packs of weights as if none were zero:
+// behind they reach behind the strip is there. Where that gave no number, once more without those
+// that are.
 template <typename Lines>
 CONVGRAD_DEVICE typename Lines::Sum StripResult(const Lines& lines, const typename Lines::Sum* from,
                                                 const typename Lines::Sum* weights) {
@@ -123,30 +124,19 @@ CONVGRAD_DEVICE typename Lines::Sum StripResult(const Lines& lines, const typena
   const int taps = static_cast<int>(lines.form.width.taps);
   const Sum* at = from;
   Sum sum = 0;
-  int left = taps;
   CONVGRAD_UNROLL_BY(4)
-  for (; left >= Lines::kSumPack; left -= Lines::kSumPack) {
-    const auto some = Load<Sum, Lines::kSumPack>(weights);
-    weights += Lines::kSumPack;
+  for (int tap = 0; tap < taps; tap += Lines::kSumPack) {
+    const auto some = Load<Sum, Lines::kSumPack>(weights + tap);
     CONVGRAD_UNROLL
     for (int i = 0; i < Lines::kSumPack; ++i) sum += some.at[i] * at[i * inner];
     at += Lines::kSumPack * inner;
   }
-  if (!(sum == sum)) {
-    weights -= taps - left;
-    left = taps;
-    sum = 0;
-    at = from;
-  }
+  if (sum == sum) return sum;
+  sum = 0;
   CONVGRAD_ROLLED
-  for (; left > 0; left -= Lines::kSumPack) {
-    const auto some = Load<Sum, Lines::kSumPack>(weights);
-    weights += Lines::kSumPack;
-    CONVGRAD_UNROLL
-    for (int i = 0; i < Lines::kSumPack; ++i) {
-      if (some.at[i] != Sum(0)) sum += some.at[i] * at[i * inner];
-    }
-    at += Lines::kSumPack * inner;
+  for (int tap = 0; tap < taps; ++tap) {
+    const Sum weight = weights[tap];
+    if (weight != Sum(0)) sum += weight * from[tap * inner];
   }
   return sum;
 }

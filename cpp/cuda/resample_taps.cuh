@@ -102,10 +102,10 @@ CONVGRAD_DEVICE void AddPiece(const Piece<typename Lines::T, Lines::kPiece>& pie
 // Reads a row of x for later.
 template <typename Lines>
 CONVGRAD_DEVICE void FetchTaps(const Lines& lines, typename Lines::State& mine, int slot,
-                               int64_t row) {
+                               const typename Lines::T* row) {
   using T = typename Lines::T;
   using Sum = typename Lines::Sum;
-  const T* line = Opaque(mine.x + row * lines.task.x_walk);
+  const T* line = Opaque(row);
   const uint32_t inner = static_cast<uint32_t>(lines.form.inner);
   CONVGRAD_UNROLL
   for (int q = 0; q < Lines::kMidReads; ++q) {

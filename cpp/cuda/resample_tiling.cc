@@ -139,6 +139,7 @@ ResampleTask MakeResampleTask(const ResampleForm& form, int element_bytes, const
   task.x_bytes =
       form.batches() * form.depth.in * form.height.in * form.width.in * form.inner * element_bytes;
   task.x = x;
+  task.x_end = static_cast<const char*>(x) + task.x_bytes;
   task.y = y;
   if (form.depth.resampled) {
     task.walk = form.depth;
@@ -172,8 +173,8 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
                                               static_cast<double>(walk.taps - 1) / StepOf(walk))));
   const bool strip = width.resampled && width.out <= width.in && (!needs.grow || !walk.resampled);
   // Threads of 16 bytes of sums have a pair of columns each where columns become half as many, and
-  // each is made of many. Times the floor: with 14 taps 2.5 instead of 3.2, of elements of 2 bytes
-  // 2.9 instead of 5.3; but with 5 taps 2.1 instead of 1.9.
+  // each is made of many. Times the floor: with 14 taps 1.5 instead of 3.2, of elements of 2 bytes
+  // 2.9 instead of 5.3; but with 5 taps 1.53 instead of 1.47.
   const bool pairs = strip && width.taps >= kManyTaps && !task.mid.resampled &&
                      width.in >= 2 * width.out && form.inner <= kMostPairsInner &&
                      element_bytes <= 4;
@@ -197,8 +198,8 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
   } else if (strip) {
     needs.aligned = aligned(task.x, width.in * form.inner);
     // Of rows that can be read as packs from the stage. Times the floor: with 5 taps 1.3 instead of
-    // 1.6, with 14 taps 1.57 instead of 1.70; but 1.93 instead of 1.88 with 3 channels, each in a
-    // plane of its own, and 3.3 instead of 2.9 with elements of 2 bytes.
+    // 1.6, with 14 taps 1.41 instead of 1.68; but 1.93 instead of 1.50 with 3 channels, each in a
+    // plane of its own, and 3.3 instead of 2.6 with elements of 2 bytes.
     const bool columns = width.taps >= kFewColumnTaps && width.in >= 2 * width.out &&
                          form.inner == 1 && element_bytes == 4 && needs.aligned >= 4 &&
                          !task.mid.resampled;
@@ -321,10 +322,10 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     // with 14 taps 1.7 instead of 2.5, with 64 taps 1.6 instead of 1.85, with 192 taps 1.76 instead
     // of 1.98; but with 5 taps 2.0 instead of 1.9, and with 14 taps of elements of 2 bytes 2.96
     // instead of 2.90.
-    if (instance.stages == 0 && needs.taps >= kManyTaps && element_bytes >= 4) {
+    const bool pairs = needs.load == ResampleLoad::kPairs;
+    if (instance.stages == 0 && (pairs || needs.taps >= kManyTaps) && element_bytes >= 4) {
       tiling.rows_ahead = 8;
     }
-    const bool pairs = needs.load == ResampleLoad::kPairs;
     const Strip strip = ChooseStrip(task, instance, pairs, element_bytes);
     if (strip.columns == 0) return tiling;
     line_threads = strip.threads;
@@ -356,7 +357,9 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
                             : static_cast<int>(DivideUp(kStagePieceBytes - 1, task.x_walk_bytes));
     // Lines that a warp reads at a time are in different banks.
     tiling.stage_pitch = static_cast<int>(
-        RoundUp(pieces * kStagePieceBytes + (more + 8) * element_bytes + 64, 128) - 64);
+        RoundUp(pieces * kStagePieceBytes + kStageLineBytes + (more + 8) * element_bytes + 64,
+                kStageLineBytes) -
+        64);
     lines_most = std::min(
         lines_most, std::max<int64_t>(1, kMostStageBytes / (instance.stages * tiling.stage_pitch)) *
                         line_threads);
@@ -390,17 +393,16 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
       columns_of_blocks * static_cast<double>(DivideUp(walk.out, chunk)) < 3 * at_a_time) {
     chunk = rows_of(EvenWalks(columns_of_blocks, at_a_time, walk, twice));
   }
-  const int64_t row_bytes = rows * sum_bytes + 4;
+  const int64_t row_bytes =
+      needs.grow ? rows * sum_bytes + 4
+                 : RecordSize(instance.rows, static_cast<int>(sum_bytes)) * sum_bytes;
   if (needs.grow) {
     tiling.chunk = static_cast<int>(Even(walk.out, chunk));
   } else {
-    int64_t table_rows = Window(walk, chunk) + 1;
-    while (chunk > 1 && table_rows * row_bytes > kMostScheduleBytes) {
-      chunk = (chunk + 1) / 2;
-      table_rows = Window(walk, chunk) + 1;
-    }
+    const auto table_of = [&](int64_t rows_of_y) { return Window(walk, rows_of_y) + kMostRound; };
+    while (chunk > 1 && table_of(chunk) * row_bytes > kMostScheduleBytes) chunk = (chunk + 1) / 2;
     chunk = Even(walk.out, chunk);
-    table_rows = Window(walk, chunk) + 1;
+    const int64_t table_rows = table_of(chunk);
     tiling.chunk = static_cast<int>(chunk);
     if (table_rows * row_bytes <= 2 * kMostScheduleBytes && !needs.gather) {
       tiling.table_rows = static_cast<int>(table_rows);
@@ -419,8 +421,9 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     while (inner > 1 && pitch % 32 != 12) pitch += 4;
     tiling.channel_pitch = static_cast<int>(pitch);
     tiling.strip_pitch = static_cast<int>(pitch * inner);
+    tiling.strip_half = tiling.lines * tiling.strip_pitch;
     tiling.strip_at = static_cast<int>(RoundUp(bytes, 16));
-    bytes = tiling.strip_at + 2 * tiling.lines * tiling.strip_pitch * sum_bytes;
+    bytes = tiling.strip_at + 2 * tiling.strip_half * sum_bytes;
   } else if (needs.load == ResampleLoad::kStrip) {
     const int64_t pack = 16 / sum_bytes;
     // With one channel, weights of zero in front make whole packs. An odd number of packs between
@@ -429,15 +432,17 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     tiling.width_pitch = static_cast<int>((DivideUp(weights, pack) | 1) * pack);
     const int64_t elements = line_threads * vector;
     tiling.strip_pitch = static_cast<int>(elements);
+    tiling.strip_half = tiling.lines * tiling.strip_pitch;
     tiling.width_weights_at = static_cast<int>(RoundUp(bytes, 16));
     tiling.strip_at = static_cast<int>(
         RoundUp(tiling.width_weights_at + tiling.columns * tiling.width_pitch * sum_bytes, 16));
     tiling.results_at =
-        static_cast<int>(tiling.strip_at + 2 * tiling.lines * tiling.strip_pitch * sum_bytes);
+        static_cast<int>(tiling.strip_at + (2 * tiling.strip_half + pack * inner) * sum_bytes);
     bytes = tiling.results_at + tiling.columns * inner * 4;
   }
-  tiling.stage_at = static_cast<int>(RoundUp(bytes, 16));
-  tiling.stage_slot_bytes = tiling.lines * tiling.stage_pitch;
+  tiling.stage_at = static_cast<int>(RoundUp(bytes, instance.stages > 0 ? kStageLineBytes : 16));
+  tiling.stage_slot_bytes =
+      static_cast<int>(RoundUp(tiling.lines * tiling.stage_pitch, kStageLineBytes));
   bytes = tiling.stage_at + instance.stages * tiling.stage_slot_bytes;
   tiling.flag_at = static_cast<int>(RoundUp(bytes, 4));
   bytes = tiling.flag_at + 4;

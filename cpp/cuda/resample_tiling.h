@@ -23,6 +23,11 @@ enum class ResampleLoad {
 
 // What is copied to a stage at once; see resample_stage.cuh.
 inline constexpr int kStagePieceBytes = 16;
+// A line of the cache, which shared memory takes at once if its pieces are as far apart there.
+inline constexpr int kStageLineBytes = 128;
+
+// Rows of x that a thread adds between checks, at most.
+inline constexpr int kMostRound = 4;
 
 // What an instance of the kernel must be able to do.
 struct ResampleNeeds {
@@ -58,6 +63,13 @@ struct ResampleLimits {
 ResampleLimits GetResampleLimits(const ResampleNeeds& needs, const ResampleInstance& instance,
                                  int element_bytes);
 
+// shrink: the record of a row of x in the schedule, its weights and how many rows of y are done
+// after it. In packs of 16 bytes where there are several weights; counted in sums.
+constexpr int RecordSize(int rows, int sum_bytes) {
+  const int pack = rows > 1 ? 16 / sum_bytes : 2;
+  return (rows + pack) / pack * pack;
+}
+
 // How blocks divide y. A block walks over `chunk` rows of y along the first axis that is resampled;
 // for each it makes `lines` lines of `columns` columns and `vectors` threads' parts of the inner
 // run.
@@ -68,7 +80,8 @@ struct ResampleTiling {
   int columns = 1;  // of y; not for kElements
   int vectors = 1;  // kVectors
   int chunk = 1;
-  int table_rows = 0;  // rows of x whose weights fit; with 0, y is gathered without sums
+  // Rows of x whose weights fit, of the last round's too; with 0, y is gathered without sums.
+  int table_rows = 0;
   // Strips: by how many rows what is brought closer is further on than what is read ahead; with 0,
   // nothing is.
   int rows_ahead = 0;
@@ -76,8 +89,9 @@ struct ResampleTiling {
   int64_t blocks = 0;
   // Offsets into a block's shared memory.
   int weights_at = 0, width_weights_at = 0, strip_at = 0, results_at = 0, flag_at = 0, stage_at = 0;
-  int width_pitch = 0, strip_pitch = 0;  // strip: elements of a column's weights, of a line
-  int channel_pitch = 0;                 // kPairs: of one of the inner run's elements in a line
+  // strip: elements of a column's weights, of a line, of all lines.
+  int width_pitch = 0, strip_pitch = 0, strip_half = 0;
+  int channel_pitch = 0;  // kPairs: of one of the inner run's elements in a line
   // kColumns: of eight threads, those that have two columns, and columns of x that are staged.
   int column_lanes = 8, stage_columns = 0;
   int stage_pieces = 0, stage_pitch = 0, stage_slot_bytes = 0;  // of a line, of a line, of all
@@ -95,6 +109,7 @@ struct ResampleTask {
   int64_t x_walk_bytes = 0, x_bytes = 0;
   ResampleTiling tiling;
   const void* x = nullptr;
+  const void* x_end = nullptr;
   void* y = nullptr;
 };
 

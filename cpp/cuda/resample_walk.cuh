@@ -22,7 +22,8 @@
 // columns that become many (kStaged).
 //
 // Sums of many weights are formed as if none were zero, and once more without those that are if the
-// result is not a number.
+// result is not a number: kPairs and kColumns form all sums so, and look at what they wrote when
+// their walk is done.
 //
 // Each element of y is written once, by one thread and in one order.
 
@@ -48,6 +49,7 @@ struct Walk : Lines<ShapeType> {
   using Base::first_column;
   using Base::form;
   using Base::kAhead;
+  using Base::kAsRead;
   using Base::kBase;
   using Base::kBrings;
   using Base::kColumns;
@@ -55,6 +57,9 @@ struct Walk : Lines<ShapeType> {
   using Base::kGrow;
   using Base::kMidReads;
   using Base::kPairs;
+  using Base::kPlain;
+  using Base::kRecord;
+  using Base::kRound;
   using Base::kRows;
   using Base::kShifted;
   using Base::kSpread;
@@ -69,6 +74,7 @@ struct Walk : Lines<ShapeType> {
   using Base::kWindow;
   using Base::kWritesVectors;
   using Base::NextRow;
+  using Base::RowOf;
   using Base::StateOf;
   using Base::strip_sums;
   using Base::task;
@@ -77,22 +83,21 @@ struct Walk : Lines<ShapeType> {
   using typename Base::Sum;
   using typename Base::T;
 
-  Sum* const row_weights;  // shrink: [table_rows, kRows], grow: [chunk, kRows]
-  int* const row_marks;  // shrink: rows of y done after each row of x; grow: starts, the last twice
-  int* const ends;       // shrink: [2 * chunk], for making the schedule, and a flag
-  int* const misfit;     // kStrip, kColumns, kWindow, kSpread and kStaged
+  Sum* const row_weights;  // shrink: [table_rows, kRecord], grow: [chunk, kRows]
+  int* const row_starts;   // grow: in x, the last twice
+  int* const ends;         // shrink: [2 * chunk], for making the schedule, and a flag
+  int* const misfit;       // kStrip, kColumns, kWindow, kSpread and kStaged
   const int line_in_warp;  // whether all threads of a line are of one warp
   const int stage_end;     // kStaged: of the slots, from the first on
   int64_t first_row = 0;
-  int rows = 0;  // of y
-  int parity = 0;
+  int rows = 0;        // of y
+  int strip_half = 0;  // kStrip: where the half of the sums is that is written next
 
   CONVGRAD_DEVICE Walk(const ResampleTask& the_task, char* shared)
       : Base(the_task, shared),
         row_weights(reinterpret_cast<Sum*>(shared + tiling.weights_at)),
-        row_marks(reinterpret_cast<int*>(row_weights +
-                                         (kGrow ? tiling.chunk : tiling.table_rows) * kRows)),
-        ends(row_marks + tiling.table_rows),
+        row_starts(reinterpret_cast<int*>(row_weights + tiling.chunk * kRows)),
+        ends(reinterpret_cast<int*>(row_weights + tiling.table_rows * kRecord)),
         misfit(reinterpret_cast<int*>(shared + tiling.flag_at)),
         line_in_warp(Opaque(tiling.line_threads <= 32 && 32 % tiling.line_threads == 0 ? 1 : 0)),
         stage_end(Opaque(kStages * tiling.stage_slot_bytes)) {}
@@ -147,6 +152,7 @@ struct Walk : Lines<ShapeType> {
       } else {
         Gather();
       }
+      if constexpr (kPlain) WriteNumbers();
     }
   }
 
@@ -208,13 +214,13 @@ struct Walk : Lines<ShapeType> {
   CONVGRAD_DEVICE void GrowStaged() {
     const int in = static_cast<int>(task.walk.in);
     // Rows of x that are copied end with the last row's, unless starts are in disorder.
-    int end = row_marks[rows - 1] + kRows;
+    int end = row_starts[rows - 1] + kRows;
     end = end < in ? end : in;
     int base = 0, next = -1;  // the ring's first row; that which is next in the stage
     int slot = 0, before = kAhead * tiling.stage_slot_bytes;  // its slot, and that before
     CONVGRAD_ROLLED
     for (int row = 0; row < rows; ++row) {
-      const int start = row_marks[row];
+      const int start = row_starts[row];
       int steps = start - base, until = start + kRows;
       until = until < in ? until : in;
       const bool anew = row == 0 || steps < 0 || steps > kRows;
@@ -261,20 +267,22 @@ struct Walk : Lines<ShapeType> {
   CONVGRAD_DEVICE void Grow() {
     const int last = static_cast<int>(task.walk.in) - 1;
     const auto fetch = [&](int row) {
-      ForEachThread<false>(tiling.threads,
-                           [&](int thread) { Fetch(StateOf(thread), 0, row < last ? row : last); });
+      ForEachThread<false>(tiling.threads, [&](int thread) {
+        State& mine = StateOf(thread);
+        Fetch(mine, 0, RowOf(mine, row < last ? row : last));
+      });
     };
     int base = 0, next = -1;  // the ring's first row, and that which was fetched
     // What is in shared memory is read a row ahead; weights where registers are left for them.
     constexpr bool kWeightsAhead =
         kSpread ? kTaps == 2 && kMidReads == 1 : kShifted && sizeof(T) >= 4;
-    int following = row_marks[0];
+    int following = row_starts[0];
     Sum weights[kRows], following_weights[kRows];
     if constexpr (kWeightsAhead) LoadRowWeights(0, following_weights);
     CONVGRAD_ROLLED
     for (int row = 0; row < rows; ++row) {
       const int start = following;
-      following = row_marks[row + 1];
+      following = row_starts[row + 1];
       if constexpr (kWeightsAhead) {
         CONVGRAD_UNROLL
         for (int k = 0; k < kRows; ++k) weights[k] = following_weights[k];
@@ -309,6 +317,15 @@ struct Walk : Lines<ShapeType> {
   CONVGRAD_DEVICE void WriteFromRing(const Sum (&weights)[kRows]) {
     ForEachThread<false>(tiling.threads, [&](int thread) {
       State& mine = StateOf(thread);
+      if constexpr (kRows == 2) {
+        if (weights[0] != Sum(0) && weights[1] != Sum(0)) {
+          CONVGRAD_UNROLL
+          for (int i = 0; i < kVector; ++i) {
+            mine.sum[i] = weights[0] * mine.rows[0][i] + weights[1] * mine.rows[1][i];
+          }
+          return;
+        }
+      }
       // Of many weights few are zero, and few sums of theirs are not finite. Then they are done
       // once more.
       bool number = kRows >= 4;
@@ -344,9 +361,23 @@ struct Walk : Lines<ShapeType> {
       CONVGRAD_UNROLL
       for (int slot = 0; slot < kAhead; ++slot) {
         ForEachThread<false>(tiling.threads, [&](int thread) {
-          Fetch(StateOf(thread), slot, low + (slot < there ? slot : there - 1));
+          State& mine = StateOf(thread);
+          if (slot == 0) mine.next = RowOf(mine, low);
+          FetchNext(mine, slot, there - slot);
         });
       }
+    }
+  }
+
+  // Reads the row of x that is next for later. If none is left, it reads nothing, or the last again
+  // where a row takes several reads, which would all wait behind a branch.
+  CONVGRAD_DEVICE void FetchNext(State& mine, int slot, int left) const {
+    if constexpr (kAsRead) {
+      if (left > 0) Fetch(mine, slot, mine.next);
+      mine.next = Opaque(mine.next + task.x_walk);
+    } else if constexpr (kFetches) {
+      Fetch(mine, slot, mine.next);
+      mine.next = Opaque(mine.next + (left > 1 ? task.x_walk : 0));
     }
   }
 
@@ -372,31 +403,29 @@ struct Walk : Lines<ShapeType> {
       }
       ShrinkStaged<false>(at, low, at.end, done);
     } else {
+      const int64_t ahead = tiling.rows_ahead * task.x_walk;
+      // The schedule goes on to the end of the last round, where rows have no weights.
       CONVGRAD_ROLLED
-      for (int first = 0; first < there; first += kAhead) {
+      for (int first = 0; first < there; first += kRound) {
         CONVGRAD_UNROLL
-        for (int slot = 0; slot < kAhead; ++slot) {
+        for (int slot = 0; slot < kRound; ++slot) {
           const int row = first + slot;
-          if (row >= there) break;
-          const int marks = row_marks[row];
           Sum weights[kRows];
-          LoadRowWeights(row, weights);
+          const int done_now = LoadRecord(*this, row, weights);
           ForEachThread<false>(tiling.threads, [&](int thread) {
             State& mine = StateOf(thread);
             Sum sums[kVector];
             Combine(mine, slot, low + row, sums);
             if constexpr (kBrings) {
-              if (tiling.rows_ahead > 0 && row + kAhead + tiling.rows_ahead < there) {
-                Bring(mine, low + row + kAhead + tiling.rows_ahead);
-              }
+              if (kPairs || tiling.rows_ahead > 0) Bring(mine, mine.next + ahead);
             }
-            if (kFetches) {
-              Fetch(mine, slot, low + (row + kAhead < there ? row + kAhead : there - 1));
-            }
-            Add(mine, weights, sums);
+            // What is added as it was read stays where it is until then.
+            if constexpr (kAsRead) Add(mine, weights, sums);
+            FetchNext(mine, slot, there - row - kAhead);
+            if constexpr (!kAsRead) Add(mine, weights, sums);
           });
           CONVGRAD_ROLLED
-          for (int mark = 0; mark < marks; ++mark) Finish(done);
+          for (int i = 0; i < done_now; ++i) Finish(done);
         }
       }
     }
@@ -414,9 +443,8 @@ struct Walk : Lines<ShapeType> {
   CONVGRAD_DEVICE void ShrinkStaged(StagedRows& at, int low, int end, int& done) {
     CONVGRAD_ROLLED
     for (; at.row < end; ++at.row) {
-      const int marks = row_marks[at.row - low];
       Sum weights[kRows];
-      LoadRowWeights(at.row - low, weights);
+      const int done_now = LoadRecord(*this, at.row - low, weights);
       AwaitRows<kAhead - 1>();
       ForEachThread<false>(tiling.threads, [&](int thread) {
         State& mine = StateOf(thread);
@@ -434,15 +462,13 @@ struct Walk : Lines<ShapeType> {
       at.before = at.slot;
       at.slot = NextSlot(at.slot);
       CONVGRAD_ROLLED
-      for (int mark = 0; mark < marks; ++mark) Finish(done);
+      for (int i = 0; i < done_now; ++i) Finish(done);
     }
   }
 
   CONVGRAD_DEVICE static void Add(State& mine, const Sum (&weights)[kRows],
                                   const Sum (&sums)[kVector]) {
-    // Two sums are too few to look at each weight, unless one is not finite.
-    const bool finite = kColumns && Sum(0) * (sums[0] + sums[kVector - 1]) == Sum(0);
-    if (finite) {
+    if constexpr (kPlain) {
       CONVGRAD_UNROLL
       for (int k = 0; k < kRows; ++k) {
         CONVGRAD_UNROLL
@@ -487,7 +513,7 @@ struct Walk : Lines<ShapeType> {
           const Sum weight = reads.Weight(tap);
           if (weight == Sum(0)) continue;
           Sum sums[kVector];
-          Fetch(mine, 0, reads.start + tap);
+          Fetch(mine, 0, RowOf(mine, reads.start + tap));
           Combine(mine, 0, reads.start + tap, sums);
           CONVGRAD_UNROLL
           for (int i = 0; i < kVector; ++i) mine.sum[i] += weight * sums[i];
@@ -500,17 +526,16 @@ struct Walk : Lines<ShapeType> {
   // Writes what the threads have in `sum` for the row of y that is next.
   CONVGRAD_DEVICE void Write() {
     if constexpr (kStrip) {
-      Sum* const sums = strip_sums + parity * tiling.lines * tiling.strip_pitch;
+      Sum* const sums = strip_sums + strip_half;
       // The other half is written next: those who read this one have met once more before its turn.
-      parity ^= 1;
+      strip_half = tiling.strip_half - strip_half;
       MeetInLine([&](int thread) {
         State& mine = StateOf(thread);
-        if (mine.line >= tiling.lines) return;
-        Sum* const line = sums + mine.line * tiling.strip_pitch;
+        if (mine.owned == 0) return;
         if constexpr (kPairs) {
-          StorePairs(*this, mine, line);
+          StorePairs(*this, mine, sums);
         } else {
-          StoreStrip(*this, mine, line);
+          StoreStrip(*this, mine, sums + mine.line * tiling.strip_pitch);
         }
       });
       ForEachThread<false>(tiling.threads, [&](int thread) {
@@ -539,6 +564,28 @@ struct Walk : Lines<ShapeType> {
         }
       });
     }
+  }
+
+  // After a walk whose weights were added as if none were zero: results that are no numbers are
+  // made once more without those that are.
+  CONVGRAD_DEVICE void WriteNumbers() {
+    const int inner = static_cast<int>(form.inner);
+    ForEachThread<false>(tiling.threads, [&](int thread) {
+      const State& mine = StateOf(thread);
+      if (mine.numbers) return;
+      T* const y = mine.y - rows * task.y_walk + mine.pair_to;
+      CONVGRAD_ROLLED
+      for (int at = 0; at < rows; ++at) {
+        CONVGRAD_ROLLED
+        for (int k = 0; k < mine.pair_columns; ++k) {
+          T& result = y[at * task.y_walk + k * inner];
+          if (ToSum(result) == ToSum(result)) continue;
+          FromSum(Directly<T>(form, mine.x, 0, first_row + at,
+                              first_column + mine.pair_to / inner + k, mine.pair_to % inner),
+                  result);
+        }
+      }
+    });
   }
 
   // For columns that start in disorder.
