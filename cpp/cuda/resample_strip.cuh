@@ -113,9 +113,9 @@ CONVGRAD_DEVICE void StoreStrip(const Lines& lines, const typename Lines::State&
   }
 }
 
-// One element of y from the sums of its strip, by whole packs of weights as if none were zero:
-// behind they reach behind the strip is there. Where that gave no number, once more without those
-// that are.
+// One element of y from the sums of its strip, by whole packs of weights as if none were zero; the
+// last may read what lies behind the strip. Where that gave no number, once more without those that
+// are.
 template <typename Lines>
 CONVGRAD_DEVICE typename Lines::Sum StripResult(const Lines& lines, const typename Lines::Sum* from,
                                                 const typename Lines::Sum* weights) {
