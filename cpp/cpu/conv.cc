@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "common/error.h"
 #include "common/guard.h"
@@ -45,10 +46,10 @@ ffi::ErrorCode CodeOf(dnnl_status_t status) {
   }
 }
 
-// How a call ends that may return before its work is done.
+// How a call ends, which may return before its work is done.
 struct Completion {
   ffi::Promise promise;
-  bool later = false;  // tasks of the pool complete the promise
+  bool later = false;  // the work completes the promise, not the handler
 };
 
 ffi::Error RunChecked(const ConvProblem& problem, ffi::ThreadPool& pool, void* x, void* w, void* y,
@@ -58,14 +59,9 @@ ffi::Error RunChecked(const ConvProblem& problem, ffi::ThreadPool& pool, void* x
     return ffi::Error::Success();
   }
   if (HasFewChannels(problem)) {
-    auto *const floats_x = static_cast<float*>(x), *const floats_w = static_cast<float*>(w),
-                *const floats_y = static_cast<float*>(y);
-    if (completion == nullptr) {
-      FewChannelsConv(pool, problem, floats_x, floats_w, floats_y);
-    } else {
-      BeginFewChannelsWgrad(pool, problem, floats_x, floats_y, floats_w, completion->promise);
-      completion->later = true;
-    }
+    BeginFewChannelsConv(pool, problem, static_cast<float*>(x), static_cast<float*>(w),
+                         static_cast<float*>(y), completion->promise);
+    completion->later = true;
     return ffi::Error::Success();
   }
   try {
@@ -78,10 +74,10 @@ ffi::Error RunChecked(const ConvProblem& problem, ffi::ThreadPool& pool, void* x
   }
 }
 
-// `completion`: of wgrad alone.
-ffi::Error RunConv(ConvKind kind, ffi::ThreadPool pool, const ConvConfig& config,
-                   const ffi::AnyBuffer& x, const ffi::AnyBuffer& w, const ffi::AnyBuffer& y,
-                   Completion* completion = nullptr) {
+ffi::Future RunConv(ConvKind kind, ffi::ThreadPool pool, const ConvConfig& config,
+                    const ffi::AnyBuffer& x, const ffi::AnyBuffer& w, const ffi::AnyBuffer& y) {
+  Completion completion;
+  ffi::Future future(completion.promise);
   ConvGeometry geometry;  // without axes until the call has been checked
   const auto body = [&] {
     const ffi::ErrorOr<ConvGeometry> made = ConvGeometry::Make(kind, config, x, w, y);
@@ -100,36 +96,35 @@ ffi::Error RunConv(ConvKind kind, ffi::ThreadPool pool, const ConvConfig& config
     return RunChecked({kind, geometry, operand.element_type(), result.element_type(),
                        WeightsStrides(w, config), NumThreads(pool)},
                       pool, x.untyped_data(), w.untyped_data(), y.untyped_data(),
-                      result.untyped_data(), completion);
+                      result.untyped_data(), &completion);
   };
-  return Guarded(ConvName(kind), body,
-                 [&] { return geometry.spatial > 0 ? geometry.ToString() : std::string(); });
+  ffi::Error error = Guarded(ConvName(kind), body, [&] {
+    return geometry.spatial > 0 ? geometry.ToString() : std::string();
+  });
+  if (completion.later) return future;
+  if (error.failure()) {
+    completion.promise.SetError(std::move(error));
+  } else {
+    completion.promise.SetAvailable();
+  }
+  return future;
 }
 
-ffi::Error FpropImpl(ffi::ThreadPool pool, ConvConfig config, ffi::AnyBuffer x, ffi::AnyBuffer w,
-                     ffi::Result<ffi::AnyBuffer> y) {
+ffi::Future FpropImpl(ffi::ThreadPool pool, ConvConfig config, ffi::AnyBuffer x, ffi::AnyBuffer w,
+                      ffi::Result<ffi::AnyBuffer> y) {
   return RunConv(ConvKind::kFprop, pool, config, x, w, *y);
 }
 
 // The shape of dx does not follow from dy and w (several inputs give the same output size when the
 // stride is above 1), so it is read from the result.
-ffi::Error DgradImpl(ffi::ThreadPool pool, ConvConfig config, ffi::AnyBuffer dy, ffi::AnyBuffer w,
-                     ffi::Result<ffi::AnyBuffer> dx) {
+ffi::Future DgradImpl(ffi::ThreadPool pool, ConvConfig config, ffi::AnyBuffer dy, ffi::AnyBuffer w,
+                      ffi::Result<ffi::AnyBuffer> dx) {
   return RunConv(ConvKind::kDgrad, pool, config, *dx, w, dy);
 }
 
 ffi::Future WgradImpl(ffi::ThreadPool pool, ConvConfig config, ffi::AnyBuffer x, ffi::AnyBuffer dy,
                       ffi::Result<ffi::AnyBuffer> dw) {
-  Completion completion;
-  ffi::Future future(completion.promise);
-  const ffi::Error error = RunConv(ConvKind::kWgrad, pool, config, x, *dw, dy, &completion);
-  if (completion.later) return future;
-  if (error.failure()) {
-    completion.promise.SetError(error);
-  } else {
-    completion.promise.SetAvailable();
-  }
-  return future;
+  return RunConv(ConvKind::kWgrad, pool, config, x, *dw, dy);
 }
 
 }  // namespace

@@ -1,14 +1,12 @@
 #include "cpu/few_channels.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <utility>
 
 #include "cpu/few_channels_kernels.h"
 #include "cpu/few_channels_work.h"
-#include "cpu/parallel_for.h"
+#include "cpu/job.h"
 
 namespace jax_convgrad {
 namespace {
@@ -32,33 +30,6 @@ int64_t UsefulThreads(const ConvProblem& problem) {
   const double most = static_cast<double>(problem.threads);
   return static_cast<int64_t>(std::clamp(Flops(problem.geometry) / kLeastFlops, 1.0, most));
 }
-
-// Shared by the tasks of one dw. Whoever ends the last piece of work completes the promise.
-class WgradJob {
- public:
-  WgradJob(const ConvProblem& problem, int64_t threads, const float* x, const float* dy, float* dw,
-           ffi::Promise promise)
-      : work_(problem, *TheFewChannelsKernels(), threads, x, dy, dw),
-        left_(work_.task_count()),
-        promise_(std::move(promise)) {}
-
-  void Work() noexcept {
-    for (;;) {
-      const int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
-      if (task >= work_.task_count()) return;
-      work_.RunTask(task);
-      if (left_.fetch_sub(1, std::memory_order_acq_rel) > 1) continue;
-      work_.Finish();
-      promise_.SetAvailable();
-      return;
-    }
-  }
-
- private:
-  const FewChannelsWgrad work_;
-  std::atomic<int64_t> next_{0}, left_;
-  ffi::Promise promise_;
-};
 
 }  // namespace
 
@@ -113,28 +84,22 @@ bool HasFewChannels(const ConvProblem& problem) {
          FewChannelsGather::Supports(problem);
 }
 
-void FewChannelsConv(ffi::ThreadPool& pool, const ConvProblem& problem, float* x, float* w,
-                     float* y) {
+void BeginFewChannelsConv(ffi::ThreadPool& pool, const ConvProblem& problem, float* x, float* w,
+                          float* y, const ffi::Promise& promise) {
+  const FewChannelsKernels& kernels = *TheFewChannelsKernels();
+  const char* const op = ConvName(problem.kind);
   const int64_t threads = UsefulThreads(problem);
-  const bool fprop = problem.kind == ConvKind::kFprop;
-  const FewChannelsGather work(problem, *TheFewChannelsKernels(), threads, fprop ? x : y, w,
-                               fprop ? y : x);
-  ParallelFor(pool, threads, work.task_count(), [&](int64_t task, int64_t) { work.RunTask(task); });
-}
-
-void BeginFewChannelsWgrad(ffi::ThreadPool& pool, const ConvProblem& problem, const float* x,
-                           const float* dy, float* dw, const ffi::Promise& promise) {
-  const int64_t threads = UsefulThreads(problem);
-  const auto job = std::make_shared<WgradJob>(problem, threads, x, dy, dw, promise);
-  for (int64_t thread = 0; thread < threads; ++thread) {
-    try {
-      pool.Schedule([job] { job->Work(); });
-    } catch (...) {
-      // No memory for the task. The work gets done by those scheduled before, or here.
-      if (thread == 0) job->Work();
-      break;
-    }
+  if (problem.kind == ConvKind::kWgrad) {
+    const auto job =
+        std::make_shared<Job<FewChannelsWgrad>>(op, promise, problem, kernels, threads, x, y, w);
+    if (ScheduleJob(pool, job, threads) == 0) job->Run();
+    return;
   }
+  const bool fprop = problem.kind == ConvKind::kFprop;
+  const auto job = std::make_shared<Job<FewChannelsGather>>(op, promise, problem, kernels, threads,
+                                                            fprop ? x : y, w, fprop ? y : x);
+  ScheduleJob(pool, job, threads - 1);
+  job->Run();
 }
 
 }  // namespace jax_convgrad

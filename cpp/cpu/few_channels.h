@@ -14,17 +14,14 @@ namespace jax_convgrad {
 // ConvGeometry::Make, is not IsAllZero and not NeedsDirectConv.
 bool HasFewChannels(const ConvProblem& problem);
 
-// Compute a problem that HasFewChannels; arrays as for ConvPlan::Run. Sums are float32, the same
-// bits at every call, whatever the number of threads. Throw std::bad_alloc.
-//
-// y or dx:
-void FewChannelsConv(::xla::ffi::ThreadPool& pool, const ConvProblem& problem, float* x, float* w,
-                     float* y);
-// dw, by tasks of the pool that complete `promise`, some after the call. Nothing waits for dw but
-// the optimizer: XLA goes on with dx of the layers before, so that calls too small for several
-// threads still keep them busy.
-void BeginFewChannelsWgrad(::xla::ffi::ThreadPool& pool, const ConvProblem& problem, const float* x,
-                           const float* dy, float* dw, const ::xla::ffi::Promise& promise);
+// Computes a problem that HasFewChannels; arrays as for ConvPlan::Run. Sums are float32, the same
+// bits at every call, whatever the number of threads. `promise` is completed by the thread that
+// ends the last task, which may be after the call. y and dx are computed by the caller too, as XLA
+// waits for them, with the pool's threads beside it. dw is left to those: nothing waits for it but
+// the optimizer, and XLA goes on with dx of the layers before, so that calls too small for several
+// threads still keep them busy. Throws std::bad_alloc, and leaves the promise alone then.
+void BeginFewChannelsConv(::xla::ffi::ThreadPool& pool, const ConvProblem& problem, float* x,
+                          float* w, float* y, const ::xla::ffi::Promise& promise);
 
 }  // namespace jax_convgrad
 

@@ -1,4 +1,5 @@
-// A convolution of few channels, cut into tasks that may run in any order and at the same time.
+// A convolution of few channels, cut into tasks that may run in any order and at the same time: the
+// work of a Job.
 
 #ifndef JAX_CONVGRAD_CPU_FEW_CHANNELS_WORK_H_
 #define JAX_CONVGRAD_CPU_FEW_CHANNELS_WORK_H_
@@ -48,6 +49,7 @@ class FewChannelsGather {
 
   int64_t task_count() const { return tasks_; }
   void RunTask(int64_t task) const;
+  void Finish() const {}  // every element is written by one task
 
  private:
   // Neighbours in a phase have the same taps inside `from`.

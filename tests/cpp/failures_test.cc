@@ -1,10 +1,14 @@
-// What happens when something throws: a handler's guard makes an error of it, and a loop that
-// cannot be given to more threads is worked off by those that it has.
+// What happens when something throws: a handler's guard makes an error of it, and so does a job
+// whose tasks several threads share; a loop or a job that cannot be given to more threads is worked
+// off by those that it has.
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -12,6 +16,7 @@
 
 #include "common/checked.h"
 #include "common/guard.h"
+#include "cpu/job.h"
 #include "cpu/parallel_for.h"
 
 namespace {
@@ -106,11 +111,66 @@ void TestPoolWithoutMemory() {
   }
 }
 
+// 40 tasks, of which those from `first` to `last` throw.
+struct SomeThrow {
+  int64_t first, last;
+  std::shared_ptr<std::atomic<int>>
+      done;  // while the work is there, the test is not its only owner
+  int64_t task_count() const { return 40; }
+  void RunTask(int64_t task) const {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (task >= first && task < last) throw std::bad_alloc();
+    ++*done;
+  }
+  void Finish() const {
+    if (first == last && first < 0) throw std::runtime_error("no end");
+  }
+};
+
+// With a pool that takes so many tasks. Says what the promise was completed with, how often tasks
+// were done, and whether the work was gone by then.
+void TestJob(int taken, int64_t first, int64_t last, const std::string& text) {
+  XLA_FFI_Api api{};
+  api.XLA_FFI_ThreadPool_Schedule = Schedule;
+  ffi::DiagnosticEngine diagnostic;
+  ffi::ThreadPool pool = *ffi::CtxDecoding<ffi::ThreadPool>::Decode(&api, nullptr, diagnostic);
+  const auto done = std::make_shared<std::atomic<int>>(0);
+  const ffi::Promise promise;
+  ffi::Future future(promise);
+  std::atomic<int> completed{0};
+  future.OnReady([&](const std::optional<ffi::Error>& error) {
+    ++completed;
+    Expect((error ? error->message() : "") == text, text.empty() ? "a success" : text.c_str());
+    Expect(done.use_count() == 1, "the work's memory is given back before XLA goes on");
+  });
+  room = taken;
+  {
+    using Job = jax_convgrad::Job<SomeThrow>;
+    const auto job = std::make_shared<Job>("op", promise, SomeThrow{first, last, done});
+    Expect(jax_convgrad::ScheduleJob(pool, job, 2) == std::min(taken, 2), "how many it took");
+    job->Run();
+  }
+  for (std::thread& thread : threads) thread.join();
+  threads.clear();
+  Expect(completed == 1, "a promise is completed once");
+  if (text.empty()) Expect(*done == 40, "every task is done once");
+}
+
+void TestJobs() {
+  for (const int taken : {0, 1, 2, 3}) {
+    TestJob(taken, 0, 0, "");
+    TestJob(taken, 7, 9, "op: no host memory");
+    TestJob(taken, 0, 40, "op: no host memory");
+    TestJob(taken, -1, -1, "op: no end");
+  }
+}
+
 }  // namespace
 
 int main() {
   TestGuard();
   TestMultipliedBytes();
   TestPoolWithoutMemory();
+  TestJobs();
   return failures == 0 ? 0 : 1;
 }
