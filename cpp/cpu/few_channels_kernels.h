@@ -34,13 +34,15 @@ struct GatherRow {
   bool alone;
 };
 
-// sums[r][v] += sum over a box of positions of  rows[r] * vectors[v], the innermost axis last.
+// sums[r][v] = sum over a box of positions of  rows[r] * vectors[v], the innermost axis last, added
+// to what is there if `add`.
 struct ProductSum {
   const float* vectors;
   const float* rows;
   float* sums;
   int64_t row_count, sums_step;
   int64_t counts[4], vector_steps[4], row_steps[4];
+  bool add;
 };
 
 struct FewChannelsKernels {

@@ -70,6 +70,14 @@ WeightsTable WeightsTable::Dense() const {
   return dense;
 }
 
+bool WeightsTable::IsDense() const {
+  const WeightsTable dense = Dense();
+  for (size_t axis = 0; axis < taps.size(); ++axis) {
+    if (taps[axis] > 1 && tap_strides[axis] != dense.tap_strides[axis]) return false;
+  }
+  return column_stride == 1 && (rows == 1 || row_stride == columns);
+}
+
 void CopyWeights(const WeightsTable& from_table, const float* from, const WeightsTable& to_table,
                  float* to) {
   const int64_t rows = from_table.rows, columns = from_table.columns;

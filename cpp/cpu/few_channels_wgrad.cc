@@ -87,18 +87,12 @@ void FewChannelsWgrad::RunTask(int64_t task) const {
   const int64_t all_taps = table_.tap_count();
   const Range taps{all_taps * group / groups_, all_taps * (group + 1) / groups_};
   float* const sums = sums_ + part * all_taps * table_.rows * table_.columns;
-  for (int64_t tap = taps.first; tap < taps.last; ++tap) {
-    float* const first = sums + sums_table_.TapOffset(tap);
-    for (int64_t row = 0; row < table_.rows; ++row) {
-      std::fill_n(first + row * sums_table_.row_stride, table_.columns, 0.0f);
-    }
-  }
   const int64_t blocks = blocks_[0] * blocks_[1] * blocks_[2] * blocks_[3];
-  const int64_t last = blocks * (part + 1) / parts_;
-  for (int64_t block = blocks * part / parts_; block < last; ++block) RunBlock(block, taps, sums);
+  const int64_t first = blocks * part / parts_, last = blocks * (part + 1) / parts_;
+  for (int64_t block = first; block < last; ++block) RunBlock(block, taps, block > first, sums);
 }
 
-void FewChannelsWgrad::RunBlock(int64_t block, Range taps, float* sums) const {
+void FewChannelsWgrad::RunBlock(int64_t block, Range taps, bool add, float* sums) const {
   const ConvGeometry& g = geometry_;
   Range windows[4];
   for (size_t axis = 4; axis-- > 0;) {
@@ -111,6 +105,10 @@ void FewChannelsWgrad::RunBlock(int64_t block, Range taps, float* sums) const {
     const int64_t at[] = {tap / g.kernel[2] / g.kernel[1], tap / g.kernel[2] % g.kernel[1],
                           tap % g.kernel[2]};
     ProductSum sum{};
+    sum.sums = sums + sums_table_.TapOffset(tap);
+    sum.row_count = table_.rows;
+    sum.sums_step = sums_table_.row_stride;
+    sum.add = add;
     int64_t x_steps[4], y_steps[4], x_offset = 0, y_offset = 0;
     int64_t x_step = g.in_channels, y_step = g.out_channels;
     bool empty = false;
@@ -131,7 +129,12 @@ void FewChannelsWgrad::RunBlock(int64_t block, Range taps, float* sums) const {
       x_step *= g.in[i];
       y_step *= g.out[i];
     }
-    if (empty) continue;
+    if (empty) {
+      for (int64_t row = 0; row < table_.rows && !add; ++row) {
+        std::fill_n(sum.sums + row * sum.sums_step, table_.columns, 0.0f);
+      }
+      continue;
+    }
     sum.counts[0] = windows[0].last - windows[0].first;
     x_steps[0] = x_step;
     y_steps[0] = y_step;
@@ -143,9 +146,6 @@ void FewChannelsWgrad::RunBlock(int64_t block, Range taps, float* sums) const {
     sum.rows = columns_are_y_ ? x : dy;
     std::copy_n(columns_are_y_ ? y_steps : x_steps, 4, sum.vector_steps);
     std::copy_n(columns_are_y_ ? x_steps : y_steps, 4, sum.row_steps);
-    sum.sums = sums + sums_table_.TapOffset(tap);
-    sum.row_count = table_.rows;
-    sum.sums_step = sums_table_.row_stride;
     for (int64_t column = 0, width; column < table_.columns; column += width) {
       width = kernels_.WidthOf(table_.columns - column);
       kernels_.sum_products(sum, width);
@@ -157,12 +157,21 @@ void FewChannelsWgrad::RunBlock(int64_t block, Range taps, float* sums) const {
 
 void FewChannelsWgrad::Finish() const {
   if (direct_) return;
+  constexpr int64_t kBlock = 64;  // stays in registers and the innermost cache
   const int64_t elements = table_.tap_count() * table_.rows * table_.columns;
-  for (int64_t part = 1; part < parts_; ++part) {
-    const float* const addend = sums_ + part * elements;
-    for (int64_t i = 0; i < elements; ++i) sums_[i] += addend[i];
+  const bool dense = table_.IsDense();
+  float* const to = dense ? dw_ : sums_;
+  for (int64_t first = 0; first < elements; first += kBlock) {
+    const int64_t count = std::min(kBlock, elements - first);
+    float totals[kBlock];
+    std::copy_n(sums_ + first, count, totals);
+    for (int64_t part = 1; part < parts_; ++part) {
+      const float* const addends = sums_ + part * elements + first;
+      for (int64_t i = 0; i < count; ++i) totals[i] += addends[i];
+    }
+    std::copy_n(totals, count, to + first);
   }
-  CopyWeights(sums_table_, sums_, table_, dw_);
+  if (!dense) CopyWeights(sums_table_, sums_, table_, dw_);
 }
 
 }  // namespace jax_convgrad

@@ -30,6 +30,7 @@ struct WeightsTable {
   int64_t TapOffset(int64_t tap) const;
   // The same table without gaps, columns innermost.
   WeightsTable Dense() const;
+  bool IsDense() const;
 };
 
 // Between tables of the same sizes.
@@ -101,7 +102,7 @@ class FewChannelsWgrad {
   void Finish() const;
 
  private:
-  void RunBlock(int64_t block, Range taps, float* sums) const;
+  void RunBlock(int64_t block, Range taps, bool add, float* sums) const;
 
   const FewChannelsKernels& kernels_;
   ConvGeometry geometry_;  // with three axes
