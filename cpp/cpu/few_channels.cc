@@ -13,9 +13,12 @@ namespace {
 
 namespace ffi = ::xla::ffi;
 
-// A thread is worth waking for this much work, some 40 us: on two processors that others use too,
-// 3 to 4 MFLOP took two threads 33 to 70 us, and one 31 to 40.
-constexpr double kLeastFlops = 4e6;
+// A thread is worth waking for this much work, some 20 us: nothing waits for it, and where all are
+// busy it is not woken.
+constexpr double kLeastFlops = 2e6;
+// How much work is small: the fixed cost of oneDNN's calls counts, two changes of format, code and
+// tables that other calls have driven out of the caches, threads that wait for each other.
+constexpr double kSmallFlops = 16e6, kSmallFlopsZen4 = 100e6;
 
 double Flops(const ConvGeometry& g) {
   double flops = 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.out_channels) *
@@ -29,6 +32,12 @@ double Flops(const ConvGeometry& g) {
 int64_t UsefulThreads(const ConvProblem& problem) {
   const double most = static_cast<double>(problem.threads);
   return static_cast<int64_t>(std::clamp(Flops(problem.geometry) / kLeastFlops, 1.0, most));
+}
+
+bool IsZen4() {
+  static const bool is =
+      __builtin_cpu_is("amdfam19h") && TheFewChannelsKernels() == &few_channels_avx512::kKernels;
+  return is;
 }
 
 }  // namespace
@@ -55,11 +64,15 @@ const FewChannelsKernels* TheFewChannelsKernels() {
 // And where it is the faster one: activations of 1 to 3 channels along 2 and 3 axes as operands 0.6
 // to 0.95, for dw along 1 axis too; weights that leave the innermost cache 0.6 to 1.0, 64 to 64 k3
 // 0.94.
+//
+// That is less so on Zen 4, which multiplies at half the rate and reads its second cache as fast.
+// There 32 to 64 and 64 to 32 k3 are 1.1 to 1.5 at 19 MFLOP, 1.01 to 1.13 at 75 and 0.97 to 1.0 at
+// 151; 3 to 16 k3 of 7 MFLOP 1.05, dw 0.6. Training steps gain more, as no thread waits for these
+// kernels: a U-Net's 3 per cent by the larger weights, 2 by its first layer of 3 channels.
 bool HasFewChannels(const ConvProblem& problem) {
   constexpr int64_t kMostChannels = 96, kMostKernel = 128, kMostStride = 64;
-  constexpr int64_t kMostWeights = 1 << 14, kMostStridedWeights = 1 << 16;
+  constexpr int64_t kMostWeights = 1 << 14, kMostLargeWeights = 1 << 16;
   constexpr int64_t kMostWeightGradients = 1 << 20;
-  constexpr double kSmallFlops = 16e6;
   const ConvGeometry& g = problem.geometry;
   if (TheFewChannelsKernels() == nullptr) return false;
   if (problem.operand_type != ffi::DataType::F32 || problem.result_type != ffi::DataType::F32) {
@@ -73,15 +86,14 @@ bool HasFewChannels(const ConvProblem& problem) {
     weights *= g.kernel[axis];
     strided = strided || g.strides[axis] > 1;
   }
-  if (problem.kind == ConvKind::kWgrad) {
-    return g.in_channels >= 4 && weights <= kMostWeightGradients &&
-           FewChannelsWgrad::Supports(problem);
-  }
-  const bool dgrad = problem.kind == ConvKind::kDgrad;
-  if ((dgrad ? g.out_channels : g.in_channels) < 4 && g.spatial > 1) return false;
-  const int64_t most = dgrad && strided ? kMostStridedWeights : kMostWeights;
-  return (weights <= most || (weights <= kMostStridedWeights && Flops(g) <= kSmallFlops)) &&
-         FewChannelsGather::Supports(problem);
+  const bool wgrad = problem.kind == ConvKind::kWgrad, dgrad = problem.kind == ConvKind::kDgrad;
+  const double flops = Flops(g);
+  const bool thin = (dgrad ? g.out_channels : g.in_channels) < 4 && (wgrad || g.spatial > 1);
+  if (thin && !(IsZen4() && flops <= kSmallFlops)) return false;
+  if (wgrad) return weights <= kMostWeightGradients && FewChannelsWgrad::Supports(problem);
+  const bool small = flops <= (IsZen4() ? kSmallFlopsZen4 : kSmallFlops);
+  const int64_t most = (dgrad && strided) || small ? kMostLargeWeights : kMostWeights;
+  return weights <= most && FewChannelsGather::Supports(problem);
 }
 
 void BeginFewChannelsConv(ffi::ThreadPool& pool, const ConvProblem& problem, float* x, float* w,

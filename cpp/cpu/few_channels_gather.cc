@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kLeastPart = 48;
 // Neighbours that are better summed side by side than each in several sums.
 constexpr int64_t kLeastTogether = 3;
-// Tasks for each thread: one that comes late finds less to do.
-constexpr int64_t kTasksPerThread = 4;
+// Tasks for each thread: one that comes late finds less to do, and all end at about the same time.
+constexpr int64_t kTasksPerThread = 12;
 
 // The k in [0, count) for which offset + k * step lies in [0, size).
 Range Inside(int64_t offset, int64_t step, int64_t count, int64_t size) {
