@@ -215,15 +215,24 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
     strided = any(s > 1 for s in config.strides)
     if geometry.in_channels == geometry.out_channels == config.groups > 1:
         return _cuda_depthwise(operator, geometry, strided, half)
+    dilated = any(d > 1 for d in config.dilation)
+    cropped = any(low < 0 or high < 0 for low, high in config.padding)
+    dense = config.groups == 1 and not dilated and not cropped
+    if dtype == "float64" and dense and strided and geometry.spatial_rank > 1:
+        return Route(
+            "xla",
+            "cuDNN's engines for f64 change formats at each call, XLA once for a program: double backward of "
+            "dcgan4 4707 against 4374, unet_up 489 against 511, k3s2p1op1 11329 against 1265, resnet_3x3s2 "
+            "3388 against 3304, unet3d_up 1353 against 752",
+        )
     if geometry.spatial_rank == 3:
         return Route(
             "cudnn",
             "XLA transposes 3-D arrays: unet3d_up 336, 122, 133 against 2207, 723, 732; "
             "conv3d bf16 43, 44, 37 against 75, 72, 75, f32 81, 93, 172 against 123, 132, 229",
         )
-    if any(d > 1 for d in config.dilation):
+    if dilated:
         return _cuda_dilated(operator, geometry, dtype, strided)
-    cropped = any(low < 0 or high < 0 for low, high in config.padding)
     if cropped and operator == "conv_wgrad":
         return Route(
             "cudnn",

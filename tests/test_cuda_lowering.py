@@ -348,16 +348,18 @@ def _route(
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_measured_routes(dtype: str) -> None:
-    half = dtype in ("float16", "bfloat16")
+    half, double = dtype in ("float16", "bfloat16"), dtype == "float64"
     operators = ("conv_fprop", "conv_dgrad", "conv_wgrad")
 
     def of(channels: tuple[int, int], **keywords: Any) -> list[str]:
         return [_route(operator, dtype, channels, **keywords) for operator in operators]
 
     assert of((8, 16)) == ["xla"] * 3
-    assert of((8, 16), strides=2) == ["xla", "cudnn", "cudnn"]
-    assert of((8, 16), strides=2, padding=((0, 1), (0, 1))) == ["cudnn"] * 3
-    odd = ["xla", "cudnn", "xla"] if half else ["cudnn"] * 3
+    assert of((8, 16), strides=2) == (["xla"] * 3 if double else ["xla", "cudnn", "cudnn"])
+    assert of((8, 16), strides=2, padding=((0, 1), (0, 1))) == ["xla" if double else "cudnn"] * 3
+    assert of((8, 16), strides=2, rank=3) == ["xla" if double else "cudnn"] * 3
+    assert of((8, 16), strides=2, rank=1)[1:] == ["cudnn"] * 2
+    odd = ["xla", "cudnn", "xla"] if half else ["xla" if double else "cudnn"] * 3
     assert of((3, 16), strides=2, padding=((0, 1), (0, 1))) == odd
     assert of((3, 16), dilation=2, rank=3) == of((3, 16), rank=3) == ["cudnn"] * 3
     assert of((3, 16), dilation=2) == ["xla", "cudnn", "cudnn"]
