@@ -220,7 +220,7 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
     dense = config.groups == 1 and not dilated and not cropped
     if dtype == "float64" and dense and strided and geometry.spatial_rank > 1:
         return Route(
-            "xla",
+            "swap" if operator == "conv_dgrad" else "xla",
             "cuDNN's engines for f64 change formats at each call, XLA once for a program: double backward of "
             "dcgan4 4707 against 4374, unet_up 489 against 511, k3s2p1op1 11329 against 1265, resnet_3x3s2 "
             "3388 against 3304, unet3d_up 1353 against 752",
