@@ -357,7 +357,9 @@ def test_measured_routes(dtype: str) -> None:
     assert of((8, 16)) == ["xla"] * 3
     strided = ["xla", "swap", "xla"]  # in float64
     assert of((8, 16), strides=2) == (strided if double else ["xla", "cudnn", "cudnn"])
-    assert of((8, 16), strides=2, padding=((0, 1), (0, 1))) == (strided if double else ["cudnn"] * 3)
+    assert of((8, 16), strides=2, padding=((0, 1), (0, 1))) == (
+        strided if double else ["cudnn"] * 3
+    )
     assert of((8, 16), strides=2, rank=3) == (strided if double else ["cudnn"] * 3)
     assert of((8, 16), strides=2, rank=1)[1:] == ["cudnn"] * 2
     odd = ["xla", "cudnn", "xla"] if half else strided if double else ["cudnn"] * 3
