@@ -8,12 +8,17 @@
 
 namespace jax_convgrad {
 
+// `last` is exclusive.
+struct Range {
+  int64_t first, last;
+};
+
 // All steps and offsets are in elements.
 struct TapOffset {
   int64_t from, w;
 };
 
-// Neighbouring positions of a result whose taps all lie inside `from`:
+// Neighbouring positions of a result whose taps all lie inside `from`, or those that `inside` says:
 //
 //   to[p][v] = sum over o, t, c of  from[outer[o].from + p from_step + t from_tap + c]
 //                                   * w[outer[o].w + t w_tap + c w_channel + v w_column]
@@ -32,6 +37,12 @@ struct GatherRow {
   // The positions are summed one by one, each in several sums: for too few to be summed side by
   // side. Their bits differ, so this must not depend on how a row is cut.
   bool alone;
+  // For each tap the positions that have it inside `from`, and the positions that have all of them
+  // there; the first of the row has number `position` in these ranges. Null where all lie inside.
+  // Not for `alone`, nor for a width below 8.
+  const Range* inside;
+  Range whole;
+  int64_t position;
 };
 
 // sums[r][v] = sum over a box of positions of  rows[r] * vectors[v], the innermost axis last, added

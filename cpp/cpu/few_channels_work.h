@@ -15,11 +15,6 @@
 
 namespace jax_convgrad {
 
-// `last` is exclusive.
-struct Range {
-  int64_t first, last;
-};
-
 // Weights as a table of taps, and of rows and columns for each.
 struct WeightsTable {
   std::array<int64_t, kMaxSpatialAxes> taps{1, 1, 1};
@@ -61,7 +56,10 @@ class FewChannelsGather {
   // number w_first + t w_tap.
   struct Phase {
     int64_t positions, from_first, taps, w_first;
-    std::vector<Segment> segments;  // of the innermost axis
+    // Of the innermost axis.
+    std::vector<Segment> segments;
+    std::vector<Range> inside;  // of each tap, if one segment is cut by them
+    Range whole;
   };
   struct Axis {
     int64_t from = 1, to = 1;  // sizes
@@ -72,7 +70,7 @@ class FewChannelsGather {
   static Axis FpropAxis(const ConvGeometry& geometry, int axis);
   static Axis DgradAxis(const ConvGeometry& geometry, int axis);
   static Range TapsInside(const Axis& axis, const Phase& phase, int64_t position);
-  static void FindSegments(Axis* axis);
+  static void FindSegments(Axis* axis, bool join);
   void RunUnit(int64_t unit, std::vector<TapOffset>* outer) const;
 
   const FewChannelsKernels& kernels_;
