@@ -217,14 +217,10 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
         return _cuda_depthwise(operator, geometry, strided, half)
     dilated = any(d > 1 for d in config.dilation)
     cropped = any(low < 0 or high < 0 for low, high in config.padding)
-    dense = config.groups == 1 and not dilated and not cropped
-    if dtype == "float64" and dense and strided and geometry.spatial_rank > 1:
-        return Route(
-            "swap" if operator == "conv_dgrad" else "xla",
-            "cuDNN's engines for f64 change formats at each call, XLA once for a program: double backward of "
-            "dcgan4 4707 against 4374, unet_up 489 against 511, k3s2p1op1 11329 against 1265, resnet_3x3s2 "
-            "3388 against 3304, unet3d_up 1353 against 752",
-        )
+    if dtype == "float64" and strided and config.groups == 1 and not dilated and not cropped:
+        route = _cuda_double(operator, geometry)
+        if route is not None:
+            return route
     if geometry.spatial_rank == 3:
         return Route(
             "cudnn",
@@ -271,6 +267,23 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
     if operator == "conv_fprop":
         return Route("cudnn", "XLA pads first where the sides differ: k3s2p1op1 20 against 32")
     return Route("cudnn", "dcgan2 47 against 69, dcgan4 62 against 66, unet_up equal")
+
+
+def _cuda_double(operator: str, geometry: ConvGeometry) -> Route | None:
+    """Measured in two and three dimensions: benchmarks/float64_cases.json, benchmarks/h100/float64.txt."""
+    if geometry.spatial_rank > 1 and operator == "conv_wgrad":
+        return Route(
+            "xla",
+            "cuDNN's engines for f64 change formats at each call: dcgan4 750 against 742, unet_up 95 against "
+            "91, k3s2p1op1 182 against 176, resnet_3x3s2 397 against 392, unet3d_up 552 against 257",
+        )
+    if geometry.spatial_rank == 2 and any(low != high for low, high in geometry.config.padding):
+        return Route(
+            "xla",
+            "where the sides differ cuDNN has none of its faster engines: k3s2p1op1 f64 forward 2834 against "
+            "635, dX 2538 against 106",
+        )
+    return None
 
 
 def _cuda_grouped_strided(operator: str, groups: int, dtype: str) -> Route:
