@@ -468,17 +468,9 @@ struct Walk : Lines<ShapeType> {
 
   CONVGRAD_DEVICE static void Add(State& mine, const Sum (&weights)[kRows],
                                   const Sum (&sums)[kVector]) {
-    if constexpr (kPlain) {
-      CONVGRAD_UNROLL
-      for (int k = 0; k < kRows; ++k) {
-        CONVGRAD_UNROLL
-        for (int i = 0; i < kVector; ++i) mine.rows[k][i] += weights[k] * sums[i];
-      }
-      return;
-    }
     CONVGRAD_UNROLL
     for (int k = 0; k < kRows; ++k) {
-      if (weights[k] == Sum(0)) continue;
+      if (!kPlain && weights[k] == Sum(0)) continue;
       CONVGRAD_UNROLL
       for (int i = 0; i < kVector; ++i) mine.rows[k][i] += weights[k] * sums[i];
     }
