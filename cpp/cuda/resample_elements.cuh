@@ -236,20 +236,21 @@ CONVGRAD_DEVICE void StoreSums(const Sum (&sums)[kCount], T* to) {
 template <typename Sum, int kCount>
 CONVGRAD_DEVICE void StoreShared(const Sum (&sums)[kCount], Sum* to) {
 #ifdef __CUDA_ARCH__
-  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  [[maybe_unused]] const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   if constexpr (kCount == 4 && sizeof(Sum) == 4) {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(sums[0]), "f"(sums[1]),
                  "f"(sums[2]), "f"(sums[3])
                  : "memory");
-    return;
   } else if constexpr (kCount == 2 && sizeof(Sum) == 8) {
     asm volatile("st.shared.v2.f64 [%0], {%1, %2};" ::"r"(at), "d"(sums[0]), "d"(sums[1])
                  : "memory");
-    return;
+  } else {
+    static_assert(kCount == 1, "no such store");
+    *to = sums[0];
   }
-#endif
-  CONVGRAD_UNROLL
+#else
   for (int i = 0; i < kCount; ++i) to[i] = sums[i];
+#endif
 }
 
 // 16 bytes, past the cache as above.
