@@ -144,7 +144,7 @@ struct Shape {
     int places[kVector];
     int pair_from, pair_to, pair_columns;
     Sum pair_weights[2][kPairs || kColumns ? kTaps : 1];
-    bool numbers;  // whether all that was written is
+    bool numbers;  // kPlain: whether all that was written are numbers
     // kSpread: the columns of x that its outputs lie on, and those beside them.
     Piece<T, kBase> base[kMidReads];
     Piece<T, 1> beside[kMidReads][2 * kBeside + 1];

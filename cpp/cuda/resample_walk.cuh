@@ -90,8 +90,8 @@ struct Walk : Lines<ShapeType> {
   const int line_in_warp;  // whether all threads of a line are of one warp
   const int stage_end;     // kStaged: of the slots, from the first on
   int64_t first_row = 0;
-  int rows = 0;        // of y
-  int strip_half = 0;  // kStrip: where the half of the sums is that is written next
+  int rows = 0;     // of y
+  int sums_at = 0;  // kStrip: where the half of the sums is that is written next
 
   CONVGRAD_DEVICE Walk(const ResampleTask& the_task, char* shared)
       : Base(the_task, shared),
@@ -417,6 +417,7 @@ struct Walk : Lines<ShapeType> {
             Sum sums[kVector];
             Combine(mine, slot, low + row, sums);
             if constexpr (kBrings) {
+              // Of pairs always, without a look at the tiling.
               if (kPairs || tiling.rows_ahead > 0) Bring(mine, mine.next + ahead);
             }
             // What is added as it was read stays where it is until then.
@@ -518,9 +519,9 @@ struct Walk : Lines<ShapeType> {
   // Writes what the threads have in `sum` for the row of y that is next.
   CONVGRAD_DEVICE void Write() {
     if constexpr (kStrip) {
-      Sum* const sums = strip_sums + strip_half;
+      Sum* const sums = strip_sums + sums_at;
       // The other half is written next: those who read this one have met once more before its turn.
-      strip_half = tiling.strip_half - strip_half;
+      sums_at = tiling.strip_half - sums_at;
       MeetInLine([&](int thread) {
         State& mine = StateOf(thread);
         if (mine.owned == 0) return;
