@@ -12,6 +12,11 @@ NOTE [What XLA takes for a group]. XLA's algebraic simplifier, when it swaps the
 with more taps than inputs, takes an axis with 2 taps, base dilation 2 and no padding for one that encodes
 groups, and a failed check aborts the process (jaxlib 0.10 to 0.12, any dtype, lax's own gradients too). The
 zeros of such an axis are inserted by hand, behind a barrier: XLA would take them into the convolution again.
+
+NOTE [A reversal that XLA sees]. XLA:GPU takes a convolution with a dilated input for an input gradient, and
+so hands it to cuDNN, only where it finds the kernel reversed in front of it. A layer that reversed its
+kernel itself, as a transposed convolution with weights HWIO does, would have its reversal cancelled by the
+gradient's, and XLA would insert zeros and compute them: a barrier keeps the two apart.
 """
 
 from __future__ import annotations
@@ -78,6 +83,8 @@ def conv_dgrad(
     by_hand = tuple(s // t for s, t in zip(config.strides, strides, strict=True))
     if max(by_hand) > 1:
         dy = lax.optimization_barrier(insert_zeros(dy, by_hand, y_spec))
+    if max(strides) > 1:  # NOTE [A reversal that XLA sees]
+        w = lax.optimization_barrier(w)
     dx = lax.conv_general_dilated(
         dy,
         lax.rev(w, w_spec[2:]),
