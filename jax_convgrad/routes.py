@@ -218,9 +218,7 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
     dilated = any(d > 1 for d in config.dilation)
     cropped = any(low < 0 or high < 0 for low, high in config.padding)
     if dtype == "float64" and strided and config.groups == 1 and not dilated and not cropped:
-        route = _cuda_double(operator, geometry)
-        if route is not None:
-            return route
+        return _cuda_double(operator, geometry)
     if geometry.spatial_rank == 3:
         return Route(
             "cudnn",
@@ -269,21 +267,33 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
     return Route("cudnn", "dcgan2 47 against 69, dcgan4 62 against 66, unet_up equal")
 
 
-def _cuda_double(operator: str, geometry: ConvGeometry) -> Route | None:
-    """Measured in two and three dimensions: benchmarks/float64_cases.json, benchmarks/h100/float64.txt."""
-    if geometry.spatial_rank > 1 and operator == "conv_wgrad":
+def _cuda_double(operator: str, geometry: ConvGeometry) -> Route:
+    """Layers with strides: benchmarks/float64_cases.json, benchmarks/h100/float64.txt."""
+    if operator == "conv_fprop" and geometry.spatial_rank == 3:
+        return Route(
+            "cudnn",
+            "XLA transposes 3-D arrays: dX of unet3d_up f64 44 against 64, of k4s2_3d 536 against 838",
+        )
+    if operator == "conv_wgrad":
         return Route(
             "xla",
-            "cuDNN's engines for f64 change formats at each call: dcgan4 750 against 742, unet_up 95 against "
-            "91, k3s2p1op1 182 against 176, resnet_3x3s2 397 against 392, unet3d_up 552 against 257",
+            "cuDNN's engines for f64 change formats at each call, XLA where it must: dcgan4 755 against 754, "
+            "dcgan3 813 against 741, k3s2 295 against 309, unet_up_wide 395 against 484, unet3d_up 552 "
+            "against 257, k4s2_3d 6138 against 266, vocoder_up 376 against 370",
         )
-    if geometry.spatial_rank == 2 and any(low != high for low, high in geometry.config.padding):
+    if operator == "conv_dgrad":
         return Route(
             "xla",
-            "where the sides differ cuDNN has none of its faster engines: k3s2p1op1 f64 forward 2834 against "
-            "635, dX 2538 against 106",
+            "forward of dcgan4 f64 898 against 884, dcgan3 802 against 800, unet_up_wide 388 against 376, "
+            "unet3d_up 65 against 63, vocoder_up 404 against 395; k3s2p1op1, whose sides differ, 2838 "
+            "against 372; dX of resnet_3x3s2 972 against 958, k5s2 670 against 661",
         )
-    return None
+    return Route(
+        "xla",
+        "XLA shares changes of format between a layer's operators: dX of dcgan4 f64 671 against 591, dcgan3 "
+        "670 against 570, unet_up 62 against 86, k6s2 587 against 631, k3s2p1op1, whose sides differ, 2536 "
+        "against 107, vocoder_up 350 against 333; resnet_3x3s2 319 against 367, k5s2 520 against 454",
+    )
 
 
 def _cuda_grouped_strided(operator: str, groups: int, dtype: str) -> Route:
