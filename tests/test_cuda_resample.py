@@ -64,6 +64,24 @@ def test_weights_of_zero_read_nothing(dtype: str, out: int) -> None:
     np.testing.assert_array_equal(got.astype(np.float64), expected)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weights_of_zero_read_nothing_for_odd_lines(dtype: str) -> None:
+    """The same along both axes, where many lines of y are written as one."""
+    x = np.ones((2, 20, 33))
+    x[:, 7], x[:, :, 11] = np.nan, np.inf
+    tables = []
+    for size, out, special in ((20, 91, 7), (33, 201, 11)):
+        start = np.clip(np.arange(out) * size // out, 0, size - 2).astype(np.int32)
+        weights = np.ones((out, 2))
+        weights[start[:, None] + np.arange(2) == special] = 0
+        tables.append((start, weights))
+    problem = Problem(x.shape, (1, 2), (91, 201), (2, 2))
+    got = cases.run(problem, cases.Data(np.asarray(jnp.asarray(x, dtype)), tuple(tables)), dtype)
+    rows, columns = (weights.sum(1) for _, weights in tables)
+    expected = np.broadcast_to(rows[:, None] * columns, (2, 91, 201))
+    np.testing.assert_array_equal(got.astype(np.float64), expected)
+
+
 @pytest.mark.parametrize("out", [7, 300])
 def test_starts_outside_read_nothing_outside(out: int, rng: np.random.Generator) -> None:
     """The tables lie on the device, where nobody checks them: they act as if clamped."""
@@ -84,6 +102,7 @@ def test_starts_outside_read_nothing_outside(out: int, rng: np.random.Generator)
         Problem((4, 16, 128, 128), (2, 3), (64, 64), (4, 4)),
         Problem((4, 64, 64, 32), (1, 2), (160, 150), (3, 3)),
         Problem((2, 24, 24, 24, 16), (1, 2, 3), (12, 12, 12), (4, 4, 4)),
+        Problem((4, 33, 33), (1, 2), (257, 257), (2, 2)),
     ],
     ids=str,
 )

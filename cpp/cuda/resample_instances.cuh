@@ -3,6 +3,7 @@
 #ifndef JAX_CONVGRAD_CUDA_RESAMPLE_INSTANCES_CUH_
 #define JAX_CONVGRAD_CUDA_RESAMPLE_INSTANCES_CUH_
 
+#include "cuda/resample_flat.cuh"
 #include "cuda/resample_shape.cuh"
 #include "cuda/resample_tiling.h"
 #include "cuda/resample_walk.cuh"
@@ -114,17 +115,17 @@ struct Kernels<float> {
 };
 template <>
 struct Kernels<BFloat16> {
-  using All = decltype(Join(Spreads<BFloat16>(), Common<BFloat16>()));
+  using All = decltype(Join(List<Flat<BFloat16>>(), Join(Spreads<BFloat16>(), Common<BFloat16>())));
 };
 
 // Half has fewer, and double those alone that take anything, so that less is compiled.
 template <>
 struct Kernels<Half> {
   using All =
-      List<Vectors<Half, false, 1, 2>, Vectors<Half, false, 2, 4>, Vectors<Half, false, 2, 8>,
-           Vectors<Half, false, 2, 0>, Vectors<Half, false, 4, 0>, Vectors<Half, false, 12, 0>,
-           Vectors<Half, true, 1, 1>, Vectors<Half, true, 2, 2>, Vectors<Half, true, 4, 4>,
-           Vectors<Half, true, 10, 0>,  //
+      List<Flat<Half>, Vectors<Half, false, 1, 2>, Vectors<Half, false, 2, 4>,
+           Vectors<Half, false, 2, 8>, Vectors<Half, false, 2, 0>, Vectors<Half, false, 4, 0>,
+           Vectors<Half, false, 12, 0>, Vectors<Half, true, 1, 1>, Vectors<Half, true, 2, 2>,
+           Vectors<Half, true, 4, 4>, Vectors<Half, true, 10, 0>,  //
            Elements<Half, true, true, 1, 1>, Elements<Half, true, true, 2, 2>,
            Elements<Half, true, true, 4, 4>, Elements<Half, false, true, 2, 2>,
            Elements<Half, false, true, 10, 0>, Elements<Half, false, false, 12, 0>,  //
@@ -151,6 +152,10 @@ bool VisitInstance(ResampleNeeds needs, const Visit& visit) {
   if (needs.load == ResampleLoad::kWindow || needs.load == ResampleLoad::kPairs ||
       needs.load == ResampleLoad::kColumns) {
     needs.load = ResampleLoad::kStrip;
+    if (VisitFirst(needs, visit, All())) return true;
+  }
+  if (needs.load == ResampleLoad::kFlat) {
+    needs.load = ResampleLoad::kShifted;
     if (VisitFirst(needs, visit, All())) return true;
   }
   if (needs.load == ResampleLoad::kStaged || needs.load == ResampleLoad::kSpread ||

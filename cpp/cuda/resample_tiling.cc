@@ -13,12 +13,15 @@ namespace {
 
 constexpr int64_t kMostSharedBytes = 96 << 10;  // every GPU since compute capability 8.0 has it
 constexpr int64_t kMostScheduleBytes = 16 << 10;
-constexpr int64_t kMostChunk = 128;
+constexpr int64_t kMostChunk = 128, kMostFlatChunk = 256;
 constexpr int64_t kMostLineThreads = 256;
 constexpr int64_t kMostStageBytes = 48 << 10;
 constexpr int64_t kMostStagedInner = 16, kMostPairsInner = 4;
 constexpr int64_t kManyTaps = 9, kFewColumnTaps = 4, kLeastShiftedGrowth = 4;
 constexpr int64_t kMultiprocessors = 132;
+constexpr int64_t kLeastFlatLine = 192, kMostFlatLine = kFlatVector * kFlatThreads - 2;
+constexpr int64_t kRunBytes = 16;  // kFlat: of a row
+constexpr int64_t kMostSheetBytes = 20 << 10, kMostSlabBytes = 16 << 10;
 constexpr int64_t kShiftedPlaces = 31 * 5;  // of the threads of a block, one in 32 helps
 constexpr int64_t kMostIndex = std::numeric_limits<int32_t>::max();
 
@@ -225,7 +228,13 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
     const bool shifted = needs.grow && walk.out >= kLeastShiftedGrowth * walk.in &&
                          needs.aligned * element_bytes < 16 && element_bytes <= 4 &&
                          needs.mid_taps == 1 && task.mid.out == 1;
+    const int64_t line = width.out;
+    // Lines that threads of one block can make, and enough for a few warps.
+    const bool flat = shifted && element_bytes == 2 && form.inner == 1 && line % 2 != 0 &&
+                      line == task.y_walk && needs.rows <= 2 && needs.taps <= 2 &&
+                      width.in <= line && line >= kLeastFlatLine && line <= kMostFlatLine;
     needs.load = staged    ? ResampleLoad::kStaged
+                 : flat    ? ResampleLoad::kFlat
                  : spread  ? ResampleLoad::kSpread
                  : shifted ? ResampleLoad::kShifted
                            : ResampleLoad::kElements;
@@ -242,6 +251,10 @@ ResampleLimits GetResampleLimits(const ResampleNeeds& needs, const ResampleInsta
   if (needs.load == ResampleLoad::kSpread) {
     // Of 768 blocks that end together 1.6 times the floor, of 4096 short ones 1.85.
     return {128, kMultiprocessors * 4096, 0.25, wave};
+  }
+  if (needs.load == ResampleLoad::kFlat) {
+    // Times the floor: 1.43 with 504 blocks that begin at once, 1.6 with 840 shorter ones.
+    return {kFlatThreads, kMultiprocessors * 640, 0.5};
   }
   if (needs.load == ResampleLoad::kShifted) {
     // With 16 bits a thread keeps twice as many sums, and fewer threads are at work.
@@ -289,6 +302,7 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     if (count > kMostIndex - 4096) return tiling;
   }
 
+  const bool flat = needs.load == ResampleLoad::kFlat;
   int64_t line_threads = 1, lines_most = limits.threads;
   const int64_t lines_all = mid.out > 1 ? mid.out : form.batches();
   const int64_t mid_lines = std::min<int64_t>(mid.out > 1 ? 8 : 1, lines_all);
@@ -311,6 +325,18 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     // What is staged begins at a pack, and has room for a window.
     const int64_t reach = Window(width, tiling.columns) + 3;
     tiling.stage_columns = static_cast<int>(RoundUp(std::max<int64_t>(reach, instance.taps), 4));
+  } else if (flat) {
+    // Of a line's words one may begin in front of it.
+    line_threads = DivideUp(width.out + 2, vector);
+    lines_most = line_threads;
+    tiling.strip_pitch = static_cast<int>(width.in + 1);
+    tiling.sheet_rows = 16;
+    while (tiling.sheet_rows > 2 &&
+           tiling.sheet_rows * width.out * element_bytes > kMostSheetBytes) {
+      tiling.sheet_rows /= 2;
+    }
+    const int64_t sheet = tiling.sheet_rows * width.out * element_bytes + kStageLineBytes;
+    tiling.sheet_pitch = static_cast<int>(RoundUp(sheet, kStageLineBytes) / element_bytes);
   } else if (!IsStrip(needs.load)) {
     const bool shifted = needs.load == ResampleLoad::kShifted;
     const int64_t vectors = DivideUp(width.out * inner + (shifted ? vector - 1 : 0), vector);
@@ -385,7 +411,8 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
       std::max(needs.grow ? 4.0 : 1.0, (twice + (needs.grow ? 1.0 : 0.0)) / limits.overlap);
   const auto rows_of = [&](double of_walks) {
     const double even = std::ceil(static_cast<double>(walk.out) / of_walks);
-    return std::min({static_cast<int64_t>(std::max(even, std::ceil(least))), walk.out, kMostChunk});
+    return std::min({static_cast<int64_t>(std::max(even, std::ceil(least))), walk.out,
+                     flat ? kMostFlatChunk : kMostChunk});
   };
   int64_t chunk = rows_of(walks);
   const double at_a_time = static_cast<double>(limits.wave / tiling.threads);
@@ -396,6 +423,10 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   const int64_t row_bytes =
       needs.grow ? rows * sum_bytes + 4
                  : RecordSize(instance.rows, static_cast<int>(sum_bytes)) * sum_bytes;
+  while (flat && chunk > least &&
+         Window(walk, chunk) * tiling.strip_pitch * sum_bytes > kMostSlabBytes) {
+    chunk = (chunk + 1) / 2;
+  }
   if (needs.grow) {
     tiling.chunk = static_cast<int>(Even(walk.out, chunk));
   } else {
@@ -414,6 +445,12 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
 
   int64_t bytes = needs.grow ? tiling.chunk * row_bytes + 4
                              : tiling.table_rows * row_bytes + (2 * tiling.chunk + 1) * 4;
+  if (flat) {
+    tiling.runs_at = static_cast<int>(RoundUp(tiling.chunk * rows * sum_bytes, 16));
+    tiling.strip_at = tiling.runs_at + tiling.chunk * kRunBytes;
+    tiling.slab_rows = static_cast<int>(Window(walk, tiling.chunk));
+    bytes = tiling.strip_at + (tiling.slab_rows + 1) * tiling.strip_pitch * sum_bytes;
+  }
   if (needs.load == ResampleLoad::kPairs) {
     // Where there are several channels, what they have at the same place is in different banks.
     int64_t pitch =
@@ -440,10 +477,12 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
         static_cast<int>(tiling.strip_at + (2 * tiling.strip_half + pack * inner) * sum_bytes);
     bytes = tiling.results_at + tiling.columns * inner * 4;
   }
-  tiling.stage_at = static_cast<int>(RoundUp(bytes, instance.stages > 0 ? kStageLineBytes : 16));
+  const int64_t piece = instance.stages > 0 || flat ? kStageLineBytes : 16;
+  tiling.stage_at = static_cast<int>(RoundUp(bytes, piece));
   tiling.stage_slot_bytes =
       static_cast<int>(RoundUp(tiling.lines * tiling.stage_pitch, kStageLineBytes));
   bytes = tiling.stage_at + instance.stages * tiling.stage_slot_bytes;
+  if (flat) bytes += int64_t{2} * tiling.sheet_pitch * element_bytes;
   tiling.flag_at = static_cast<int>(RoundUp(bytes, 4));
   bytes = tiling.flag_at + 4;
   if (bytes > kMostSharedBytes) return tiling;

@@ -19,7 +19,11 @@ enum class ResampleLoad {
   kColumns,   // two columns of lines of one channel, from rows of x in shared memory
   kSpread,    // columns that each become as many: all that they read between them, as vectors
   kShifted,   // kElements that are passed on to a neighbour, for lines of y that are not aligned
+  kFlat,      // elements of lines that are written as one: see resample_flat.cuh
 };
+
+inline constexpr int kFlatThreads = 288;  // kFlat: of a block, at most
+inline constexpr int kFlatVector = 4;     // kFlat: elements of a thread in a row of y
 
 // What is copied to a stage at once; see resample_stage.cuh.
 inline constexpr int kStagePieceBytes = 16;
@@ -91,6 +95,8 @@ struct ResampleTiling {
   int weights_at = 0, width_weights_at = 0, strip_at = 0, results_at = 0, flag_at = 0, stage_at = 0;
   // strip: elements of a column's weights, of a line, of all lines.
   int width_pitch = 0, strip_pitch = 0, strip_half = 0;
+  // kFlat: rows of x in shared memory, rows of y on a sheet, elements of it, and where runs are.
+  int slab_rows = 0, sheet_rows = 0, sheet_pitch = 0, runs_at = 0;
   int channel_pitch = 0;  // kPairs: of one of the inner run's elements in a line
   // kColumns: of eight threads, those that have two columns, and columns of x that are staged.
   int column_lanes = 8, stage_columns = 0;

@@ -193,7 +193,7 @@ Problem ImageProblem(Random& random, int64_t most_elements, bool integers) {
     Problem problem;
     problem.x = {pick({1, 2, 3, 5})};
     const int count = random() % 4 == 0 ? 3 : 2;
-    const bool grow = random() % 2 == 0;
+    const bool grow = random() % 2 == 0, odd = grow && random() % 2 == 0;
     const int64_t factor = pick({2, 2, 2, 4, 8, 0}), taps = pick({1, 2, 2, 2, 3, 6});
     problem.y = problem.x;
     for (int k = 0; k < count; ++k) {
@@ -202,7 +202,7 @@ Problem ImageProblem(Random& random, int64_t most_elements, bool integers) {
           factor == 0 ? (grow ? in * 16 / 7 : in * 7 / 16) : (grow ? in * factor : in / factor);
       problem.axes.push_back(k + 1);
       problem.x.push_back(in);
-      problem.y.push_back(std::max<int64_t>(1, out));
+      problem.y.push_back(std::max<int64_t>(1, out + (odd ? 1 : 0)));
     }
     const int64_t inner = pick({1, 1, 1, 3});
     if (inner > 1) {
