@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -91,6 +92,24 @@ def test_a_reversed_gradient_at_two_taps_with_stride_2(rng: np.random.Generator)
     with routes.force("swap"):
         got = run(*cast("float32", dy, w))
     assert_exact(got, to_layout(dx, case.numbers.lhs_spec), "float32")
+
+
+@pytest.mark.parametrize("strides", [1, 2])
+def test_a_layers_reversal_does_not_cancel_the_gradients(strides: int):
+    """See NOTE [A reversal that XLA sees]: between the two a barrier stands, where the input is dilated."""
+    layout = ("NHWC", "HWIO", "NHWC")
+
+    def layer(x: Any, w: Any) -> Any:
+        return conv_transpose(
+            x, w, (strides, strides), "SAME", dimension_numbers=layout, transpose_kernel=False
+        )
+
+    x, w = (jax.ShapeDtypeStruct(s, "float32") for s in ((1, 5, 5, 3), (3, 3, 3, 4)))
+    with routes.force("swap"):
+        text = jax.jit(layer).lower(x, w).as_text()
+    kept = re.findall(r"stablehlo\.(reverse|optimization_barrier)", text)
+    expected = ["reverse", "optimization_barrier", "reverse"] if strides > 1 else ["reverse"] * 2
+    assert kept == expected
 
 
 def check_operators(
