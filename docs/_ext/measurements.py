@@ -18,8 +18,8 @@ In a page:
     {measured-count}`h100/conv_ohwi.json ^convt dxdwdb`        how many layers that is
     {measured-time}`cpu/bench.json ^convt.unet3d dw lax`       the one time that fits
 
-Passes are fprop, dx, dw, dxdwdb and ddxddw, or "backward" for dx, dw and dxdwdb; peers are lax (jax.image for a
-resize), swap (the best pure-JAX form), torch, or best (the fastest of them).
+Passes are fprop, dx, dw, dxdwdb and ddxddw, or "backward" for dx, dw and dxdwdb; peers are lax (jax.image
+for a resize), swap (the best pure-JAX form), torch, or best (the fastest of them).
 """
 
 from __future__ import annotations
