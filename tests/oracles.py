@@ -9,7 +9,6 @@ double are computed in that, so that there is a truth for float64 results too.
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 
@@ -25,9 +24,9 @@ def conv_fprop(x, w, *, strides, padding, dilation, groups):
     for tap, rows, window in _taps(x.shape, w.shape, y.shape, strides, padding, dilation):
         for g in range(groups):
             i, o = _channels(w.shape, groups, g)
-            y[(slice(None), o, *window)] += np.einsum(
-                "nc...,oc->no...", x[(slice(None), i, *rows)], w[(o, slice(None), *tap)]
-            )
+            image, weights = x[(slice(None), i, *rows)], w[(o, slice(None), *tap)]
+            product = np.tensordot(weights, image, (1, 1))
+            y[(slice(None), o, *window)] += product.swapaxes(0, 1)
     return y
 
 
@@ -37,9 +36,9 @@ def conv_dgrad(dy, w, x_shape, *, strides, padding, dilation, groups):
     for tap, rows, window in _taps(x_shape, w.shape, dy.shape, strides, padding, dilation):
         for g in range(groups):
             i, o = _channels(w.shape, groups, g)
-            dx[(slice(None), i, *rows)] += np.einsum(
-                "no...,oc->nc...", dy[(slice(None), o, *window)], w[(o, slice(None), *tap)]
-            )
+            gradient, weights = dy[(slice(None), o, *window)], w[(o, slice(None), *tap)]
+            product = np.tensordot(weights, gradient, (0, 1))
+            dx[(slice(None), i, *rows)] += product.swapaxes(0, 1)
     return dx
 
 
@@ -49,18 +48,12 @@ def conv_wgrad(x, dy, w_shape, *, strides, padding, dilation, groups):
     for tap, rows, window in _taps(x.shape, w_shape, dy.shape, strides, padding, dilation):
         for g in range(groups):
             i, o = _channels(w_shape, groups, g)
-            image = x[(slice(None), i, *rows)]
-            gradient = dy[(slice(None), o, *window)]
-            dw[(o, slice(None), *tap)] += np.einsum(
-                "ncp,nop->oc",
-                _flat(image),
-                _flat(gradient),
+            image, gradient = x[(slice(None), i, *rows)], dy[(slice(None), o, *window)]
+            all_but_channels = (0, *range(2, x.ndim))
+            dw[(o, slice(None), *tap)] += np.tensordot(
+                gradient, image, (all_but_channels, all_but_channels)
             )
     return dw
-
-
-def _flat(array):
-    return array.reshape(*array.shape[:2], math.prod(array.shape[2:]))
 
 
 def _wide(array):
