@@ -40,12 +40,13 @@ def set_algorithm_search(search: AlgorithmSearch) -> None:
 
     Args:
       search: "default", the fastest of the first 12 engines (this project's own, then those that
-        cuDNN's heuristics name), without those that work on transformed arrays (Winograd,
-        Fourier) and lose digits, or the first of them where `set_deterministic` was called, so
-        that every process chooses the same; "heuristic", the first of them that works;
-        "exhaustive", the fastest of all. Engines are timed once, on memory of their own, while the
-        program is prepared. Where that memory is not free the first one that works is taken, and
-        `plans.list` says so.
+        cuDNN's heuristics name) and of one that these name last, without those that work on
+        transformed arrays (Winograd, Fourier) and lose digits, or the first of them where
+        `set_deterministic` was called, so that every process chooses the same; "heuristic", the
+        first of them that works; "exhaustive", the fastest of all. Engines are timed once, on
+        memory of their own, while the program is prepared, and the bytes of an engine's workspace
+        count as the time in which the device's memory moves them. Where memory for timing is not
+        free the first engine that works is taken, and `plans.list` says so.
 
     Raises:
       ValueError: another word.

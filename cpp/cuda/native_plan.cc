@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cuda/depthwise.h"
+#include "cuda/device_attribute.h"
 #include "cuda/dilated.h"
 #include "cuda/status.h"
 
@@ -72,14 +73,6 @@ std::array<int64_t, 3> Last(const ConvGeometry::PerAxis& values, int spatial, in
   return last;
 }
 
-ffi::ErrorOr<int> DeviceAttribute(const ConvProblem& problem, cudaDeviceAttr attribute) {
-  int value = 0;
-  const cudaError_t status = cudaDeviceGetAttribute(&value, attribute, problem.device);
-  if (status == cudaSuccess) return value;
-  return ffi::Unexpected(
-      CudaError(ConvName(problem.kind), "asking for the device's properties", status));
-}
-
 using Plan = std::shared_ptr<const ConvPlan>;
 
 ffi::ErrorOr<Plan> MakeDepthwise(const ConvProblem& problem) {
@@ -87,7 +80,7 @@ ffi::ErrorOr<Plan> MakeDepthwise(const ConvProblem& problem) {
   if (g.groups < 2 || g.in_channels != g.groups || g.out_channels != g.groups) return Plan();
   if (problem.operand_type != problem.result_type) return Plan();
   const ffi::ErrorOr<int> multiprocessors =
-      DeviceAttribute(problem, cudaDevAttrMultiProcessorCount);
+      DeviceAttribute(ConvName(problem.kind), problem.device, cudaDevAttrMultiProcessorCount);
   if (multiprocessors.has_error()) return ffi::Unexpected(multiprocessors.error());
   DepthwiseProblem depthwise;
   depthwise.kind = KindOf(problem.kind);
@@ -126,7 +119,8 @@ ffi::ErrorOr<Plan> MakeDilated(const ConvProblem& problem) {
                                        cudaDevAttrComputeCapabilityMajor,
                                        cudaDevAttrComputeCapabilityMinor};
   for (size_t i = 0; i < 3; ++i) {
-    const ffi::ErrorOr<int> number = DeviceAttribute(problem, attributes[i]);
+    const ffi::ErrorOr<int> number =
+        DeviceAttribute(ConvName(problem.kind), problem.device, attributes[i]);
     if (number.has_error()) return ffi::Unexpected(number.error());
     numbers[i] = *number;
   }

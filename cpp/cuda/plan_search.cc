@@ -8,16 +8,21 @@
 #include "cuda/dnn_handle.h"
 #include "cuda/native_plan.h"
 #include "cuda/status.h"
+#include "cuda/workspace_cost.h"
 
 namespace jax_convgrad {
 namespace {
 
-// How many engines `default` times. On an H100, over 86 operators of published layers, the engine
-// that the heuristics name first takes 1.16 times as long as the best they name (geometric mean; 39
-// times in one case, over 1.05 times in 26, of every kind); the best of the first 12 takes 1.007
-// times as long (1.22 at most). Timing 12 costs about a tenth of a second, a third of what XLA
-// spends on choosing among its own.
+// How many engines `default` times, from the front of the heuristics' list, and those that it times
+// wherever in the list they stand. On an H100, over 108 operators of published layers
+// (benchmarks/h100/engine_ranks.txt), the engine that the heuristics name first takes 1.09 times as
+// long as the best they name (geometric mean; 5.9 times in one case), the best of the first 12
+// takes 1.011 times as long (1.70 at most). Nearly all of that is lost to one engine per operator,
+// which is without settings and stands near the end of a list of up to 43: with it the mean
+// is 1.0006 (1.05 at most), where the first 32 of the list give 1.0014 (1.14). Timing so many costs
+// about a tenth of a second, a third of what XLA spends on choosing among its own.
 constexpr int kDefaultEngines = 12;
+constexpr const char* kAlwaysTimed[] = {"eng71", "eng78", "eng70"};  // fprop, dgrad, wgrad
 // A timed search measures an engine in groups of runs and keeps the fastest group.
 constexpr int kGroups = 3;
 constexpr int kMostRuns = 20;
@@ -126,12 +131,20 @@ class Search {
     return nullptr;
   }
 
-  // The fastest of the first `most` plans that work, without those that transform if `exact`, and
-  // its time; none if there was nothing to compare or no memory to do it, with `note` saying so.
-  std::optional<std::pair<Plan, double>> Fastest(int most, bool exact, std::string* note) {
+  struct Timed {
+    Plan plan;
+    double microseconds;
+  };
+
+  // The fastest of the first `most` plans that work and the engine that is always timed, without
+  // those that transform if `exact`, NOTE [Workspace cost] included; none if there was nothing to
+  // compare or no memory to do it, with `note` saying so.
+  std::optional<Timed> Fastest(int most, bool exact, const WorkspaceCost& cost, std::string* note) {
     int64_t workspace = 0;
     int ready = 0;
-    for (size_t i = 0; i < offers_.size() && ready < most; ++i) {
+    const char* const always = kAlwaysTimed[static_cast<size_t>(problem_.kind)];
+    for (size_t i = 0; i < offers_.size(); ++i) {
+      if (ready >= most && offers_.engine(i) != always) continue;
       if (exact && offers_.transforms(i)) continue;
       const Plan plan = Ready(i);
       if (plan == nullptr) continue;
@@ -146,19 +159,21 @@ class Search {
                    DeviceScratch::BytesFor(problem_, workspace), " bytes)");
       return std::nullopt;
     }
-    std::optional<std::pair<Plan, double>> best;
+    std::optional<Timed> best;
+    double least = std::numeric_limits<double>::infinity();
     for (size_t i = 0; i < offers_.size(); ++i) {
       if (plans_[i] == nullptr) continue;
-      const double limit =
-          best ? kHopeless * best->second : std::numeric_limits<double>::infinity();
-      const ffi::ErrorOr<double> time = Time(*plans_[i], scratch_.buffers(), limit);
+      const ffi::ErrorOr<double> time = Time(*plans_[i], scratch_.buffers(), kHopeless * least);
       if (time.has_error()) {
         Fail(i, time.error());
         plans_[i] = nullptr;
         continue;
       }
       tried_[i].microseconds = *time;
-      if (!best || *time < best->second) best.emplace(plans_[i], *time);
+      const double total = *time + cost.Microseconds(plans_[i]->workspace_bytes());
+      if (total >= least) continue;
+      least = total;
+      best = Timed{plans_[i], *time};
     }
     if (!best) *note = "engines were not timed: none ran";
     return best;
@@ -379,10 +394,12 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
   if (timed) {
     const int most =
         mode == SearchMode::kDefault ? kDefaultEngines : std::numeric_limits<int>::max();
+    const ffi::ErrorOr<WorkspaceCost> cost = WorkspaceCost::Of(op, problem.device);
+    if (cost.has_error()) return ffi::Unexpected(cost.error());
     std::string why_not;
-    if (const auto fastest = search.Fastest(most, exact, &why_not)) {
-      chosen.plan = fastest->first;
-      chosen.microseconds = fastest->second;
+    if (const auto fastest = search.Fastest(most, exact, *cost, &why_not)) {
+      chosen.plan = fastest->plan;
+      chosen.microseconds = fastest->microseconds;
     } else if (!why_not.empty()) {
       chosen.chosen_by = SearchModeName(SearchMode::kHeuristic);
       chosen.note += Text(chosen.note.empty() ? "" : "; ", why_not);

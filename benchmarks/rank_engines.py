@@ -1,0 +1,128 @@
+"""Where in the heuristics' order the fastest engine stands, for every operator of every published GPU layer.
+
+    python benchmarks/rank_engines.py --json ranks.json
+
+How many engines the default search times, and which (cpp/cuda/plan_search.cc), rests on what this
+prints. Every operator goes to the handlers twice: with the default search, and with the exhaustive one,
+whose times, in the heuristics' order, are what all ratios are of. A line says how many engines ran, what
+the fastest is and where it stands, and how many times as long as that take the first engine, the best of
+the first 12 and the one that the default search took. The times are the searches' own, taken on memory
+that they keep in the cache, and differ by some per cent from one search to the next: "default" is the
+exhaustive search's time of the engine that the other search took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import jax
+import numpy as np
+
+import jax_convgrad
+from jax_convgrad import plans, registry, routes
+from jax_convgrad.bench import cases, forms
+
+PASSES = ("fprop", "dx", "dw")
+FRONTS = (1, 6, 12, 16, 20, 24, 32)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", metavar="OUT", help="write all times as JSON")
+    parser.add_argument("--only", metavar="REGEX", default="", help="cases whose label matches")
+    arguments = parser.parse_args()
+    if not registry.handlers("cuda").serve(registry.CONV_TARGETS["conv_fprop"], "float32"):
+        parser.error("no CUDA handlers")
+    print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}")
+    rows = []
+    for case in cases.published("gpu"):
+        # float64 has few engines, and XLA does most of it.
+        if case.kind == "resize" or case.dtype == "f64":
+            continue
+        if not re.search(arguments.only, case.label):
+            continue
+        inputs = forms.Inputs.random(case, np.random.default_rng(0))
+        for pass_ in PASSES:
+            rows.append(rank(case, pass_, inputs))
+            print(line(rows[-1]), flush=True)
+    summarise(rows)
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
+def rank(case: cases.Case, pass_: str, inputs: forms.Inputs) -> dict[str, Any]:
+    """One operator of one layer: every engine's time in the heuristics' order, and what was chosen."""
+    chosen = search("default", case, pass_, inputs)
+    every = search("exhaustive", case, pass_, inputs)
+    times = [(t["engine"], t["microseconds"]) for t in every["tried"] if t["microseconds"]]
+    # An engine that is alone is taken as it is.
+    times = times or [(every["engine"], math.nan)]
+    return {
+        "case": case.label,
+        "operator": every["problem"].split(":")[0],
+        "times": times,
+        "default": chosen["engine"],
+        "default_timed": sum(bool(t["microseconds"]) for t in chosen["tried"]),
+    }
+
+
+def search(how: str, case: cases.Case, pass_: str, inputs: forms.Inputs) -> dict[str, Any]:
+    """The plan of a search that knows nothing of earlier ones."""
+    jax_convgrad.set_algorithm_search(how)
+    plans.clear()
+    with routes.force("cudnn"):
+        (runner,) = forms.FORMS["ours"].runners(case, pass_, "NHWC", "OHWI")
+        runner.wait(runner.call(runner.load(inputs)))
+    (plan,) = plans.list()
+    return plan
+
+
+Row = dict[str, Any]
+Choice = Callable[[Row], Sequence[float]]  # the times of what a search would look at
+
+
+def front(count: int) -> Choice:
+    return lambda row: [time for _, time in row["times"][:count]]
+
+
+def default(row: Row) -> list[float]:
+    # A search may fail to run what another one ran, next to a device's memory limit.
+    return [time for engine, time in row["times"] if engine == row["default"]] or [math.nan]
+
+
+def regret(row: Row, choice: Choice) -> float:
+    """How many times as long as the fastest engine the best of a choice takes."""
+    return min(choice(row)) / min(time for _, time in row["times"])
+
+
+def line(row: Row) -> str:
+    place, (engine, time) = min(enumerate(row["times"]), key=lambda entry: entry[1][1])
+    return (
+        f"{row['case']:75} {row['operator'][5:]}  {len(row['times']):2} engines, {row['default_timed']:2} by "
+        f"default; fastest is number {place + 1:2}, {time:7.1f} us, {engine.split('_')[0]:6}; "
+        f"first {regret(row, front(1)):.3f}, first 12 {regret(row, front(12)):.3f}, "
+        f"default {regret(row, default):.3f}"
+    )
+
+
+def summarise(rows: Sequence[Row]) -> None:
+    choices = {f"first {count}": front(count) for count in FRONTS} | {"default": default}
+    print(f"{len(rows)} operators; times of the fastest: geometric mean, worst, over 1.01")
+    for name, choice in choices.items():
+        found = [ratio for row in rows if not math.isnan(ratio := regret(row, choice))]
+        mean = math.exp(sum(map(math.log, found)) / len(found))
+        late = sum(ratio > 1.01 for ratio in found)
+        print(f"  {name:8}  {mean:.4f}  {max(found):.3f}  {late} of {len(found)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+// What a device says about itself.
+
+#ifndef JAX_CONVGRAD_CUDA_DEVICE_ATTRIBUTE_H_
+#define JAX_CONVGRAD_CUDA_DEVICE_ATTRIBUTE_H_
+
+#include <cuda_runtime_api.h>
+
+#include "common/error.h"
+#include "cuda/status.h"
+
+namespace jax_convgrad {
+
+// `op` is the operator's name, the start of the error's text.
+inline ffi::ErrorOr<int> DeviceAttribute(const char* op, int device, cudaDeviceAttr attribute) {
+  int value = 0;
+  const cudaError_t status = cudaDeviceGetAttribute(&value, attribute, device);
+  if (status == cudaSuccess) return value;
+  return ffi::Unexpected(CudaError(op, "asking for the device's properties", status));
+}
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_DEVICE_ATTRIBUTE_H_
