@@ -28,6 +28,7 @@
 #   scaling    python -m jax_convgrad bench --devices 1,2,4,... on as many GPUs as there are (DEVICES,
 #              SCALING_OPTIONS)
 #   engines    benchmarks/check_engines.py (ENGINES_SECONDS, default 240)
+#   ranks      benchmarks/rank_engines.py (RANKS_OPTIONS)
 #   survey     benchmarks/survey_cuda.py (SURVEY_SECONDS, default 300)
 #   bench      python -m jax_convgrad bench
 #
@@ -194,6 +195,10 @@ engines() {
     --seconds "${ENGINES_SECONDS:-240}" --jobs "$jobs" ${ENGINES_OPTIONS:-})
 }
 
+ranks() {
+  (cd "$work" && python3 "$root/benchmarks/rank_engines.py" --json "$out/ranks.json" ${RANKS_OPTIONS:-})
+}
+
 survey() {
   (cd "$work" && python3 "$root/benchmarks/survey_cuda.py" --json "$out/survey.json" \
     --seconds "${SURVEY_SECONDS:-300}" ${SURVEY_OPTIONS:-})
@@ -207,7 +212,7 @@ bench() {
 failed=0
 for step in "$@"; do
   case $step in
-    build | info | smoke | tests | forced | matrix | large | random | installed | sanitizer | stress | first_call | models | train | scaling | engines | survey | bench) ;;
+    build | info | smoke | tests | forced | matrix | large | random | installed | sanitizer | stress | first_call | models | train | scaling | engines | ranks | survey | bench) ;;
     *) echo "no step is called $step" >&2; exit 2 ;;
   esac
   export -f "$step" run_pytest train_run sanitized
