@@ -14,13 +14,13 @@ namespace jax_convgrad {
 namespace {
 
 // How many engines `default` times, from the front of the heuristics' list, and those that it times
-// wherever in the list they stand. On an H100, over 108 operators of published layers
-// (benchmarks/h100/engine_ranks.txt), the engine that the heuristics name first takes 1.09 times as
-// long as the best they name (geometric mean; 5.9 times in one case), the best of the first 12
-// takes 1.011 times as long (1.70 at most). Nearly all of that is lost to one engine per operator,
+// wherever in the list they stand. On an H100, over 123 operators of published layers
+// (benchmarks/h100/engine_ranks.txt), the engine that the heuristics name first takes 1.08 times as
+// long as the best they name (geometric mean; 5.8 times in one case), the best of the first 12
+// takes 1.010 times as long (1.70 at most). Nearly all of that is lost to one engine per operator,
 // which is without settings and stands near the end of a list of up to 43: with it the mean
-// is 1.0006 (1.05 at most), where the first 32 of the list give 1.0014 (1.14). Timing so many costs
-// about a tenth of a second, a third of what XLA spends on choosing among its own.
+// is 1.0003 (1.013 at most), where the first 32 of the list give 1.0017 (1.18). Timing so many
+// costs about a tenth of a second, a third of what XLA spends on choosing among its own.
 constexpr int kDefaultEngines = 12;
 constexpr const char* kAlwaysTimed[] = {"eng71", "eng78", "eng70"};  // fprop, dgrad, wgrad
 // A timed search measures an engine in groups of runs and keeps the fastest group.

@@ -14,7 +14,7 @@ namespace jax_convgrad {
 // the cache. A search that runs an engine again and again on arrays of its own cannot see that. On
 // an H100 it is 0.3 us for each megabyte. dcgan4's weight gradient in bfloat16 takes 68 us with
 // 16.8 MB of partial sums and 70 with 6.3; the double backward of that layer, which has two of
-// them, takes 409 us with the former and 405 with the latter, as XLA's choice does
+// them, takes 409 us with the former and 402 with the latter, which XLA chooses too
 // (benchmarks/h100/double_backward_repeats.txt).
 class WorkspaceCost {
  public:
