@@ -462,7 +462,7 @@ def _cost(microseconds: float, workspace_bytes: int) -> float:
 def test_the_default_search_times_the_engine_that_cudnn_names_last(
     rng: np.random.Generator,
 ) -> None:
-    """The fastest for this weight gradient, 42nd of 43 engines of cuDNN 9.19 on an H100."""
+    """The fastest for this weight gradient, last of 43 engines of cuDNN 9.19 on an H100."""
     x = jnp.asarray(rng.standard_normal((8, 64, 64, 512)), jnp.bfloat16)
     dy = jnp.asarray(rng.standard_normal((8, 32, 32, 1024)), jnp.bfloat16)
     engines = {}
