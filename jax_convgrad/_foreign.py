@@ -11,10 +11,10 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 from jax import Array, lax
 
 from jax_convgrad import conv, shapes
+from jax_convgrad.bias import add_bias, bias_gradient
 from jax_convgrad.shapes import ConvConfig, ConvGeometry, Pairs, Shape
 
 
@@ -77,17 +77,11 @@ class Convolution:
                 f"{self.function}: {name} must have shape ({channels},), one element per output "
                 f"channel of the result {dst.shape}, got {bias.shape}"
             )
-        # The sum is rounded once either way; taken in float32 its transpose, the gradient of a
-        # 16-bit bias, is accumulated in float32 too.
-        wide = jnp.promote_types(dst.dtype, jnp.float32)
-        spread = lax.broadcast_in_dim(bias.astype(wide), dst.shape, (self.dst_channel_axis,))
-        return (dst.astype(wide) + spread).astype(dst.dtype)
+        return add_bias(dst, bias, self.dst_channel_axis)
 
     def bias_gradient(self, diff_dst: Array) -> Array:
         """The sum over batch and space, accumulated in float32 at least."""
-        axes = tuple(axis for axis in range(diff_dst.ndim) if axis != self.dst_channel_axis)
-        wide = jnp.promote_types(diff_dst.dtype, jnp.float32)
-        return jnp.sum(diff_dst, axes, dtype=wide).astype(diff_dst.dtype)
+        return bias_gradient(diff_dst, self.dst_channel_axis)
 
     def check_dst(self, name: str, shape: Shape, arrays: str) -> None:
         """Raises ValueError unless ``shape`` is that of the result of the forward operator."""

@@ -19,6 +19,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_convgrad import compat, primitives, shapes
+from jax_convgrad.bias import add_bias
 from jax_convgrad.reference import insert_zeros, move_groups, swap_channels
 from jax_convgrad.shapes import ConvConfig, ConvGeometry, Pairs
 
@@ -292,7 +293,7 @@ def conv_general_dilated(
             preferred,
             out_sharding,
         )
-        return y if bias is None else y + _along(bias, y, numbers.out_spec[1])
+        return y if bias is None else add_bias(y, bias, numbers.out_spec[1])
 
     if batch_group_count > 1:
         # The groups of the batch, moved beside the channels, are groups of channels.
@@ -338,7 +339,7 @@ def conv_general_dilated(
         y = jax.checkpoint(forward)(lhs, rhs)
     else:
         y = convolve(lhs, rhs)
-    return y if bias is None else y + _along(bias, y, numbers.out_spec[1])
+    return y if bias is None else add_bias(y, bias, numbers.out_spec[1])
 
 
 def conv_transpose(
@@ -448,7 +449,7 @@ def conv_transpose(
             precision=precision,
             preferred_element_type=preferred,
         )
-        return y if bias is None else y + _along(bias, y, y_spec[1])
+        return y if bias is None else add_bias(y, bias, y_spec[1])
     return _transposed(
         name,
         lhs,
@@ -501,7 +502,7 @@ def _transposed(
         shape[axis] = size
     if 0 in shape or 0 in lhs.shape or 0 in rhs.shape:
         y = jnp.zeros(shape, preferred)
-        return y if bias is None else y + _along(bias, y, out_spec[1])
+        return y if bias is None else add_bias(y, bias, out_spec[1])
     mirror = not reverse and _mirrors_images(lhs, rhs, math.prod(shape))
     weights = rhs if reverse or mirror else lax.rev(rhs, kernel_axes)
     if groups > 1:
@@ -521,7 +522,7 @@ def _transposed(
     primitives.check_shardings("conv_dgrad", lhs, weights, config=config, x_shape=tuple(shape))
     y = primitives.conv_dgrad(lhs, weights, tuple(shape), config, precision, preferred)
     y = lax.rev(y, out_spec[2:]) if mirror else y
-    return y if bias is None else y + _along(bias, y, out_spec[1])
+    return y if bias is None else add_bias(y, bias, out_spec[1])
 
 
 def _mirrors_images(x: Array, w: Array, y_size: int) -> bool:
@@ -535,8 +536,3 @@ def _mirrors_images(x: Array, w: Array, y_size: int) -> bool:
     if not all(isinstance(size, int) for size in sizes):
         return False
     return w.nbytes >= 2**25 and w.size > x.size + y_size
-
-
-def _along(bias: Array, y: Array, axis: int) -> Array:
-    """``bias`` shaped to be added along ``axis`` of ``y``, in y's dtype."""
-    return compat.broadcast_along(bias.astype(y.dtype), y, axis)

@@ -45,6 +45,13 @@ def random_data(case: Case, dtype: str, rng: np.random.Generator) -> list[np.nda
     return [rng.normal(size=shape).astype(jnp.dtype(dtype)).astype(wide) for shape in shapes]
 
 
+def half_ulp(expected: np.ndarray, dtype: Any) -> np.ndarray:
+    """Half a unit in the last place of ``dtype`` at ``expected``."""
+    info = jnp.finfo(dtype)
+    exponent = np.floor(np.log2(np.maximum(np.abs(expected), float(info.tiny))))
+    return 0.5 * float(info.eps) * 2.0**exponent
+
+
 def check_errors(
     case: Case,
     dtype: str,

@@ -21,6 +21,7 @@ import pytest
 import resize_oracles as oracles
 from cases import FLOATS, assert_exact
 from jax.test_util import check_grads
+from rounding import half_ulp
 
 from jax_convgrad import (
     registry,
@@ -58,13 +59,6 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = "float
 
 def f64(array: Any) -> np.ndarray:
     return np.asarray(array).astype(np.float64)
-
-
-def half_ulp(expected: np.ndarray, dtype: Any) -> np.ndarray:
-    """Half a unit in the last place of ``dtype`` at ``expected``."""
-    info = jnp.finfo(dtype)
-    exponent = np.floor(np.log2(np.maximum(np.abs(expected), float(info.tiny))))
-    return 0.5 * float(info.eps) * 2.0**exponent
 
 
 # jax.image.
