@@ -23,6 +23,7 @@ import numpy as np
 from jax import Array, core, lax
 
 from jax_convgrad import settings
+from jax_convgrad.precision import allows_tf32
 from jax_convgrad.registry import CONV_TARGETS
 from jax_convgrad.shapes import ConvConfig, Pairs, Shape
 
@@ -120,7 +121,7 @@ def _call(
     results = [jax.ShapeDtypeStruct(shape, dtype)]
     result_layouts = [layouts[roles[2]]]
     if platform == "cuda":
-        attributes["allow_tf32"] = np.bool_(_allows_tf32(precision))
+        attributes["allow_tf32"] = np.bool_(allows_tf32(precision))
         carried = settings.carried()
         attributes |= carried.attributes
         arrays = (*((a.shape, a.dtype) for a in operands), (shape, dtype))
@@ -187,26 +188,8 @@ def _workspace_size(
     return size + _WORKSPACE_ALIGNMENT
 
 
-def _allows_tf32(precision: Any) -> bool:
-    """Whether float32 operands may be rounded to TF32: unless HIGHEST is asked for, as in XLA."""
-    if precision is None:
-        precision = jax.config.jax_default_matmul_precision
-    parts = precision if isinstance(precision, tuple | list) else (precision,)
-    return not any(map(_is_highest, parts))
-
-
-def _is_highest(part: Any) -> bool:
-    """False too for an algorithm of matrix products, which lax's convolutions take for DEFAULT."""
-    if part is None:
-        return False
-    try:
-        return lax.Precision(part) == lax.Precision.HIGHEST
-    except ValueError:
-        return False
-
-
 def _is_strict(x: Array, precision: Any) -> bool:
-    return x.dtype == np.float32 and not _allows_tf32(precision)
+    return x.dtype == np.float32 and not allows_tf32(precision)
 
 
 def _is_depthwise(config: ConvConfig, w_shape: Shape) -> bool:

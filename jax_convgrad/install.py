@@ -273,6 +273,8 @@ def decide(
         reading.w_shape,
         lhs.dtype,
         out.dtype,
+        params["precision"],
+        operations_only=False,
     )
     if operations_only:
         return Decision(False, routes.OPERATIONS_ONLY, reading, plan)

@@ -351,6 +351,7 @@ def _conv_fprop_implementation(
         geometry,
         x.dtype,
         preferred_element_type,
+        precision,
         compat.operations_only(),
     )
     if route.name in routes.HANDLER_ROUTES:
@@ -398,6 +399,7 @@ def _conv_dgrad_implementation(
         geometry,
         dy.dtype,
         preferred_element_type,
+        precision,
         compat.operations_only(),
     )
     if route.name in routes.HANDLER_ROUTES:
@@ -449,6 +451,7 @@ def _conv_wgrad_implementation(
         geometry,
         x.dtype,
         preferred_element_type,
+        precision,
         compat.operations_only(),
     )
     if route.name in routes.HANDLER_ROUTES:
@@ -478,13 +481,14 @@ def choose_route(
     geometry: ConvGeometry,
     dtype: Any,
     result_dtype: Any,
+    precision: Any,
     operations_only: bool,
 ) -> Route:
     """The chosen route, or the platform's fallback where its handlers are not there or cannot be called.
 
     ``operations_only``: XLA divides the program among devices, and cannot divide a call there.
     """
-    route = routes.choose(platform, operator, geometry, dtype, result_dtype)
+    route = routes.choose(platform, operator, geometry, dtype, result_dtype, precision)
     if route.name in routes.HANDLER_ROUTES:
         assert platform is not None
         if operations_only:
@@ -514,14 +518,17 @@ def plan(
     w_shape: Shape,
     dtype: Any,
     result_dtype: Any,
-    operations_only: bool = False,
+    precision: Any,
+    operations_only: bool,
 ) -> Plan:
     """What the rules above do with a problem, without doing it."""
     geometry = ConvGeometry.make(operator, config, x_shape, w_shape)
     smaller = None if geometry.is_empty else subsample(config, x_shape)
     if smaller is not None:
         geometry = ConvGeometry.make(operator, smaller.config, smaller.x_shape, w_shape)
-    route = choose_route(platform, operator, geometry, dtype, result_dtype, operations_only)
+    route = choose_route(
+        platform, operator, geometry, dtype, result_dtype, precision, operations_only
+    )
     return Plan(geometry, route, smaller is not None)
 
 

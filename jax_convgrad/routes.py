@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from jax_convgrad.precision import allows_tf32
 from jax_convgrad.shapes import ConvGeometry
 
 # Where each route of the handlers is.
@@ -39,13 +40,19 @@ OPERATIONS_ONLY = Route(
 
 
 def choose(
-    platform: str | None, operator: str, geometry: ConvGeometry, dtype: Any, result_dtype: Any
+    platform: str | None,
+    operator: str,
+    geometry: ConvGeometry,
+    dtype: Any,
+    result_dtype: Any,
+    precision: Any = None,
 ) -> Route:
     """The route of one operator ("conv_fprop", "conv_dgrad", "conv_wgrad") on one platform.
 
     ``geometry`` is what is computed, after `subsample` has taken out what stride and dilation share.
 
-    ``platform`` is JAX's name for it, None where a program is lowered for no platform in particular.
+    ``platform`` is JAX's name for it, None where a program is lowered for no platform in particular;
+    ``precision`` is lax's.
     """
     if geometry.is_empty:
         return Route("xla", "nothing to compute: zeros")
@@ -57,7 +64,7 @@ def choose(
     if platform == "cpu":
         return _cpu(operator, geometry, str(dtype), str(result_dtype))
     if platform == "cuda":
-        return _cuda(operator, geometry, str(dtype), str(result_dtype))
+        return _cuda(operator, geometry, str(dtype), str(result_dtype), precision)
     return fallback(platform)
 
 
@@ -207,7 +214,9 @@ def _has_few_channels(operator: str, geometry: ConvGeometry) -> bool:
 # Microseconds of device time on an H100 (jax 0.11.2, cuDNN 9.19, channels-last arrays, the layers of
 # bench/published.json), cuDNN's best engine against XLA's program for the same operator. Where the two
 # are within 3 per cent the row says XLA, which fuses, except where other layers of the row gain.
-def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) -> Route:
+def _cuda(
+    operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str, precision: Any
+) -> Route:
     config = geometry.config
     if result_dtype != dtype:
         return Route("xla", f"the handlers have no {dtype} to {result_dtype}")
@@ -243,18 +252,14 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
             )
         return _cuda_grouped_strided(operator, config.groups, dtype)
     if not strided:
-        return Route(
-            "xla",
-            "dense with stride 1: times are equal (resnet_3x3, 1x1; cropped, see there, bf16 33 and 34 "
-            "against 33 and 30, 22 and 31 against 23 and 36), and XLA fuses",
-        )
+        return _cuda_dense(operator, geometry, dtype, precision)
     if operator == "conv_dgrad":
         return Route(
             "cudnn",
             "XLA inserts zeros: dcgan4 67 against 241, fcn8_up 264 against 5123; "
             "resnet_3x3s2 equal, stem7x7 934 against 913",
         )
-    if half and (geometry.in_channels % 8 or geometry.out_channels % 8):
+    if half and _has_odd_channels(geometry):
         return Route(
             "xla",
             "XLA fills up odd channels, once for all operators: dW of dcgan5 59 against 48, of fcn8_up 369 "
@@ -266,6 +271,42 @@ def _cuda(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) 
     if operator == "conv_fprop":
         return Route("cudnn", "XLA pads first where the sides differ: k3s2p1op1 20 against 32")
     return Route("cudnn", "dcgan2 47 against 69, dcgan4 62 against 66, unet_up equal")
+
+
+def _cuda_dense(operator: str, geometry: ConvGeometry, dtype: str, precision: Any) -> Route:
+    """One group, no strides, no dilation: alone both take the same time, in a program they do not.
+
+    XLA's command buffers (CUDA graphs) hold the handlers' calls and none of its own convolutions, which it
+    launches one by one; what it can do with its own is to add a bias and to take the maximum with zero in the
+    same kernel. benchmarks/dense_steps.py, benchmarks/h100/dense_steps.md.
+    """
+    if operator == "conv_fprop":
+        return Route(
+            "xla",
+            "dense with stride 1: times are equal (resnet_3x3, 1x1), and XLA fuses: six layers with bias and "
+            "relu bf16 0.40 ms against 0.32, f32 0.75 against 0.58, forward pass of a 2-D U-Net 1.75 against "
+            "1.62, 3.24 against 2.80",
+        )
+    if dtype == "float32" and not allows_tf32(precision):
+        return Route(
+            "xla",
+            "dense with stride 1, no TF32: XLA may take engines that transform (Winograd), the handlers' "
+            "default search leaves them out",
+        )
+    if dtype == "float64" or (dtype != "float32" and _has_odd_channels(geometry)):
+        return Route("xla", "dense with stride 1: times are equal; in a program not measured")
+    return Route(
+        "cudnn",
+        "dense with stride 1: times are equal (resnet_3x3, 1x1; cropped bf16 34 against 30, 31 against 36), "
+        "and command buffers hold the calls: training steps of a segmenter bf16 2.34 ms against 2.43, of a "
+        "2-D U-Net 5.61 against 5.65, f32 11.70 against 11.80, of six layers 1.06 against 1.08, f32 2.46 "
+        "against 2.47, compiled in as little as a third of the time",
+    )
+
+
+def _has_odd_channels(geometry: ConvGeometry) -> bool:
+    """Whether a tensor core's rows of eight 16-bit elements would not be full."""
+    return bool(geometry.in_channels % 8 or geometry.out_channels % 8)
 
 
 def _cuda_double(operator: str, geometry: ConvGeometry) -> Route:

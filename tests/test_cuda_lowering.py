@@ -332,7 +332,7 @@ def _route(
 ) -> str:
     """The measured route of a layer with a square image."""
     rank = keywords.pop("rank", 2)
-    groups = keywords.get("groups", 1)
+    groups, precision = keywords.get("groups", 1), keywords.pop("precision", None)
     shapes_ = (
         (2, channels[0], *(9,) * rank),
         (channels[1], channels[0] // groups, *(window,) * rank),
@@ -341,7 +341,7 @@ def _route(
     config = shapes.make_config("test", *shapes_, dimension_numbers=None, **(defaults | keywords))
     geometry = shapes.ConvGeometry.make("test", config, *shapes_)
     with routes.force(None):
-        route = routes.choose("cuda", operator, geometry, dtype, dtype)
+        route = routes.choose("cuda", operator, geometry, dtype, dtype, precision)
     assert route.reason
     return route.name
 
@@ -354,8 +354,13 @@ def test_measured_routes(dtype: str) -> None:
     def of(channels: tuple[int, int], **keywords: Any) -> list[str]:
         return [_route(operator, dtype, channels, **keywords) for operator in operators]
 
-    assert of((8, 16)) == ["xla"] * 3
     gradients_by = ["xla" if double else "cudnn"] * 2
+    assert of((8, 16)) == of((8, 16), rank=1) == ["xla", *gradients_by]
+    assert of((3, 16)) == of((16, 3)) == ["xla", *(["xla"] * 2 if half else gradients_by)]
+    strict = ["xla"] * 2 if dtype == "float32" else gradients_by
+    assert of((8, 16), precision="highest") == ["xla", *strict]
+    with jax.default_matmul_precision("highest"):
+        assert of((8, 16)) == ["xla", *strict]
     assert of((8, 16), strides=2) == ["xla", *gradients_by]
     uneven = ["xla" if double else "cudnn"] * 3
     assert of((8, 16), strides=2, padding=((0, 1), (0, 1))) == uneven
@@ -367,7 +372,7 @@ def test_measured_routes(dtype: str) -> None:
     assert of((3, 16), dilation=2) == ["xla", "cudnn", "cudnn"]
     assert of((3, 16), dilation=2, rank=1) == ["cudnn", "xla", "cudnn"]
     assert of((3, 16), dilation=2, strides=2) == ["cudnn"] * 3
-    assert of((8, 16), padding=((-1, 0), (0, 0))) == ["xla", "xla", "cudnn"]
+    assert of((8, 16), padding=((-1, 0), (0, 0))) == ["xla", gradients_by[0], "cudnn"]
     assert of((8, 16), groups=2) == ["xla"] * 3
     few, many = ["cudnn", "xla", "cudnn"], ["cudnn"] * 3
     if dtype == "float32":

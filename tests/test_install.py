@@ -257,12 +257,25 @@ def test_precision_reaches_the_handler(cuda_handlers: None):
         text = jax.jit(layer).trace(x, w).lower(lowering_platforms=("cuda",)).as_text()
         assert "jax_convgrad_conv_dgrad" in text
         assert f"allow_tf32 = {allowed}" in text
-    # Dense with stride 1: XLA's, unchanged.
-    layer = lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC)  # noqa: E731
-    lowered = lambda: jax.jit(layer).trace(x, w).lower(lowering_platforms=("cuda",)).as_text()  # noqa: E731
-    text = lowered()
-    jax_convgrad.uninstall()
-    assert text == lowered()
+
+
+@pytest.mark.parametrize(
+    "numbers", [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")], ids=["NHWC", "NCHW"]
+)
+def test_dense_layers_on_cuda(numbers: tuple[str, str, str], cuda_handlers: None):
+    """The gradients are calls, which command buffers hold; the forward pass is XLA's, unchanged."""
+    shapes = ((2, 8, 8, 16), (3, 3, 16, 16)), ((2, 16, 8, 8), (16, 16, 3, 3))
+    x, w = (jax.ShapeDtypeStruct(s, np.float32) for s in shapes[numbers[0] == "NCHW"])
+    layer = lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=numbers)  # noqa: E731
+    both = jax.grad(lambda x, w: jnp.sum(layer(x, w) ** 2), (0, 1))
+    lowered = lambda f: jax.jit(f).trace(x, w).lower(lowering_platforms=("cuda",)).as_text()  # noqa: E731
+    before = lowered(layer)
+    jax_convgrad.install("cuda")
+    assert lowered(layer) == before
+    text = lowered(both)
+    assert text.count("stablehlo.convolution") == 1
+    for operator in ("dgrad", "wgrad"):
+        assert text.count(f"@jax_convgrad_conv_{operator}") == 1
 
 
 # What JAX does to programs.

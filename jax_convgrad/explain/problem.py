@@ -131,7 +131,15 @@ def _convolution(platform: str, equation: Any, operations_only: bool) -> Problem
     w_shape: Shape = params.get("w_shape", operands[1].shape)
     dtype = operands[0].dtype
     plan = primitives.plan(
-        platform, operator, config, x_shape, w_shape, dtype, out.dtype, operations_only
+        platform,
+        operator,
+        config,
+        x_shape,
+        w_shape,
+        dtype,
+        out.dtype,
+        params["precision"],
+        operations_only,
     )
     theirs = xla.lax_form(operator, params)
     timed: dict[str, Timed] = {"xla": (theirs, compat.jax_rules)}
