@@ -38,6 +38,7 @@ from jax_convgrad import (
     resample_transpose,
     resize,
     routes,
+    torch,
 )
 from jax_convgrad.compat import division
 
@@ -490,6 +491,28 @@ def test_layers_in_explicit_meshes(name: str, way: str, route: str, rng: np.rand
         jax.tree.map(lambda g, p: _assert_placed_alike(g, p), got, (split, images))
     assert_same(y, layer(x, *params))
     assert_same(got, gradient(params, x))
+
+
+@pytest.mark.parametrize("outputs", [None, "model"])
+@pytest.mark.parametrize("function", [torch.conv2d, torch.conv_transpose2d])
+def test_adapters_in_explicit_meshes(
+    function: Any, outputs: str | None, route: str, rng: np.random.Generator
+):
+    """Their bias is spread as the result is split: its gradient gathers no image."""
+    channels, spec = (
+        ((6, 4), (None, outputs)) if "trans" in function.__name__ else ((4, 6), (outputs,))
+    )
+    x, w, bias = ints(rng, (8, 6, 9, 8), (*channels, 3, 3), (4,))
+    layer = functools.partial(function, stride=2, padding=1)
+    gradient = jax.grad(functools.partial(loss_of, layer), (0, 1))
+    with jax.set_mesh(make_mesh(AxisType.Explicit, GRID)):
+        split = jax.device_put(w, P(*spec)), jax.device_put(bias, P(outputs))
+        images = jax.device_put(x, P("data"))
+        compiled = jax.jit(gradient).lower(split, images).compile()
+        assert not collectives(compiled.as_text())["all-gather"]
+        got = compiled(split, images)
+        jax.tree.map(_assert_placed_alike, got, (split, images))
+    assert_same(got, gradient((w, bias), x))
 
 
 def _assert_placed_alike(got: jax.Array, operand: jax.Array) -> None:
