@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from jax_convgrad import compat
 from jax_convgrad.shapes import ConvConfig, Shape, dilated
 
 Grouping = Literal["batch", "feature"]
@@ -175,7 +176,7 @@ def swap_channels(spec: tuple[int, ...]) -> tuple[int, ...]:
 def move_groups(array: Array, groups: int, source: int, target: int) -> Array:
     """Moves the outer ``groups`` factor of axis ``source`` to the front of axis ``target``."""
     shape = array.shape
-    split = array.reshape(*shape[:source], groups, shape[source] // groups, *shape[source + 1 :])
+    split = compat.split_off(array, source, groups)
     # The group axis now stands at `source`, and everything from there on has moved up by one.
     split = jnp.moveaxis(split, source, target)
     merged = list(shape)

@@ -515,6 +515,27 @@ def test_adapters_in_explicit_meshes(
     assert_same(got, gradient((w, bias), x))
 
 
+@pytest.mark.parametrize("outputs", [None, "model"])
+def test_groups_of_a_batch_in_explicit_meshes(
+    outputs: str | None, route: str, rng: np.random.Generator
+):
+    """The devices that split the batch are more than its groups: each gets a part of every group."""
+    x, w = ints(rng, (8, 10, 9, 6), (3, 3, 6, 4))
+
+    def layer(x: Any, w: Any) -> Any:
+        return conv_general_dilated(
+            x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), batch_group_count=2
+        )
+
+    both = lambda w, x: (layer(x, w), jax.grad(functools.partial(loss_of, layer), (0, 1))((w,), x))  # noqa: E731
+    with jax.set_mesh(make_mesh(AxisType.Explicit, GRID)):
+        split = jax.device_put(w, P(None, None, None, outputs)), jax.device_put(x, P("data"))
+        y, ((dw,), dx) = jax.jit(both)(*split)
+        assert tuple(jax.typeof(y).sharding.spec) == ("data", None, None, outputs)
+        jax.tree.map(_assert_placed_alike, (dw, dx), split)
+    assert_same((y, ((dw,), dx)), both(w, x))
+
+
 def _assert_placed_alike(got: jax.Array, operand: jax.Array) -> None:
     assert jax.typeof(got).sharding == jax.typeof(operand).sharding
     assert got.sharding.is_equivalent_to(operand.sharding, got.ndim)

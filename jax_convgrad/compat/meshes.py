@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -94,3 +95,19 @@ def broadcast_along(values: Array, array: Array, axis: int) -> Array:
     if partitions(jax.typeof(values)) != tuple(own.spec):
         values = jax.reshard(values, own)
     return lax.broadcast_in_dim(values, array.shape, (axis,), out_sharding=aval.sharding)
+
+
+def split_off(array: Array, axis: int, outer: int) -> Array:
+    """``array`` with ``axis`` as two: ``outer`` groups, and what is in one.
+
+    In an Explicit mesh it may be split over more devices than there are groups. Each device then has a part
+    of every group, which JAX does not choose by itself.
+    """
+    shape = (*array.shape[:axis], outer, array.shape[axis] // outer, *array.shape[axis + 1 :])
+    aval = jax.typeof(array)
+    before = split_of(aval)
+    names = before[axis]
+    if not names or outer % math.prod(mesh_sizes(aval)[name] for name in names) == 0:
+        return lax.reshape(array, shape)
+    after = (*before[:axis], (), names, *before[axis + 1 :])
+    return lax.reshape(array, shape, out_sharding=with_split(aval, after))
