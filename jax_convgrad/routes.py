@@ -280,6 +280,10 @@ def _cuda_dense(operator: str, geometry: ConvGeometry, dtype: str, precision: An
     XLA's command buffers (CUDA graphs) hold the handlers' calls and none of its own convolutions, which it
     launches one by one; what it can do with its own is to add a bias and to take the maximum with zero in the
     same kernel. benchmarks/dense_steps.py, benchmarks/h100/dense_steps.md.
+
+    With stride 1 dX is a convolution like the forward pass, and only the order of the weights tells an
+    equation of lax's apart: OHWI's dX is taken for a forward pass, and a forward pass with HWOI or IOHW for
+    dX, as that of this package's own conv_transpose is. Neither was measured.
     """
     if operator == "conv_fprop":
         return Route(
