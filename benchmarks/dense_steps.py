@@ -3,15 +3,16 @@
     python benchmarks/dense_steps.py --markdown OUT.md
 
 Alone such a layer takes cuDNN as long by the handlers as by XLA. In a program it does not: XLA's command
-buffers (CUDA graphs) hold the handlers' calls and none of its own convolutions, which the host launches one
-by one; but to its own forward convolutions XLA adds the bias, and takes the maximum with zero, in the same
-kernel. `_cuda_dense` in jax_convgrad/routes.py rests on what this prints.
+buffers (CUDA graphs) hold the handlers' calls and by default none of its own convolutions, which the host
+launches one by one; but to its own forward convolutions XLA adds the bias, and takes the maximum with zero,
+in the same kernel. `_cuda_dense` in jax_convgrad/routes.py rests on what this prints.
 
 The programs are training steps and forward passes of the models of models.py with install(), and of a stack
 of six layers, 64 to 64 channels, 3x3, with bias and relu, channels first. The contenders differ in who
 computes dense layers with stride 1: "XLA" all of it, "gradients" has the handlers compute dX and dW, and
-"handlers" all. They take turns, in both orders, as in models.py: milliseconds a run, medians, with the
-smallest and the largest. "outside" counts XLA's convolutions, which are in no command buffer.
+"handlers" all. "captured": XLA's command buffers hold its convolutions too (`CAPTURE` in models.py). They
+take turns, in both orders, as in models.py: milliseconds a run, medians, with the
+smallest and the largest. "by XLA" counts the convolutions that are XLA's.
 """
 
 from __future__ import annotations
@@ -43,11 +44,14 @@ from jax_convgrad.shapes import ConvGeometry
 
 ROUNDS = 8
 SAMPLE_SECONDS = 0.2
-# Which operators the handlers compute.
+GRADIENTS = ("conv_dgrad", "conv_wgrad")
+# Which operators the handlers compute, and whether XLA's command buffers hold the others.
 CONTENDERS = {
-    "XLA": (),
-    "gradients": ("conv_dgrad", "conv_wgrad"),
-    "handlers": ("conv_fprop", "conv_dgrad", "conv_wgrad"),
+    "XLA": ((), False),
+    "gradients": (GRADIENTS, False),
+    "handlers": (("conv_fprop", *GRADIENTS), False),
+    "XLA, captured": ((), True),
+    "gradients, captured": (GRADIENTS, True),
 }
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -66,7 +70,7 @@ def main() -> None:
         f"`python benchmarks/dense_steps.py` on {device_name()}; "
         f"{', '.join(f'{k} {v}' for k, v in models.versions().items())}.",
         "",
-        f"| program | {' | '.join(f'{c}, ms (outside)' for c in CONTENDERS)} |",
+        f"| program | {' | '.join(f'{c}, ms (by XLA)' for c in CONTENDERS)} |",
         "|---|" + "---|" * len(CONTENDERS),
     ]
     started = time.monotonic()
@@ -146,11 +150,12 @@ def computed_by_handlers(operators: tuple[str, ...]) -> Iterator[None]:
 def measure(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
     """The line of one program."""
     compiled, samples = {}, {contender: [] for contender in CONTENDERS}
-    for contender, operators in CONTENDERS.items():
+    for contender, (operators, captured) in CONTENDERS.items():
         with computed_by_handlers(operators):
             jax_convgrad.install()
             # A function of its own each, which JAX has traced and lowered for no other contender.
-            fresh = jax.jit(lambda *a: function(*a))
+            options = models.CAPTURE if captured else None
+            fresh = jax.jit(lambda *a: function(*a), compiler_options=options)
             compiled[contender] = fresh.lower(*arguments).compile()
             jax_convgrad.uninstall()
 
@@ -170,11 +175,11 @@ def measure(name: str, function: Callable[..., Any], arguments: tuple[Any, ...])
             samples[contender].append(1e3 * seconds(contender, counts[contender]))
     cells = []
     for contender, times in samples.items():
-        outside = len(
+        by_xla = len(
             re.findall(r'custom_call_target="__cudnn\$conv', compiled[contender].as_text())
         )
         cells.append(
-            f"{statistics.median(times):.3f}, {min(times):.3f} to {max(times):.3f} ({outside})"
+            f"{statistics.median(times):.3f}, {min(times):.3f} to {max(times):.3f} ({by_xla})"
         )
     return f"| {name} | {' | '.join(cells)} |"
 

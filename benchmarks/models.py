@@ -15,6 +15,10 @@ the step, each in processes of its own, so that nothing is cached from the other
 are loaded in it. Losses are those of the first ten steps from the same weights; "differ" is the largest
 difference from Flax's, relative to it.
 
+On a GPU the two contenders of JAX run once more, "captured": XLA then has its own convolutions in its
+command buffers (CUDA graphs) too, out of which it leaves them by default, as
+XLA_FLAGS=--xla_gpu_enable_command_buffer=+CONVOLUTION makes it do.
+
 With --alone, "alone" is the sum of the times of the step's convolutions and resizes, each by its route and
 measured alone (`explain` with `measure=True`), and their useful operations: with install() no step can
 take less, whatever else is in it.
@@ -42,6 +46,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 FLAX, INSTALL, TORCH, TORCH_LAST = "Flax", "install()", "PyTorch", "PyTorch, channels last"
+FLAX_CAPTURED, INSTALL_CAPTURED = f"{FLAX}, captured", f"{INSTALL}, captured"
+# Options of jax.jit. Without CONVOLUTION this is XLA's default, which one program cannot add to.
+CAPTURE = {
+    "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,CONDITIONAL,"
+    "DYNAMIC_SLICE_FUSION,CONVOLUTION"
+}
 STEPS_COMPARED = 10
 SAMPLE_SECONDS = 0.25
 TIMEOUT = 900
@@ -99,8 +109,11 @@ def flax_step(task: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return step, adam.init
 
 
-def flax_contender(problem: Problem, installed: bool) -> Contender:
-    """The compiled step, with install() or without. What is compiled stays as it is after uninstall()."""
+def flax_contender(problem: Problem, installed: bool, captured: bool) -> Contender:
+    """The compiled step, with install() or without. What is compiled stays as it is after uninstall().
+
+    ``captured``: with XLA's convolutions in its command buffers.
+    """
     import jax
 
     import jax_convgrad
@@ -111,7 +124,8 @@ def flax_contender(problem: Problem, installed: bool) -> Contender:
     jax_convgrad.uninstall()
     if installed:
         jax_convgrad.install()
-    compiled = jax.jit(step).lower(*arguments).compile()
+    options = CAPTURE if captured else None
+    compiled = jax.jit(step, compiler_options=options).lower(*arguments).compile()
     jax_convgrad.uninstall()
     held = {"state": arguments[:2]}
 
@@ -122,7 +136,8 @@ def flax_contender(problem: Problem, installed: bool) -> Contender:
         jax.block_until_ready(state)
         return float(value)
 
-    return Contender(INSTALL if installed else FLAX, run)
+    names = (FLAX_CAPTURED, INSTALL_CAPTURED) if captured else (FLAX, INSTALL)
+    return Contender(names[installed], run)
 
 
 def torch_contender(problem: Problem, channels_last: bool) -> Contender:
@@ -179,8 +194,12 @@ def torch_contender(problem: Problem, channels_last: bool) -> Contender:
 
 def contenders(problem: Problem) -> list[Callable[[], Contender]]:
     """What makes them, one after the other."""
+    import jax
+
     makers: list[Callable[[], Contender]] = [
-        functools.partial(flax_contender, problem, installed) for installed in (False, True)
+        functools.partial(flax_contender, problem, installed, captured)
+        for captured in ((False, True) if jax.default_backend() == "gpu" else (False,))
+        for installed in (False, True)
     ]
     if has_torch():
         formats = (False,) if len(problem.task.y) == 3 else (False, True)
@@ -311,6 +330,8 @@ def compile_in_process(name: str, small: bool, installed: bool) -> float:
 def report(result: dict[str, Any]) -> str:
     """A table, a line for each model."""
     columns = [FLAX, INSTALL]
+    if any(row["by"] == INSTALL_CAPTURED for row in result["rows"]):
+        columns += [FLAX_CAPTURED, INSTALL_CAPTURED]
     if any(row["by"].startswith(TORCH) for row in result["rows"]):
         columns += [TORCH, TORCH_LAST]
     lines = [
@@ -327,7 +348,8 @@ def report(result: dict[str, Any]) -> str:
     for name in dict.fromkeys(row["model"] for row in result["rows"]):
         rows = {row["by"]: row for row in result["rows"] if row["model"] == name}
         times = {by: row.get("seconds") for by, row in rows.items()}
-        others = [t for by, t in times.items() if by != INSTALL and t is not None]
+        ours = (INSTALL, INSTALL_CAPTURED)
+        others = [t for by, t in times.items() if by not in ours and t is not None]
         cells = [_milliseconds(times.get(by)) for by in columns]
         cells.append(_ratio(times.get(FLAX), times.get(INSTALL)))
         cells.append(_ratio(min(others, default=None), times.get(INSTALL)))

@@ -135,20 +135,27 @@ def test_what_a_step_takes_at_least(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_loops_are_what_they_say(monkeypatch: pytest.MonkeyPatch):
-    """The step is compiled with install() for the one and without it for the other, in any order."""
+    """The step is compiled with install() or without it, captured or not, in any order."""
     problem = models.Problem.make(TINY["generator"])
-    seen: list[tuple[str, ...]] = []
+    seen: list[tuple[tuple[str, ...], Any]] = []
     jit = jax.jit
 
     def watched(function: Any, *args: Any, **kwargs: Any) -> Any:
         if function.__name__ == "step":
-            seen.append(jax_convgrad.installed())
+            seen.append((jax_convgrad.installed(), kwargs["compiler_options"]))
         return jit(function, *args, **kwargs)
 
     monkeypatch.setattr(jax, "jit", watched)
-    names = [models.flax_contender(problem, on).name for on in (True, False, True)]
-    assert names == [models.INSTALL, models.FLAX, models.INSTALL]
-    assert seen == [("cpu", "cuda"), (), ("cpu", "cuda")]
+    wanted = ((True, False), (False, True), (True, True), (False, False))
+    names = [models.flax_contender(problem, *how).name for how in wanted]
+    assert names == [
+        models.INSTALL,
+        models.FLAX_CAPTURED,
+        models.INSTALL_CAPTURED,
+        models.FLAX,
+    ]
+    both = ("cpu", "cuda")
+    assert seen == [(both, None), ((), models.CAPTURE), (both, models.CAPTURE), ((), None)]
     assert jax_convgrad.installed() == ()
 
 
