@@ -300,19 +300,9 @@ def conv_general_dilated(
         lhs = move_groups(lhs, batch_group_count, numbers.lhs_spec[0], numbers.lhs_spec[1])
 
     def convolve(x: Array, w: Array) -> Array:
-        config = shapes.make_config(
-            name,
-            x.shape,
-            w.shape,
-            strides=strides,
-            padding=padding,
-            dilation=rhs_dilation,
-            groups=groups,
-            dimension_numbers=numbers,
+        return _convolution(
+            name, x, w, strides, padding, rhs_dilation, numbers, groups, precision, preferred
         )
-        ConvGeometry.make(name, config, x.shape, w.shape)
-        primitives.check_shardings("conv_fprop", x, w, config=config)
-        return primitives.conv_fprop(x, w, config, precision, preferred)
 
     if any(d > 1 for d in lhs_dilation):
         pairs = shapes.int_pairs(name, "padding", padding, rank, shown)
@@ -466,6 +456,34 @@ def conv_transpose(
     )
 
 
+def _convolution(
+    name: str,
+    x: Array,
+    w: Array,
+    strides: tuple[int, ...],
+    padding: str | Pairs,
+    dilation: tuple[int, ...],
+    numbers: lax.ConvDimensionNumbers,
+    groups: int,
+    precision: Any,
+    preferred: np.dtype,
+) -> Array:
+    """lax's convolution of an input as it is: fprop."""
+    config = shapes.make_config(
+        name,
+        x.shape,
+        w.shape,
+        strides=strides,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        dimension_numbers=numbers,
+    )
+    ConvGeometry.make(name, config, x.shape, w.shape)
+    primitives.check_shardings("conv_fprop", x, w, config=config)
+    return primitives.conv_fprop(x, w, config, precision, preferred)
+
+
 def _transposed(
     name: str,
     lhs: Array,
@@ -502,6 +520,14 @@ def _transposed(
         shape[axis] = size
     if 0 in shape or 0 in lhs.shape or 0 in rhs.shape:
         y = jnp.zeros(shape, preferred)
+        return y if bias is None else add_bias(y, bias, out_spec[1])
+    # With stride 1 it is an fprop too, of the weights as they are. Where it grows the windows of that one
+    # would read padding: sixteen times as much work for the 4x4 of a 1x1.
+    grows = any(size > lhs.shape[axis] for axis, size in zip(lhs_spec[2:], sizes, strict=True))
+    if all(s == 1 for s in strides) and not (reverse or grows):
+        y = _convolution(
+            name, lhs, rhs, strides, padding, dilation, numbers, groups, precision, preferred
+        )
         return y if bias is None else add_bias(y, bias, out_spec[1])
     mirror = not reverse and _mirrors_images(lhs, rhs, math.prod(shape))
     weights = rhs if reverse or mirror else lax.rev(rhs, kernel_axes)

@@ -29,7 +29,8 @@
 #              SCALING_OPTIONS)
 #   engines    benchmarks/check_engines.py (ENGINES_SECONDS, default 240)
 #   ranks      benchmarks/rank_engines.py (RANKS_OPTIONS)
-#   dense      benchmarks/dense_steps.py (DENSE_SECONDS, default 400), which needs flax
+#   dense      benchmarks/dense_steps.py (DENSE_SECONDS, default 400, and DENSE_OPTIONS), which
+#              needs flax
 #   survey     benchmarks/survey_cuda.py (SURVEY_SECONDS, default 300)
 #   bench      python -m jax_convgrad bench
 #
@@ -202,7 +203,7 @@ ranks() {
 
 dense() {
   (cd "$work" && python3 "$root/benchmarks/dense_steps.py" --markdown "$out/dense_steps.md" \
-    --seconds "${DENSE_SECONDS:-400}")
+    --seconds "${DENSE_SECONDS:-400}" ${DENSE_OPTIONS:-})
 }
 
 survey() {
