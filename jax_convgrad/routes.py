@@ -277,20 +277,21 @@ def _cuda(
 def _cuda_dense(operator: str, geometry: ConvGeometry, dtype: str, precision: Any) -> Route:
     """One group, no strides, no dilation: alone both take the same time, in a program they do not.
 
-    XLA's command buffers (CUDA graphs) hold the handlers' calls and none of its own convolutions, which it
-    launches one by one; what it can do with its own is to add a bias and to take the maximum with zero in the
-    same kernel. benchmarks/dense_steps.py, benchmarks/h100/dense_steps.md.
+    XLA's command buffers (CUDA graphs) hold the handlers' calls and by default none of its own convolutions,
+    which it launches one by one; what it can do with its own is to add a bias and to take the maximum with
+    zero in the same kernel. benchmarks/dense_steps.py, benchmarks/h100/dense_steps.md.
 
     With stride 1 dX is a convolution like the forward pass, and only the order of the weights tells an
     equation of lax's apart: OHWI's dX is taken for a forward pass, and a forward pass with HWOI or IOHW for
-    dX, as that of this package's own conv_transpose is. Neither was measured.
+    dX. It loses XLA's fusion then: six layers IOHW with bias and relu bf16 0.40 ms against 0.33, f32 0.79
+    against 0.59, their training step 1.05 against 1.07 and 2.48 against 2.44.
     """
     if operator == "conv_fprop":
         return Route(
             "xla",
             "dense with stride 1: times are equal (resnet_3x3, 1x1), and XLA fuses: six layers with bias and "
-            "relu bf16 0.40 ms against 0.32, f32 0.75 against 0.58, forward pass of a 2-D U-Net 1.75 against "
-            "1.62, 3.24 against 2.80",
+            "relu bf16 0.40 ms against 0.32, f32 0.76 against 0.60, forward pass of a 2-D U-Net 1.74 against "
+            "1.59, 3.21 against 2.78",
         )
     if dtype == "float32" and not allows_tf32(precision):
         return Route(
@@ -302,10 +303,11 @@ def _cuda_dense(operator: str, geometry: ConvGeometry, dtype: str, precision: An
         return Route("xla", "dense with stride 1: times are equal; in a program not measured")
     return Route(
         "cudnn",
-        "dense with stride 1: times are equal (resnet_3x3, 1x1; cropped bf16 34 against 30, 31 against 36), "
-        "and command buffers hold the calls: training steps of a segmenter bf16 2.34 ms against 2.43, of a "
-        "2-D U-Net 5.61 against 5.65, f32 11.70 against 11.80, of six layers 1.06 against 1.08, f32 2.46 "
-        "against 2.47",
+        "dense with stride 1: dX + dW + dB of resnet_3x3 bf16 101 against 104, f32 268 against 274, of 1x1 "
+        "bf16 120 against 121 (cropped bf16 34 against 30, 31 against 36), and command buffers hold the "
+        "calls: training steps of a segmenter bf16 2.34 ms against 2.43, of a vocoder f32 14.6 against 14.9, "
+        "of a 2-D U-Net bf16 5.52 against 5.57, f32 11.55 against 11.66, of six layers 1.04 against 1.06, "
+        "f32 2.454 against 2.450",
     )
 
 

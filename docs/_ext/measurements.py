@@ -305,7 +305,9 @@ class Models(SphinxDirective):
         head += ["compiling, s: Flax", "install()"]
         body = []
         for model, times in found.items():
-            others = [seconds for by, seconds in times.items() if by != ours and seconds]
+            others = [
+                seconds for by, seconds in times.items() if seconds and not by.startswith(ours)
+            ]
             cells = [_milliseconds(times.get(by)) for by in columns]
             for other in (times.get(flax), min(others, default=None)):
                 mine = times.get(ours)
