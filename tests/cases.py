@@ -620,6 +620,12 @@ class TransposedCase:
         }
 
     @property
+    def reverses_weights(self) -> bool:
+        """Whether the convolution underneath, y -> x, has them reversed, and is what is computed."""
+        grows = any(y > x for y, x in zip(self.conv.y[2:], self.x[2:], strict=True))
+        return not self.transpose_kernel and (max(self.strides) > 1 or grows)
+
+    @property
     def is_lax(self) -> bool:
         """Whether lax.conv_transpose has all of the arguments (it has no SAME_LOWER either)."""
         return (
@@ -661,6 +667,17 @@ TRANSPOSED_CASES = [
     _t("same-k2s3", (2, 3, 3, 4), (4, 3, 2, 2), (3, 3), "SAME", ((1, 2), (1, 2))),
     _t("same-lower-k3s2", (2, 3, 4, 5), (4, 3, 3, 3), (2, 2), "SAME_LOWER", ((1, 2), (1, 2))),
     _t("same-stride1", (2, 3, 5, 4), (4, 3, 3, 3), (1, 1), "SAME", ((1, 1), (1, 1))),
+    _t("valid-stride1", (2, 3, 5, 4), (4, 3, 3, 2), (1, 1), "VALID", ((2, 2), (1, 1))),
+    _t(
+        "pairs-stride1-smaller",
+        (2, 4, 6, 7),
+        (6, 2, 3, 2),
+        (1, 1),
+        ((1, 0), (-1, 1)),
+        dilation=(2, 1),
+        groups=2,
+        layout=("NCHW", "IOHW", "NCHW"),
+    ),
     _t(
         "same-dilated",
         (2, 3, 4, 5),
