@@ -72,8 +72,35 @@ def conv_fprop(
     x, w = compat.as_array(x), compat.as_array(w)
     dtype = shapes.check_float_dtypes("conv_fprop", x=x.dtype, w=w.dtype)
     preferred = shapes.result_dtype("conv_fprop", dtype, preferred_element_type)
-    config = shapes.make_config(
+    return _convolution(
         "conv_fprop",
+        x,
+        w,
+        strides,
+        padding,
+        dilation,
+        dimension_numbers,
+        groups,
+        precision,
+        preferred,
+    )
+
+
+def _convolution(
+    name: str,
+    x: Array,
+    w: Array,
+    strides: int | Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    dilation: int | Sequence[int],
+    dimension_numbers: Any,
+    groups: int,
+    precision: Any,
+    preferred: np.dtype,
+) -> Array:
+    """`conv_fprop` of arrays whose dtypes are checked; ``name`` is what errors call it."""
+    config = shapes.make_config(
+        name,
         x.shape,
         w.shape,
         strides=strides,
@@ -82,7 +109,7 @@ def conv_fprop(
         groups=groups,
         dimension_numbers=dimension_numbers,
     )
-    ConvGeometry.make("conv_fprop", config, x.shape, w.shape)
+    ConvGeometry.make(name, config, x.shape, w.shape)
     primitives.check_shardings("conv_fprop", x, w, config=config)
     return primitives.conv_fprop(x, w, config, precision, preferred)
 
@@ -454,34 +481,6 @@ def conv_transpose(
         preferred,
         reverse=transpose_kernel,
     )
-
-
-def _convolution(
-    name: str,
-    x: Array,
-    w: Array,
-    strides: tuple[int, ...],
-    padding: str | Pairs,
-    dilation: tuple[int, ...],
-    numbers: lax.ConvDimensionNumbers,
-    groups: int,
-    precision: Any,
-    preferred: np.dtype,
-) -> Array:
-    """lax's convolution of an input as it is: fprop."""
-    config = shapes.make_config(
-        name,
-        x.shape,
-        w.shape,
-        strides=strides,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        dimension_numbers=numbers,
-    )
-    ConvGeometry.make(name, config, x.shape, w.shape)
-    primitives.check_shardings("conv_fprop", x, w, config=config)
-    return primitives.conv_fprop(x, w, config, precision, preferred)
 
 
 def _transposed(
