@@ -221,6 +221,10 @@ def _cuda(
     config = geometry.config
     if result_dtype != dtype:
         return Route("xla", f"the handlers have no {dtype} to {result_dtype}")
+    if _is_beyond_memory(geometry):
+        return Route(
+            "cudnn", "XLA's forms hold arrays with the padding and the zeros: no memory does"
+        )
     half = dtype in ("float16", "bfloat16")
     strided = any(s > 1 for s in config.strides)
     if geometry.in_channels == geometry.out_channels == config.groups > 1:
@@ -309,6 +313,24 @@ def _cuda_dense(operator: str, geometry: ConvGeometry, dtype: str, precision: An
         "of a 2-D U-Net bf16 5.52 against 5.57, f32 11.55 against 11.66, of six layers 1.04 against 1.06, "
         "f32 2.454 against 2.450",
     )
+
+
+def _is_beyond_memory(geometry: ConvGeometry) -> bool:
+    """Whether an image with its padding, or a gradient with its zeros, has more than 2**40 pixels.
+
+    XLA does not even compile a program with such an array once its size overflows.
+    """
+    config = geometry.config
+    axes = list(
+        zip(geometry.in_spatial, geometry.out_spatial, config.strides, config.padding, strict=True)
+    )
+    if not all(isinstance(n, int) for x, y, _, pair in axes for n in (x, y, *pair)):
+        return False  # symbolic
+    spans = [
+        max(x + max(low, 0) + max(high, 0), (y - 1) * stride + 1)
+        for x, y, stride, (low, high) in axes
+    ]
+    return math.prod(spans) > 2**40
 
 
 def _has_odd_channels(geometry: ConvGeometry) -> bool:

@@ -390,6 +390,11 @@ def test_measured_routes(dtype: str) -> None:
         y = "xla" if window == 3 else "cudnn"
         assert of((8, 8), groups=8, window=window, strides=2) == [y, "cudnn", "cudnn"]
     assert of((8, 16), groups=8) == ["xla"] * 3
+    # Windows so far apart that XLA would write down 2**60 pixels, most of them padding or zeros.
+    far = {"strides": 2**30, "padding": ((0, 2**30), (1, 2**30))}
+    assert of((8, 16), **far) == of((3, 16), **far) == of((8, 16), groups=2, **far) == ["cudnn"] * 3
+    near = {"rank": 1, "strides": 2**30, "padding": ((2**30, 2**30),)}
+    assert of((8, 16), **near) == of((8, 16), rank=1, strides=2)
     for operator in operators:
         geometry = shapes.ConvGeometry.make(
             "test",
