@@ -522,8 +522,13 @@ def _transposed(
         return y if bias is None else add_bias(y, bias, out_spec[1])
     # With stride 1 it is an fprop too, of the weights as they are. Where it grows the windows of that one
     # would read padding: sixteen times as much work for the 4x4 of a 1x1.
-    grows = any(size > lhs.shape[axis] for axis, size in zip(lhs_spec[2:], sizes, strict=True))
-    if all(s == 1 for s in strides) and not (reverse or grows):
+    # (With other strides symbolic sizes might not compare.)
+    pairs = zip(sizes, lhs_spec[2:], strict=True)
+    if (
+        all(s == 1 for s in strides)
+        and not reverse
+        and all(size <= lhs.shape[axis] for size, axis in pairs)
+    ):
         y = _convolution(
             name, lhs, rhs, strides, padding, dilation, numbers, groups, precision, preferred
         )

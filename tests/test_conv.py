@@ -244,6 +244,14 @@ def test_conv_transpose_is_exact(case: TransposedCase, dtype: str, rng: np.rando
     check_layer(layer, operands, dy, expected, dtype, dtype)
 
 
+def test_conv_transpose_of_a_symbolic_size_that_may_grow_or_not():
+    """2 h - 6 elements of h: the sizes do not compare, and need not."""
+    (h,) = jax.export.symbolic_shape("h", constraints=["h >= 4"])
+    x, w = (jax.ShapeDtypeStruct(s, "float32") for s in ((2, h, 3), (3, 3, 4)))
+    y = jax.eval_shape(lambda x, w: conv_transpose(x, w, (2,), ((-2, -1),)), x, w)
+    assert y.shape == (2, 2 * h - 6, 4)
+
+
 @pytest.mark.parametrize(
     "case", [c for c in TRANSPOSED_CASES if 0 not in c.x + c.w + c.conv.y], ids=ids
 )
