@@ -71,12 +71,12 @@ def may_transform() -> bool:
     return jax.default_backend() == "gpu" and routes.forced() not in routes.HANDLER_ROUTES
 
 
-def assert_exact(
-    got: Any, expected: np.ndarray, dtype: Any, what: str = "result", by_xla: bool = False
+def assert_equal(
+    got: Any, expected: np.ndarray, dtype: Any, what: str = "result", nearest: bool = False
 ) -> None:
-    """``got`` has ``dtype`` and equals ``expected``, integers that ``dtype`` can represent.
+    """``got`` has ``dtype`` and equals ``expected``, values that ``dtype`` can represent.
 
-    ``by_xla`` says that no handler takes the problem, even where all problems are forced on them.
+    ``nearest``: the integers nearest to it do, for an ``expected`` of integers.
     """
     dtype = jnp.dtype(dtype)
     assert np.array_equal(expected.astype(dtype).astype(np.float64), expected), (
@@ -85,7 +85,6 @@ def assert_exact(
     assert got.dtype == dtype, f"{what} is {got.dtype}, not {dtype}"
     assert got.shape == expected.shape, f"{what} has shape {got.shape}, not {expected.shape}"
     values = np.asarray(got).astype(np.float64)
-    nearest = may_transform() or (by_xla and jax.default_backend() == "gpu")
     wrong = ~((np.rint(values) if nearest else values) == expected)
     if wrong.any():
         first = tuple(int(axis[0]) for axis in np.nonzero(wrong))
@@ -94,6 +93,19 @@ def assert_exact(
             f"{values[first]} instead of {expected[first]}; largest difference "
             f"{np.nanmax(np.abs(values - expected))}"
         )
+
+
+def assert_exact(
+    got: Any, expected: np.ndarray, dtype: Any, what: str = "result", by_xla: bool = False
+) -> None:
+    """`assert_equal` for a convolution of integers, whoever computed it.
+
+    ``by_xla`` says that no handler takes the problem, even where all problems are forced on them.
+    """
+    assert np.array_equal(np.rint(expected), expected), f"{what}: not integers"
+    assert_equal(
+        got, expected, dtype, what, may_transform() or (by_xla and jax.default_backend() == "gpu")
+    )
 
 
 def relative_error(got: Any, expected: np.ndarray) -> float:
