@@ -32,6 +32,14 @@ ffi::Error Unimplemented(const Parts&... parts) {
   return ffi::Error(ffi::ErrorCode::kUnimplemented, Text(parts...));
 }
 
+// `error` with the problem's sizes, text(), at its end, as Guarded has them; a success stays one.
+template <typename ProblemText>
+ffi::Error WithSizes(const ffi::Error& error, const ProblemText& text) {
+  if (error.success()) return error;
+  return ffi::Error(error.errc().value_or(ffi::ErrorCode::kInternal),
+                    Text(error.message(), " (", text(), ")"));
+}
+
 // "(8, 56, 56, 64)", for shapes and for attributes that are lists of numbers.
 template <typename Numbers>
 std::string ListText(const Numbers& numbers) {

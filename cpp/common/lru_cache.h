@@ -39,8 +39,10 @@ class LruCache {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = index_.find(key);
     if (found != index_.end()) return found->second->second;
-    entries_.emplace_front(key, std::move(value));
-    index_.emplace(key, entries_.begin());
+    std::list<Entry> entering;  // until the index has it: that may throw
+    entering.emplace_front(key, std::move(value));
+    index_.emplace(key, entering.begin());
+    entries_.splice(entries_.begin(), entering);
     while (entries_.size() > capacity_) {
       index_.erase(entries_.back().first);
       leaving.splice(leaving.begin(), entries_, std::prev(entries_.end()));

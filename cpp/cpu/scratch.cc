@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <array>
 #include <limits>
 #include <mutex>
 #include <new>
@@ -23,8 +24,6 @@ struct Buffer {
   size_t bytes;
 };
 
-void Unmap(const Buffer& buffer) { munmap(buffer.data, buffer.bytes); }
-
 char* Map(size_t bytes) {
   void* data =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, /*offset=*/0);
@@ -35,10 +34,13 @@ char* Map(size_t bytes) {
 
 class Pool {
  public:
+  // Nothing that is given back needs memory: that happens in a destructor.
+  Pool() { kept_.reserve(kMostKeptBuffers + 1); }
+
   Buffer Take(size_t bytes) {
     if (bytes > std::numeric_limits<size_t>::max() / 2) throw std::bad_alloc();
     bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-    std::vector<Buffer> dropped;
+    Dropped dropped;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       size_t best = kept_.size();
@@ -56,7 +58,7 @@ class Pool {
       used_bytes_ += bytes;
       dropped = Trim();
     }
-    for (const Buffer& buffer : dropped) Unmap(buffer);
+    dropped.Unmap();
     try {
       return {Map(bytes), bytes};
     } catch (const std::bad_alloc&) {
@@ -67,7 +69,7 @@ class Pool {
   }
 
   void Give(Buffer buffer) {
-    std::vector<Buffer> dropped;
+    Dropped dropped;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       used_bytes_ -= buffer.bytes;
@@ -75,20 +77,30 @@ class Pool {
       kept_.push_back(buffer);
       dropped = Trim();
     }
-    for (const Buffer& old : dropped) Unmap(old);
+    dropped.Unmap();
   }
 
  private:
-  // Takes kept buffers out, the oldest first, until the rest is within bounds.
-  std::vector<Buffer> Trim() {
+  struct Dropped {
+    std::array<Buffer, kMostKeptBuffers + 1> buffers{};
     size_t count = 0;
+
+    void Unmap() const {
+      for (size_t i = 0; i < count; ++i) munmap(buffers[i].data, buffers[i].bytes);
+    }
+  };
+
+  // Takes kept buffers out, the oldest first, until the rest is within bounds.
+  Dropped Trim() {
+    Dropped dropped;
+    size_t& count = dropped.count;
     while (count < kept_.size() &&
            (used_bytes_ + kept_bytes_ > kMostBytes || kept_.size() - count > kMostKeptBuffers)) {
-      kept_bytes_ -= kept_[count++].bytes;
+      kept_bytes_ -= kept_[count].bytes;
+      dropped.buffers[count] = kept_[count];
+      ++count;
     }
-    const auto end = kept_.begin() + static_cast<std::ptrdiff_t>(count);
-    std::vector<Buffer> dropped(kept_.begin(), end);
-    kept_.erase(kept_.begin(), end);
+    kept_.erase(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(count));
     return dropped;
   }
 

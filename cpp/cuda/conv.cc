@@ -148,7 +148,8 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> PlanOf(const Call& call, cudaStr
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   const cudaError_t status = cudaStreamIsCapturing(stream, &capture);
   if (status != cudaSuccess) {
-    return ffi::Unexpected(CudaError(op, "cudaStreamIsCapturing", status));
+    return ffi::Unexpected(WithSizes(CudaError(op, "cudaStreamIsCapturing", status),
+                                     [&] { return call.problem.ToString(); }));
   }
   if (capture != cudaStreamCaptureStatusNone) {
     return ffi::Unexpected(ffi::Error(
@@ -162,24 +163,26 @@ ffi::Error Execute(ConvKind kind, cudaStream_t stream, int32_t device, const Cud
                    const ffi::AnyBuffer& x, const ffi::AnyBuffer& w, const ffi::AnyBuffer& y,
                    const Workspace& workspace) {
   ConvProblem problem;
+  const auto sizes = [&] { return ProblemText(problem); };
   const auto body = [&] {
     const ffi::ErrorOr<Call> call = Check(kind, device, config, x, w, y, workspace);
     if (call.has_error()) return ffi::Error(call.error());
     problem = call->problem;
     if (call->empty) {
       if (call->result_bytes == 0) return ffi::Error::Success();
-      return CudaError(ConvName(kind), "clearing the result",
-                       cudaMemsetAsync(call->result, 0, call->result_bytes, stream));
+      return WithSizes(CudaError(ConvName(kind), "clearing the result",
+                                 cudaMemsetAsync(call->result, 0, call->result_bytes, stream)),
+                       sizes);
     }
     const auto chosen = PlanOf(*call, stream);
     if (chosen.has_error()) return ffi::Error(chosen.error());
     ffi::ErrorOr<DnnHandle> handle = DnnHandle::Borrow(ConvName(kind), device, stream);
-    if (handle.has_error()) return ffi::Error(handle.error());
+    if (handle.has_error()) return WithSizes(handle.error(), sizes);
     ffi::Error run = (*chosen)->plan->Run(*handle, call->buffers);
     ffi::Error finish = handle->Finish(ConvName(kind));
-    return run.failure() ? run : finish;
+    return run.failure() ? run : WithSizes(finish, sizes);
   };
-  return Guarded(ConvName(kind), body, [&] { return ProblemText(problem); });
+  return Guarded(ConvName(kind), body, sizes);
 }
 
 using Stage = ffi::Error (*)(ConvKind, cudaStream_t, int32_t, const CudaConvConfig&,

@@ -60,7 +60,7 @@ ffi::ErrorCode CodeOf(cudnnStatus_t status) {
 
 // Runs `body`, which calls the frontend, and turns what it throws into an error.
 template <typename Body>
-auto Guarded(const ConvProblem& problem, const char* what, Body body) -> decltype(body()) {
+auto Guarded(const ConvProblem& problem, const std::string& what, Body body) -> decltype(body()) {
   const char* op = ConvName(problem.kind);
   try {
     return body();
@@ -216,7 +216,9 @@ class DnnPlan : public ConvPlan {
                                        .build();
       return fe::detail::execute(handle.get(), plan_.get_raw_desc(), pack.get_raw_desc());
     });
-    if (done.has_error()) return done.error();
+    if (done.has_error()) {
+      return WithSizes(done.error(), [&] { return problem_.ToString(); });
+    }
     if (*done == CUDNN_STATUS_SUCCESS) return ffi::Error::Success();
     return ffi::Error(CodeOf(*done),
                       Text(ConvName(problem_.kind), ": cuDNN: ", fe::to_string(*done), ": ",
@@ -304,7 +306,8 @@ ffi::ErrorOr<ConvCandidates> ConvCandidates::Query(const ConvProblem& problem,
   }((*library)->dlhandle());
   (void)opened;
 
-  return Guarded(problem, "asking for engines", [&]() -> ffi::ErrorOr<ConvCandidates> {
+  const std::string what = Text("asking for engines for ", problem.ToString());
+  return Guarded(problem, what, [&]() -> ffi::ErrorOr<ConvCandidates> {
     fe::OperationGraph graph = MakeGraph(problem, handle.get());
     fe::EngineConfigList configs;
     // Mode A alone offers nothing for some problems (float64, for one).

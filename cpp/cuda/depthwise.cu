@@ -152,6 +152,7 @@ std::unique_ptr<const DepthwisePlan> MakeGather(const DepthwiseProblem& problem)
   p.y = MakeAxis(problem, 1);
   p.x = MakeAxis(problem, 2);
   const int64_t taps = Product(problem.kernel);
+  if (taps > kMostPositions) return nullptr;
   const int64_t vectors = problem.channels / N;
   int64_t lanes = Lanes(vectors, N == 1 ? 32 : 8);
   const auto weight_bytes = [&] { return taps * lanes * N * static_cast<int64_t>(sizeof(Sum<T>)); };

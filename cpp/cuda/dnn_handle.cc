@@ -208,7 +208,9 @@ ffi::ErrorOr<DnnHandle::Pooled> DnnHandle::Take(const char* op, int device, Capt
       free.erase(found);
       return pooled;
     }
-    ++pool.made[device];
+    int& made = pool.made[device];
+    free.reserve(static_cast<size_t>(made) + 1);  // so that nothing throws where it is given back
+    ++made;
   }
   ffi::ErrorOr<Pooled> pooled = Make(op, device);
   if (pooled.has_error()) {

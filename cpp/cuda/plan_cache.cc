@@ -140,7 +140,9 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const ConvProblem
   // back memory can, is done without the lock that their searches wait for.
   const cudaError_t status = cudaStreamSynchronize(stream);
   if (status != cudaSuccess) {
-    return ffi::Unexpected(CudaError(ConvName(problem.kind), "cudaStreamSynchronize", status));
+    return ffi::Unexpected(
+        WithSizes(CudaError(ConvName(problem.kind), "cudaStreamSynchronize", status),
+                  [&] { return problem.ToString(); }));
   }
   DeviceScratch scratch;
   std::vector<std::shared_ptr<const Entry>> dropped;

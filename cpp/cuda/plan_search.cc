@@ -57,7 +57,9 @@ class Offers {
  public:
   static ffi::ErrorOr<Offers> Query(const ConvProblem& problem, const DnnHandle& handle) {
     ffi::ErrorOr<Plan> native = MakeNativePlan(problem);
-    if (native.has_error()) return ffi::Unexpected(native.error());
+    if (native.has_error()) {
+      return ffi::Unexpected(WithSizes(native.error(), [&] { return problem.ToString(); }));
+    }
     ffi::ErrorOr<ConvCandidates> candidates = ConvCandidates::Query(problem, handle);
     // Where cuDNN has nothing the project's own kernels may still do.
     if (candidates.has_error() && *native == nullptr) return ffi::Unexpected(candidates.error());
@@ -363,12 +365,13 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
                                     const KnownChoice& known, const ConvBuffers& buffers,
                                     DeviceScratch* scratch) {
   const char* op = ConvName(problem.kind);
+  const auto sizes = [&] { return problem.ToString(); };
   const ScopedDevice current(problem.device);
   if (current.status() != cudaSuccess) {
-    return ffi::Unexpected(CudaError(op, "cudaSetDevice", current.status()));
+    return ffi::Unexpected(WithSizes(CudaError(op, "cudaSetDevice", current.status()), sizes));
   }
   ffi::ErrorOr<DnnHandle> handle = DnnHandle::BorrowWithStream(op, problem.device);
-  if (handle.has_error()) return ffi::Unexpected(handle.error());
+  if (handle.has_error()) return ffi::Unexpected(WithSizes(handle.error(), sizes));
   ffi::ErrorOr<Offers> offers = Offers::Query(problem, *handle);
   if (offers.has_error()) return ffi::Unexpected(offers.error());
 
@@ -395,7 +398,7 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
     const int most =
         mode == SearchMode::kDefault ? kDefaultEngines : std::numeric_limits<int>::max();
     const ffi::ErrorOr<WorkspaceCost> cost = WorkspaceCost::Of(op, problem.device);
-    if (cost.has_error()) return ffi::Unexpected(cost.error());
+    if (cost.has_error()) return ffi::Unexpected(WithSizes(cost.error(), sizes));
     std::string why_not;
     if (const auto fastest = search.Fastest(most, exact, *cost, &why_not)) {
       chosen.plan = fastest->plan;

@@ -31,6 +31,7 @@ ResampleType TypeOf(ffi::DataType type) {
 // The tables lie on the device, and the kernels clamp what they hold.
 ffi::Error ResampleImpl(cudaStream_t stream, ResampleConfig config, ffi::AnyBuffer x,
                         ffi::RemainingArgs tables, ffi::Result<ffi::AnyBuffer> y) {
+  const auto sizes = [&] { return ResampleText(config, x, *y); };
   const auto body = [&] {
     const ffi::ErrorOr<ResampleForm> form = MakeResampleForm(config, x, tables, *y, kFewInnerBytes);
     if (form.has_error()) return ffi::Error(form.error());
@@ -38,16 +39,18 @@ ffi::Error ResampleImpl(cudaStream_t stream, ResampleConfig config, ffi::AnyBuff
       case ResampleForm::Work::kNone:
         return ffi::Error::Success();
       case ResampleForm::Work::kZeros:
-        return CudaError("resample", "clearing the result",
-                         cudaMemsetAsync(y->untyped_data(), 0, y->size_bytes(), stream));
+        return WithSizes(CudaError("resample", "clearing the result",
+                                   cudaMemsetAsync(y->untyped_data(), 0, y->size_bytes(), stream)),
+                         sizes);
       case ResampleForm::Work::kBands:
         break;
     }
-    return CudaError("resample", "launching the kernel",
-                     LaunchResample(*form, TypeOf(x.element_type()), x.untyped_data(),
-                                    y->untyped_data(), stream));
+    return WithSizes(CudaError("resample", "launching the kernel",
+                               LaunchResample(*form, TypeOf(x.element_type()), x.untyped_data(),
+                                              y->untyped_data(), stream)),
+                     sizes);
   };
-  return Guarded("resample", body, [&] { return ResampleText(config, x, *y); });
+  return Guarded("resample", body, sizes);
 }
 
 }  // namespace

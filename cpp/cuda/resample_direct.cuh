@@ -24,7 +24,9 @@ struct Reads {
         weights(axis.resampled ? static_cast<const Sum*>(axis.weights) + out * axis.taps
                                : nullptr) {}
 
-  CONVGRAD_DEVICE Sum Weight(int tap) const { return weights == nullptr ? Sum(1) : weights[tap]; }
+  CONVGRAD_DEVICE Sum Weight(int64_t tap) const {
+    return weights == nullptr ? Sum(1) : weights[tap];
+  }
 };
 
 // One element of y from x directly. The taps along the width from `first` on, every `step`th. A
@@ -43,7 +45,7 @@ CONVGRAD_DEVICE_CALL typename SumOf<T>::Type Directly(const ResampleForm& form, 
       if (outer == Sum(0)) continue;
       const T* const line = x + (depth.start + p) * form.x_plane + (height.start + q) * form.x_row +
                             width.start * form.inner + channel;
-      for (int r = first; r < width.taps; r += step) {
+      for (int64_t r = first; r < width.taps; r += step) {
         const Sum weight = width.Weight(r);
         if (weight != Sum(0)) sum += outer * weight * ToSum(line[r * form.inner]);
       }
@@ -69,7 +71,8 @@ struct LongBands {
     };
     const int64_t channel = next(form.inner), column = next(form.width.out);
     const int64_t row = next(form.height.out), plane = next(form.depth.out);
-    const BatchAt batch(form, Digits{static_cast<uint32_t>(element)});
+    const int64_t b2 = next(form.batch[2]), b1 = next(form.batch[1]);
+    const BatchAt batch(form, element, b1, b2);
     ForEachThread(threads, [&](int thread) {
       partial[thread] = Directly<T>(form, static_cast<const T*>(task.x) + batch.x, plane, row,
                                     column, channel, thread, threads);

@@ -303,11 +303,13 @@ struct Digits {
 struct BatchAt {
   int64_t x, y;
 
-  CONVGRAD_DEVICE BatchAt(const ResampleForm& form, Digits digits) {
+  CONVGRAD_DEVICE BatchAt(const ResampleForm& form, int64_t b0, int64_t b1, int64_t b2)
+      : x(b0 * form.x_batch[0] + b1 * form.x_batch[1] + b2 * form.x_batch[2]),
+        y(b0 * form.y_batch[0] + b1 * form.y_batch[1] + b2 * form.y_batch[2]) {}
+
+  CONVGRAD_DEVICE static BatchAt Of(const ResampleForm& form, Digits digits) {
     const int b2 = digits.Next(form.batch[2]), b1 = digits.Next(form.batch[1]);
-    const int64_t b0 = digits.rest;
-    x = b0 * form.x_batch[0] + b1 * form.x_batch[1] + b2 * form.x_batch[2];
-    y = b0 * form.y_batch[0] + b1 * form.y_batch[1] + b2 * form.y_batch[2];
+    return BatchAt(form, digits.rest, b1, b2);
   }
 };
 

@@ -88,7 +88,7 @@ struct Flat : Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1> {
     Digits digits{block};
     first_row = int64_t{digits.Next(tiling.chunks)} * tiling.chunk;
     rows = static_cast<int>(Least(tiling.chunk, task.walk.out - first_row));
-    const BatchAt at(form, Digits{digits.rest});
+    const BatchAt at = BatchAt::Of(form, digits);
     const T* const x = static_cast<const T*>(task.x) + at.x;
     T* y = static_cast<T*>(task.y) + at.y + first_row * task.y_walk;
     line = static_cast<int>(form.width.out);

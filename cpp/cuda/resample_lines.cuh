@@ -102,7 +102,7 @@ struct Lines : ShapeType {
     const int64_t batch = many_mids ? batch_tile
                                     : clamp(batch_tile * tiling.lines + line,
                                             form.batch[0] * form.batch[1] * form.batch[2]);
-    const BatchAt at(form, Digits{static_cast<uint32_t>(batch)});
+    const BatchAt at = BatchAt::Of(form, Digits{static_cast<uint32_t>(batch)});
     const int64_t mid_start = task.mid.resampled ? ClampedStart(task.mid, mine.mid) : mine.mid;
     mine.x = static_cast<const T*>(task.x) + at.x + mid_start * task.x_mid;
     mine.y = static_cast<T*>(task.y) + at.y + mine.mid * task.y_mid;

@@ -104,7 +104,7 @@ struct Shape {
   static_assert(!kColumns || (kTaps % kSumPack == 0 && sizeof(T) == 4),
                 "windows are read as packs");
   static constexpr int kRecord = RecordSize(kRows, sizeof(Sum));
-  static constexpr int kMostThreads = 256;  // of a block
+  static constexpr int kMostThreads = jax_convgrad::kMostThreads;
   // Blocks at a time on a multiprocessor, which limits registers.
   static constexpr int kHeld = kAhead * kRowWords + kRows * kVector +
                                (kPairs || kColumns    ? 2 * kTaps

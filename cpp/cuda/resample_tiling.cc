@@ -22,7 +22,8 @@ constexpr int64_t kMultiprocessors = 132;
 constexpr int64_t kLeastFlatLine = 192, kMostFlatLine = kFlatVector * kFlatThreads - 2;
 constexpr int64_t kRunBytes = 16;  // kFlat: of a row
 constexpr int64_t kMostSheetBytes = 20 << 10, kMostSlabBytes = 16 << 10;
-constexpr int64_t kShiftedPlaces = 31 * 5;  // of the threads of a block, one in 32 helps
+// kShifted: of the threads of a block, one in 32 helps.
+constexpr int64_t kShiftedPlaces = 31 * 5, kMostShiftedPlaces = 31 * (kMostThreads / 32);
 constexpr int64_t kMostIndex = std::numeric_limits<int32_t>::max();
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -340,7 +341,8 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   } else if (!IsStrip(needs.load)) {
     const bool shifted = needs.load == ResampleLoad::kShifted;
     const int64_t vectors = DivideUp(width.out * inner + (shifted ? vector - 1 : 0), vector);
-    line_threads = Even(vectors, std::max<int64_t>(32, limits.threads / mid_lines));
+    const int64_t most = std::max<int64_t>(32, limits.threads / mid_lines);
+    line_threads = Even(vectors, shifted ? std::min(most, kMostShiftedPlaces) : most);
     tiling.column_tiles = DivideUp(vectors, line_threads);
     if (shifted) lines_most = tiling.column_tiles > 1 ? line_threads : kShiftedPlaces;
   } else {

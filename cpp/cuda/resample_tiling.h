@@ -22,6 +22,7 @@ enum class ResampleLoad {
   kFlat,      // elements of lines that are written as one: see resample_flat.cuh
 };
 
+inline constexpr int kMostThreads = 256;  // of a block, but for kFlat
 inline constexpr int kFlatThreads = 288;  // kFlat: of a block, at most
 inline constexpr int kFlatVector = 4;     // kFlat: elements of a thread in a row of y
 

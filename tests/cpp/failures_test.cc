@@ -1,11 +1,13 @@
 // What happens when something throws: a handler's guard makes an error of it, and so does a job
 // whose tasks several threads share; a loop or a job that cannot be given to more threads is worked
-// off by those that it has.
+// off by those that it has; and what is given back needs no memory.
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
@@ -15,9 +17,27 @@
 #include <vector>
 
 #include "common/checked.h"
+#include "common/error.h"
 #include "common/guard.h"
+#include "common/lru_cache.h"
 #include "cpu/job.h"
 #include "cpu/parallel_for.h"
+#include "cpu/scratch.h"
+
+namespace {
+
+thread_local bool out_of_memory = false;
+
+}  // namespace
+
+// Not inlined, where g++ takes what they do for new and free of one block.
+__attribute__((noinline)) void* operator new(size_t bytes) {
+  void* const data = out_of_memory ? nullptr : std::malloc(bytes);
+  if (data == nullptr) throw std::bad_alloc();
+  return data;
+}
+__attribute__((noinline)) void operator delete(void* data) noexcept { std::free(data); }
+__attribute__((noinline)) void operator delete(void* data, size_t) noexcept { std::free(data); }
 
 namespace {
 
@@ -52,6 +72,64 @@ void TestGuard() {
           "op", []() -> ffi::Error { throw 1; }, []() -> std::string { throw std::bad_alloc(); }),
       ffi::ErrorCode::kInternal, "");
   Expect(Guarded("op", [] { return ffi::Error::Success(); }).success(), "a success stays one");
+}
+
+void TestSizes() {
+  const auto sizes = [] { return std::string("x (1, 2)"); };
+  const ffi::Error error(ffi::ErrorCode::kInternal, "op: why");
+  ExpectError(jax_convgrad::WithSizes(error, sizes), ffi::ErrorCode::kInternal,
+              "op: why (x (1, 2))");
+  Expect(jax_convgrad::WithSizes(ffi::Error::Success(), sizes).success(), "a success stays one");
+}
+
+// What is kept is too little for the next, and is dropped when that is given back.
+void TestScratchWithoutMemory() {
+  {
+    const jax_convgrad::Scratch small(size_t{1} << 20);
+  }
+  const jax_convgrad::Scratch held(size_t{1} << 20);
+  auto large = std::make_unique<jax_convgrad::Scratch>(size_t{60} << 20);
+  large->data()[0] = 1;
+  out_of_memory = true;
+  large.reset();
+  out_of_memory = false;
+}
+
+// Cannot be copied once there is no memory.
+struct Name {
+  explicit Name(std::string text) : text(std::move(text)) {}
+  Name(const Name& other) : text(other.text) {
+    if (copies-- <= 0) throw std::bad_alloc();
+  }
+  bool operator==(const Name& other) const { return text == other.text; }
+
+  std::string text;
+  static int copies;
+};
+int Name::copies = 100;
+struct HashOfName {
+  size_t operator()(const Name& name) const { return std::hash<std::string>()(name.text); }
+};
+
+void TestCacheWithoutMemory() {
+  for (const int copies : {0, 1}) {
+    jax_convgrad::LruCache<Name, int, HashOfName> cache(2);
+    const Name first("first"), second("second"), third("third");
+    Name::copies = copies;
+    bool thrown = false;
+    try {
+      cache.Insert(first, std::make_shared<const int>(1));
+    } catch (const std::bad_alloc&) {
+      thrown = true;
+    }
+    Name::copies = 100;
+    Expect(thrown && cache.List().empty(), "an entry is there with its index, or not at all");
+    cache.Insert(first, std::make_shared<const int>(10));
+    cache.Insert(second, std::make_shared<const int>(2));
+    Expect(*cache.Find(first) == 10, "what was stored the second time");
+    cache.Insert(third, std::make_shared<const int>(3));
+    Expect(cache.Find(first) != nullptr && cache.Find(second) == nullptr, "the oldest has left");
+  }
 }
 
 void TestMultipliedBytes() {
@@ -169,6 +247,9 @@ void TestJobs() {
 
 int main() {
   TestGuard();
+  TestSizes();
+  TestScratchWithoutMemory();
+  TestCacheWithoutMemory();
   TestMultipliedBytes();
   TestPoolWithoutMemory();
   TestJobs();

@@ -1,6 +1,7 @@
 // The CUDA kernel of resample on the host: the threads of each phase run one after another, shared
 // memory is an allocation of just the bytes that a launch would have, and the answer is compared
-// with double. Meant to be built with AddressSanitizer.
+// with double. Before that, that CUDA would take the launches of many sizes, also of those that are
+// too large to be run here. Meant to be built with AddressSanitizer.
 //
 //   resample_walk_test SEED PROBLEMS
 
@@ -84,6 +85,99 @@ void RunWalks(const ResampleTask& task) {
     std::memset(shared.get(), 0xff, bytes);
     std::make_unique<Kernel>(task, shared.get())->Run(static_cast<uint32_t>(block));
   }
+}
+
+// Whether a kernel gets as many threads as it was compiled for, in whole warps, and no more shared
+// memory than there is: CUDA refuses to launch it otherwise.
+template <typename T>
+bool CanLaunch(const ResampleForm& form, uintptr_t x, uintptr_t y) {
+  ResampleTask task =
+      MakeResampleTask(form, sizeof(T), reinterpret_cast<void*>(x), reinterpret_cast<void*>(y));
+  bool good = false;
+  resample_kernels::VisitInstance<T>(
+      GetResampleNeeds(task, sizeof(T)), [&](auto instance, const ResampleNeeds& needs) {
+        using Kernel = typename decltype(instance)::Kernel;
+        const ResampleTiling tiling =
+            ChooseResampleTiling(task, needs, instance.kValues, sizeof(T),
+                                 GetResampleLimits(needs, instance.kValues, sizeof(T)));
+        good = tiling.blocks == 0 || (tiling.threads <= Kernel::kMostThreads &&
+                                      tiling.threads % 32 == 0 && tiling.shared_bytes <= 96 << 10);
+        if (good) return;
+        std::printf(
+            "%lld x %lld x %lld of %lld to %lld x %lld, %lld and %lld taps, %d bytes: load %d, "
+            "%d threads, at most %d, %d bytes shared\n",
+            static_cast<long long>(form.batches()), static_cast<long long>(form.height.in),
+            static_cast<long long>(form.width.in), static_cast<long long>(form.inner),
+            static_cast<long long>(form.height.out), static_cast<long long>(form.width.out),
+            static_cast<long long>(form.height.taps), static_cast<long long>(form.width.taps),
+            static_cast<int>(sizeof(T)), static_cast<int>(needs.load), tiling.threads,
+            Kernel::kMostThreads, tiling.shared_bytes);
+      });
+  return good;
+}
+
+// Images, their rows resampled, or their columns, or both.
+ResampleForm Image(int64_t batch, const ResampleAxis& height, const ResampleAxis& width,
+                   int64_t inner) {
+  ResampleForm form;
+  form.work = ResampleForm::Work::kBands;
+  form.batch[0] = batch;
+  form.height = height;
+  form.width = width;
+  form.inner = inner;
+  form.x_row = width.in * inner;
+  form.y_row = width.out * inner;
+  form.x_batch[0] = form.x_batch[1] = form.x_batch[2] = height.in * form.x_row;
+  form.y_batch[0] = form.y_batch[1] = form.y_batch[2] = height.out * form.y_row;
+  return form;
+}
+
+bool CanLaunchAll(const ResampleForm& form, uintptr_t shift) {
+  const uintptr_t x = uintptr_t{1} << 20, y = uintptr_t{1} << 40;
+  return CanLaunch<float>(form, x + 4 * shift, y + 4 * shift) &&
+         CanLaunch<double>(form, x + 8 * shift, y + 8 * shift) &&
+         CanLaunch<resample_kernels::BFloat16>(form, x + 2 * shift, y + 2 * shift) &&
+         CanLaunch<resample_kernels::Half>(form, x + 2 * shift, y + 2 * shift);
+}
+
+bool CheckLaunches(unsigned seed, int problems) {
+  // What most people do: all lines of up to so many elements, grown and shrunk by whole factors.
+  for (int64_t line = 1; line <= 700; ++line) {
+    for (int64_t factor : {2, 3, 4, 5, 7, 8}) {
+      for (int64_t taps : {1, 2, 4}) {
+        const ResampleAxis grow{true, line, factor * line, std::min(taps, line)};
+        const ResampleAxis shrink{true, factor * line, line,
+                                  std::min(taps * factor, factor * line)};
+        if (!CanLaunchAll(Image(8, grow, grow, 1), 0)) return false;
+        if (!CanLaunchAll(Image(8, shrink, shrink, 1), 0)) return false;
+      }
+    }
+  }
+  std::mt19937_64 random(seed);
+  const auto size = [&random] {
+    return static_cast<int64_t>(1 + random() % (random() % 3000 + 1));
+  };
+  const auto axis = [&] {
+    const int64_t in = size();
+    const int64_t factor = static_cast<int64_t>(1 + random() % 9);
+    const int64_t outs[] = {in, size(), in * factor, std::max<int64_t>(1, in / factor)};
+    const int64_t out = outs[random() % 4];
+    if (out == in && random() % 2 == 0) return ResampleAxis{false, in, in};
+    const int64_t most = random() % 2 == 0 ? 4 : 300;
+    return ResampleAxis{
+        true, in, out,
+        std::min(in, 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(most)))};
+  };
+  const int64_t inners[] = {1, 1, 2, 3, 4, 8, 17, 64, 1000};
+  for (int i = 0; i < problems; ++i) {
+    ResampleAxis height = axis();
+    const ResampleAxis width = axis();
+    if (!width.resampled && !height.resampled) height = ResampleAxis{true, 7, 14, 2};
+    if (!CanLaunchAll(Image(size(), height, width, inners[random() % 9]), random() % 2)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 // Problems by the kernel that took them.
@@ -239,6 +333,7 @@ bool Check(Random& random, Counts& counts) {
 int main(int argc, char** argv) {
   const unsigned seed = argc > 1 ? static_cast<unsigned>(std::atoi(argv[1])) : 0;
   const int problems = argc > 2 ? std::atoi(argv[2]) : 1000;
+  if (!CheckLaunches(seed, 40 * problems)) return 1;
   Counts counts;
   for (int i = 0; i < problems; ++i) {
     std::mt19937_64 random(seed + static_cast<unsigned>(i));
