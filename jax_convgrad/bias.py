@@ -6,10 +6,10 @@ The gradient is summed in float32 at least: in bfloat16 a running sum of ones st
 from __future__ import annotations
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from jax_convgrad import compat
+from jax_convgrad.shapes import sum_dtype
 
 
 def add_bias(y: Array, bias: Array, axis: int) -> Array:
@@ -18,15 +18,11 @@ def add_bias(y: Array, bias: Array, axis: int) -> Array:
     The spreading is wide because its transpose, the gradient's sum, is as wide. The sum here is not: XLA
     takes the two conversions for none, and adds behind a convolution as it would without them.
     """
-    spread = compat.broadcast_along(bias.astype(_wide(y.dtype)), y, axis)
-    return y + spread.astype(y.dtype)
+    spread = compat.broadcast_along(compat.cast(bias, sum_dtype(y.dtype)), y, axis)
+    return y + compat.cast(spread, y.dtype)
 
 
 def bias_gradient(dy: Array, axis: int) -> Array:
     """The sum over all axes but ``axis``, in dy's dtype."""
     axes = tuple(other for other in range(dy.ndim) if other != axis)
-    return jnp.sum(dy, axes, dtype=_wide(dy.dtype)).astype(dy.dtype)
-
-
-def _wide(dtype: np.dtype) -> np.dtype:
-    return jnp.promote_types(dtype, jnp.float32)
+    return jnp.sum(dy, axes, dtype=sum_dtype(dy.dtype)).astype(dy.dtype)

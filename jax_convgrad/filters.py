@@ -75,7 +75,7 @@ def weight_matrix(
     """
     dtype = jnp.result_type(scale, translation)
     inverse = 1.0 / scale
-    outputs = jnp.arange(m, dtype=dtype)
+    outputs = jnp.arange(m, dtype=dtype)[None, :]
     sample = (outputs + 0.5) * inverse - translation * inverse - 0.5
     if method == "area":
         left = outputs * inverse - translation * inverse

@@ -39,8 +39,10 @@ PLATFORMS = ("cpu", "cuda")
 _lock = threading.RLock()
 # Per platform: our rule and the one that it replaced.
 _rules: dict[str, tuple[Any, Any]] = {}
-# jax.image's own functions, which ours stand in for. They are kept after `uninstall`: somebody may hold ours.
+# The functions of jax.image that ours stand in for, as `uninstall` puts them back.
 _images: dict[str, Callable[..., Array]] = {}
+# What ours call: the first ones that were found there. Later ones may have been wrapped around ours.
+_originals: dict[str, Callable[..., Array]] = {}
 
 
 def install(platforms: str | Sequence[str] | None = None) -> None:
@@ -83,6 +85,7 @@ def install(platforms: str | Sequence[str] | None = None) -> None:
             )
     with _lock:
         new = [platform for platform in chosen if platform not in _rules]
+        first = bool(new) and not _rules
         for platform in new:
             theirs = compat.lowering_rule(lax.conv_general_dilated_p, platform)
             ours = functools.partial(_lower, platform, theirs)
@@ -90,9 +93,9 @@ def install(platforms: str | Sequence[str] | None = None) -> None:
             _rules[platform] = ours, theirs
         for name, function in _REPLACEMENTS.items():
             theirs = getattr(jax.image, name)
-            if _rules and theirs is not function:
+            if first and theirs is not function:
                 switch, behind = _switches.get(name, (None, None))
-                _images[name] = behind if theirs is switch else theirs
+                _keep_image(name, behind if theirs is switch else theirs)
                 setattr(jax.image, name, function)
         if new:
             jax.clear_caches()
@@ -156,9 +159,14 @@ def _switch_images(change: int) -> None:
                 if getattr(jax.image, name) is switch:
                     setattr(jax.image, name, theirs)
             elif name not in _switches and _pointing > 0 and getattr(jax.image, name) is not ours:
-                _images[name] = getattr(jax.image, name)
+                _keep_image(name, getattr(jax.image, name))
                 _switches[name] = _make_switch(name, ours), _images[name]
                 setattr(jax.image, name, _switches[name][0])
+
+
+def _keep_image(name: str, theirs: Callable[..., Array]) -> None:
+    _images[name] = theirs
+    _originals.setdefault(name, theirs)
 
 
 def _make_switch(name: str, ours: Callable[..., Array]) -> Callable[..., Array]:
@@ -305,7 +313,8 @@ def compute(
     return reading.apply(lhs, rhs, run)
 
 
-# jax.image.
+# jax.image. What ours refuse is for its own functions to take or to refuse, in their own words: a program
+# that ran before runs on.
 
 
 def _resize(
@@ -316,8 +325,11 @@ def _resize(
     precision: Any = lax.Precision.HIGHEST,
 ) -> Array:
     """`jax.image.resize` while `jax_convgrad.install` is on."""
-    function = resize if _is_our_image(image) else _images["resize"]
-    return function(image, shape, method, antialias, precision)
+    arguments = (image, shape, method, antialias, precision)
+    if _is_our_image(image):
+        with contextlib.suppress(TypeError, ValueError):
+            return resize(*arguments)
+    return _originals["resize"](*arguments)
 
 
 def _scale_and_translate(
@@ -331,8 +343,11 @@ def _scale_and_translate(
     precision: Any = lax.Precision.HIGHEST,
 ) -> Array:
     """`jax.image.scale_and_translate` while `jax_convgrad.install` is on."""
-    function = scale_and_translate if _is_our_image(image) else _images["scale_and_translate"]
-    return function(image, shape, spatial_dims, scale, translation, method, antialias, precision)
+    arguments = (image, shape, spatial_dims, scale, translation, method, antialias, precision)
+    if _is_our_image(image):
+        with contextlib.suppress(TypeError, ValueError):
+            return scale_and_translate(*arguments)
+    return _originals["scale_and_translate"](*arguments)
 
 
 def _is_our_image(image: ArrayLike) -> bool:

@@ -7,8 +7,9 @@ family at every order. A batched operand folds into the batch or the channels, t
 The lowering takes out what stride and dilation have in common (`subsample`) and runs what `routes`
 names. Every function here checks its shapes through `shapes`.
 
-Parameters of all three: ``config`` (ConvConfig), ``precision`` (as lax has it), and
-``preferred_element_type`` (dtype of the result); dgrad adds ``x_shape``, wgrad ``w_shape``.
+Parameters of all three: ``config`` (ConvConfig), ``precision`` (as lax has it: JAX's default is asked for
+where the operator is called, and not again), and ``preferred_element_type`` (dtype of the result); dgrad
+adds ``x_shape``, wgrad ``w_shape``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def conv_fprop(
         x,
         w,
         config=config,
-        precision=precision,
+        precision=compat.canonical_precision(precision),
         preferred_element_type=jnp.dtype(preferred_element_type),
     )
 
@@ -63,7 +64,7 @@ def conv_dgrad(
         w,
         x_shape=tuple(x_shape),
         config=config,
-        precision=precision,
+        precision=compat.canonical_precision(precision),
         preferred_element_type=jnp.dtype(preferred_element_type),
     )
 
@@ -83,7 +84,7 @@ def conv_wgrad(
         dy,
         w_shape=tuple(w_shape),
         config=config,
-        precision=precision,
+        precision=compat.canonical_precision(precision),
         preferred_element_type=jnp.dtype(preferred_element_type),
     )
 
@@ -182,11 +183,10 @@ def _widened(
     *shape: Shape,
     **params: Any,
 ) -> Array:
-    wide = jnp.promote_types(first.dtype, second.dtype)
-    result = bind(
-        first.astype(wide), second.astype(wide), *shape, params["config"], params["precision"], wide
-    )
-    return compat.reshard_like(result.astype(target.dtype), target)
+    wide = max(first.dtype, second.dtype, key=lambda dtype: dtype.itemsize)
+    first, second = compat.cast(first, wide), compat.cast(second, wide)
+    result = bind(first, second, *shape, params["config"], params["precision"], wide)
+    return compat.reshard_like(compat.cast(result, target.dtype), target)
 
 
 def _conv_fprop_transpose_x(ct: Array, x: Any, w: Array, **params: Any) -> Array:
@@ -590,6 +590,7 @@ def _define(
     ad.defbilinear(primitive, transpose_first, transpose_second)
     batching.primitive_batchers[primitive] = _batch_rule(primitive, batch)
     compat.checkpoint_like(primitive, lax.conv_general_dilated_p, _lax_parameters)
+    compat.differentiate_like(primitive, lax.conv_general_dilated_p)
     for platform in (None, "cpu", "cuda"):
         # The operator's name is seen in profiles, whatever it is lowered to.
         here = jax.named_scope(primitive.name)(functools.partial(implementation, platform))

@@ -29,6 +29,7 @@ import numpy as np
 from jax import Array, lax
 
 from jax_convgrad import compat
+from jax_convgrad.precision import stated
 from jax_convgrad.shapes import ConvConfig, Shape, dilated
 
 Grouping = Literal["batch", "feature"]
@@ -47,7 +48,7 @@ def conv_fprop(
         rhs_dilation=config.dilation,
         dimension_numbers=config.dimension_numbers,
         feature_group_count=config.groups,
-        precision=precision,
+        precision=stated(precision),
         preferred_element_type=preferred_element_type,
     )
 
@@ -95,7 +96,7 @@ def conv_dgrad(
         rhs_dilation=config.dilation,
         dimension_numbers=lax.ConvDimensionNumbers(y_spec, swap_channels(w_spec), x_spec),
         feature_group_count=config.groups,
-        precision=precision,
+        precision=stated(precision),
         preferred_element_type=preferred_element_type,
     )
     return _crop_low(dx, x_spec, crop)[0]
@@ -143,7 +144,7 @@ def conv_wgrad(
         ),
         feature_group_count=feature_groups,
         batch_group_count=batch_groups,
-        precision=precision,
+        precision=stated(precision),
         preferred_element_type=preferred_element_type,
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -130,6 +130,7 @@ def _call(
 resample_p.def_impl(functools.partial(compat.apply_primitive, resample_p))
 resample_p.def_abstract_eval(_abstract)
 ad.deflinear2(resample_p, _transpose)
+compat.differentiate_like(resample_p, lax.neg_p)
 batching.primitive_batchers[resample_p] = _batch
 for _platform in (None, "cpu", "cuda"):
     _here = jax.named_scope(resample_p.name)(functools.partial(_implementation, _platform))

@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array, lax
 
 from jax_convgrad.bands import Band
+from jax_convgrad.shapes import sum_dtype
 
 # Bounds of the choice in `form`, from benchmarks/survey_resample.py on two idle CPU cores (its output is
 # benchmarks/cpu/survey_resample.md).
@@ -38,7 +39,7 @@ def resample(
         for band, axis in zip(bands, axes, strict=True):
             x = _gather(x, band, axis)
         return x
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = sum_dtype(dtype)
     if wide != dtype:
         # Once, not at every tap.
         x = lax.optimization_barrier(x.astype(wide))
@@ -106,7 +107,7 @@ def _slices(x: Array, band: Band, axis: int) -> Array:
         begin = first + low + tap
         row = lax.slice_in_dim(padded, begin, begin + inputs * (blocks - 1) + 1, inputs, axis)
         rows.append(jnp.expand_dims(row, axis + 1))
-        shape = (blocks, outputs, *(1,) * (x.ndim - axis - 1))
+        shape = (*(1,) * axis, blocks, outputs, *(1,) * (x.ndim - axis - 1))
         factors.append(weight.astype(x.dtype).reshape(shape))
     result = _weighted_sum(rows, factors)
     return result.reshape(*x.shape[:axis], band.out_size, *x.shape[axis + 1 :])
@@ -148,7 +149,7 @@ def phases(band: Band) -> Phases | None:
 
 
 def _along(weights: np.ndarray, x: Array, axis: int) -> np.ndarray:
-    return weights.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - axis - 1))
+    return weights.astype(x.dtype).reshape(*(1,) * axis, -1, *(1,) * (x.ndim - axis - 1))
 
 
 def _weighted_sum(rows: list[Array], factors: list[np.ndarray]) -> Array:

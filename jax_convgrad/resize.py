@@ -106,6 +106,7 @@ def resize(
     """
     name = "resize"
     image = compat.as_array(image)
+    compat.canonical_precision(precision)
     options = Options.make(
         name,
         method,
@@ -168,6 +169,7 @@ def scale_and_translate(
     """
     name = "scale_and_translate"
     image = compat.as_array(image)
+    compat.canonical_precision(precision)
     options = Options.make(name, method, antialias, "half_pixel", "ceil", cubic_coeff_a, None)
     if options.method in ("nearest", "area-pytorch"):
         raise ValueError(f"{name}: method={options.method!r} takes no scale and translation")
@@ -432,13 +434,13 @@ def _apply_float(x: Array, steps: Steps) -> Array:
     dtype = x.dtype
     if len(steps) > resample_primitive.MAX_AXES:
         # Several calls, one rounding; what shrinks goes first.
-        x = x.astype(jnp.promote_types(dtype, jnp.float32))
+        x = compat.cast(x, shapes.sum_dtype(dtype))
         steps = sorted(steps, key=lambda step: step[1].out_size > step[1].size)
     for begin in range(0, len(steps), resample_primitive.MAX_AXES):
         chunk = sorted(steps[begin : begin + resample_primitive.MAX_AXES], key=lambda step: step[0])
         axes, tables = zip(*chunk, strict=True)
         x = resample_primitive.resample(x, tables, axes)
-    return x.astype(dtype)
+    return compat.cast(x, dtype)
 
 
 def _extrapolate(x: Array, steps: Steps, value: float) -> Array:
@@ -446,7 +448,7 @@ def _extrapolate(x: Array, steps: Steps, value: float) -> Array:
     if not outside or (value == 0 and jnp.issubdtype(x.dtype, jnp.inexact)):
         return x
     for axis, rows in outside:
-        mask = rows.reshape(-1, *(1,) * (x.ndim - axis - 1))
+        mask = rows.reshape(*(1,) * axis, -1, *(1,) * (x.ndim - axis - 1))
         x = jnp.where(mask, jnp.asarray(value).astype(x.dtype), x)
     return x
 
@@ -469,7 +471,8 @@ def _apply_traced(
     )
     if not jnp.issubdtype(image.dtype, jnp.inexact):
         image = image.astype(_inexact(image.dtype))
-    wide = jnp.promote_types(image.dtype, jnp.float32)
+    is_complex = jnp.issubdtype(image.dtype, jnp.complexfloating)
+    wide = image.dtype if is_complex else shapes.sum_dtype(image.dtype)
     operand, result = list(range(image.ndim)), list(range(image.ndim))
     result[axis] = image.ndim
     product = jnp.einsum(
@@ -517,6 +520,8 @@ def method_name(function: str, method: Any) -> str:
 
 
 def _full_shape(function: str, shape: Any, name: str, other: Shape) -> Shape:
+    if isinstance(shape, Array):
+        shape = np.asarray(shape)
     if isinstance(shape, str) or not isinstance(shape, (Sequence, np.ndarray)):
         raise TypeError(f"{function}: shape must be a sequence of integers, got {shape!r}")
     if len(shape) != len(other):

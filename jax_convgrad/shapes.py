@@ -19,8 +19,12 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+from jax_convgrad import compat
 
 Shape = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]
@@ -425,11 +429,19 @@ def check_float_dtypes(function: str, **dtypes: Any) -> np.dtype:
     return next(iter(named.values()))
 
 
+def sum_dtype(dtype: Any) -> np.dtype:
+    """What sums of a floating dtype are taken in: float64 for float64, float32 for all others."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
 def result_dtype(function: str, operands: np.dtype, preferred_element_type: Any) -> np.dtype:
     """``preferred_element_type`` as a dtype, the operands' own when None; never a narrower one."""
     if preferred_element_type is None:
         return operands
     preferred = np.dtype(preferred_element_type)
+    if preferred != operands and preferred != jax.dtypes.canonicalize_dtype(preferred):
+        # 64 bits that are not enabled: JAX warns, and takes 32.
+        preferred = jax.eval_shape(lambda: jnp.zeros((), preferred)).dtype
     if preferred.name not in FLOAT_DTYPES:
         raise TypeError(
             f"{function}: preferred_element_type must be one of {', '.join(FLOAT_DTYPES)}, got {preferred}"
@@ -521,7 +533,7 @@ def dilated(kernel: int, dilation: int) -> int:
 
 def _windows(size: int, kernel: int, stride: int, pair: tuple[int, int], dilation: int) -> int:
     room = size + sum(pair) - dilated(kernel, dilation)
-    return 0 if _known_below(room, 0) else room // stride + 1
+    return compat.at_least_zero(room // stride + 1)
 
 
 def _logical(spec: tuple[int, ...], first: int, second: int, spatial: Shape) -> Shape:

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import jet
 from layer_cases import (
     LAYERS,
     NHWC,
@@ -47,6 +48,33 @@ def test_forward_mode(name: str, rng: np.random.Generator):
     assert operators_in(f, (x,), (dx,)) == Counter({layer.forward: 2})
     jacobian = jax.jit(jax.jacfwd(layer.ours))(x, params)
     assert_same(jacobian, jax.jacfwd(layer.theirs)(x, params))
+
+
+@per_layer
+def test_taylor_series(name: str, rng: np.random.Generator):
+    """`jax.experimental.jet`, of the image and the weights at once."""
+    layer = LAYERS[name]
+    x, params = layer.ints(rng)
+
+    def cube(f: Callable[..., Any], x: Any, params: Any) -> Any:
+        return f(x * x, params)
+
+    series = [layer.ints(rng) for _ in range(3)]
+    terms = [[leaf] for leaf in jax.tree.leaves((x, params))]
+    for term in series:
+        for leaves, leaf in zip(terms, jax.tree.leaves(term), strict=True):
+            leaves.append(leaf)
+    structure = jax.tree.structure((x, params))
+
+    def flat(f: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *leaves: cube(f, *jax.tree.unflatten(structure, leaves))
+
+    primals, rest = [leaves[0] for leaves in terms], [leaves[1:] for leaves in terms]
+    got = jet.jet(flat(layer.ours), primals, rest)
+    expected = jet.jet(flat(layer.theirs), primals, rest)
+    # Factorials divide the terms.
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-3)
+    jax.tree.map(close, got, expected)
 
 
 @pytest.mark.matrix("jacrev")

@@ -26,7 +26,7 @@ from layer_cases import LAYERS, Layer, assert_same, ints, per_layer, resample_is
 from meshes import DEVICES, make_mesh
 
 import jax_convgrad
-from jax_convgrad import export_checks, registry, routes
+from jax_convgrad import conv_general_dilated, export_checks, registry, routes
 
 HERE = export.default_export_platform()
 BATCHES = (1, 3, 8)
@@ -98,6 +98,20 @@ def test_symbolic_spatial_sizes(name: str, rng: np.random.Generator):
         x, *parameters = ints(rng, (*shape, layer.x[3]), *layer.params)
         parameters = tuple(parameters)
         assert_same(exported.call(parameters, x), theirs(parameters, x))
+
+
+def test_a_symbolic_size_below_the_window_gives_nothing():
+    """As in lax: no rows, not less than none."""
+    (height,) = export.symbolic_shape("height")
+    x = jax.ShapeDtypeStruct((2, 3, height, 8), jnp.float32)
+    w = jax.ShapeDtypeStruct((4, 3, 3, 3), jnp.float32)
+    layer = lambda x, w: conv_general_dilated(x, w, (2, 1), "VALID")  # noqa: E731
+    make = export.export(jax.jit(layer), disabled_checks=export_checks())
+    exported = make(x, w)
+    for size in (1, 2, 3, 7):
+        arrays = jnp.ones((2, 3, size, 8), x.dtype), jnp.ones((4, 3, 3, 3), w.dtype)
+        expected = jax.lax.conv_general_dilated(*arrays, (2, 1), "VALID")
+        np.testing.assert_array_equal(exported.call(*arrays), expected)
 
 
 @pytest.mark.matrix("export for several platforms")

@@ -566,6 +566,93 @@ def test_installing_twice_is_installing_once(needs_cpu_handlers: None, rng: np.r
     jax_convgrad.uninstall()
 
 
+def test_a_function_that_was_put_around_ours_stays():
+    """What ours do not take goes to JAX's own, not around in a circle."""
+    original = jax.image.resize
+    image = jnp.ones((4, 4), jnp.complex64)
+    jax_convgrad.install("cpu")
+    ours = jax.image.resize
+    calls: list[Any] = []
+
+    def around(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return ours(*arguments)
+
+    try:
+        jax.image.resize = around
+        jax_convgrad.install("cpu")
+        jax_convgrad.install()
+        assert jax.image.resize is around
+        assert jax.image.resize(image, (8, 8), "linear").shape == (8, 8)
+        jax_convgrad.uninstall()
+        assert jax.image.resize is around
+        jax_convgrad.install()
+        assert jax.image.resize(image, (8, 8), "linear").shape == (8, 8)
+        assert len(calls) == 1
+        jax_convgrad.uninstall()
+        assert jax.image.resize is around
+    finally:
+        jax.image.resize = original
+
+
+SCALED = {"scale": jnp.ones(2), "translation": jnp.zeros(2), "method": "linear"}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: jax.image.resize(x, np.array((2, 5, 9, 3)), "nearest"),
+        lambda x: jax.image.scale_and_translate(x, (1, 4, 4, 3), (1, 2), **SCALED),
+        lambda x: jax.image.scale_and_translate(
+            x, (2, 4, 4, 3), (1, 2), **{**SCALED, "scale": jnp.array([0.0, 1.0])}
+        ),
+        lambda x: jax.image.scale_and_translate(
+            x, (2, 4, 4, 3), (1, 2), **{**SCALED, "translation": jnp.array([jnp.inf, 1.0])}
+        ),
+        lambda x: jax.image.scale_and_translate(
+            x, (2, 4, 4, 3), (1, 2), **{**SCALED, "scale": jnp.ones((2, 1))}
+        ),
+    ],
+)
+@pytest.mark.parametrize("jitted", [False, True])
+def test_what_jax_image_takes_is_still_taken(
+    call: Callable[..., Any], jitted: bool, rng: np.random.Generator
+):
+    x = jnp.asarray(rng.integers(-2, 3, (2, 8, 8, 3)), jnp.float32)
+    call = jax.jit(call) if jitted else call
+    expected = call(x)
+    jax_convgrad.install()
+    np.testing.assert_allclose(call(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_shape_in_an_array():
+    """Outside of jit, where its numbers are known."""
+    x, shape = jnp.arange(48.0).reshape(1, 4, 4, 3), jnp.array((1, 8, 8, 3))
+    expected = jax.image.resize(x, shape, "linear")
+    jax_convgrad.install()
+    np.testing.assert_allclose(jax.image.resize(x, shape, "linear"), expected, rtol=1e-6)
+    np.testing.assert_allclose(jax_convgrad.resize(x, shape, "linear"), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: jax.image.resize(x, (2, 5, 9), "linear"),
+        lambda x: jax.image.resize(x, (2, 5, 9, 3), "bogus"),
+        lambda x: jax.image.resize(x, (2, 5, 9, 3), "linear", precision="bogus"),
+        lambda x: jax.image.scale_and_translate(x, (2, 4, 4, 3), (1, 7), **SCALED),
+    ],
+)
+def test_what_jax_image_refuses_is_refused_in_its_words(call: Callable[..., Any]):
+    x = jnp.ones((2, 8, 8, 3))
+    with pytest.raises(Exception) as theirs:
+        call(x)
+    jax_convgrad.install()
+    with pytest.raises(type(theirs.value)) as ours:
+        call(x)
+    assert str(ours.value) == str(theirs.value)
+
+
 def test_only_the_platforms_asked_for(needs_cpu_handlers: None, rng: np.random.Generator):
     layer, *shapes = LAYERS["transposed"]
     x, w = ints(rng, *shapes)

@@ -44,7 +44,11 @@ from jax_convgrad.compat.state import (
 from jax_convgrad.compat.values import (
     apply_primitive,
     as_array,
+    at_least_zero,
+    canonical_precision,
+    cast,
     checkpoint_like,
+    differentiate_like,
     platform,
 )
 
@@ -53,9 +57,13 @@ __all__ = [
     "apply_primitive",
     "as_array",
     "asks_for_parts",
+    "at_least_zero",
     "broadcast_along",
+    "canonical_precision",
+    "cast",
     "checkpoint_like",
     "defined_in",
+    "differentiate_like",
     "divides_operations_only",
     "equation_shardings",
     "frames",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import jax
+import numpy as np
 from jax.interpreters import mlir
 
 from jax_convgrad.compat.division import divided_call
@@ -17,6 +19,9 @@ def lower_fun(implementation: Any, divide: Any = None) -> Any:
 
     In an Explicit mesh the operands' shardings are taken off for that trace: abstract evaluation has
     settled them already, and plain lax operations would ask for an `out_sharding` of their own.
+
+    Arrays of 64 bits keep them, even where `jax.enable_x64` was on for the function that is lowered and is
+    not any more.
 
     Where XLA `asks_for_parts`, what is traced is instead the part of one device, by the `Division` that
     ``divide`` makes of the operands' abstract values and the parameters.
@@ -31,7 +36,12 @@ def lower_fun(implementation: Any, divide: Any = None) -> Any:
         with lowering_implementation(divides_operations_only(ctx)):
             return rule(ctx, *operands, **params)
 
-    return lower
+    def lower_wide(ctx: Any, *operands: Any, **params: Any) -> Any:
+        wide = any(aval.dtype == np.float64 for aval in (*ctx.avals_in, *ctx.avals_out))
+        with jax.enable_x64(True) if wide else contextlib.nullcontext():
+            return lower(ctx, *operands, **params)
+
+    return lower_wide
 
 
 def lowering_rule(primitive: Any, platform: str) -> Any:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax._src import checkify, core
+from jax._src.lax.lax import canonicalize_precision
+from jax.experimental import jet
 from jax.extend.core import Literal
 from jax.interpreters import partial_eval, xla
 from jax.typing import ArrayLike
@@ -18,6 +22,29 @@ def as_array(value: ArrayLike) -> Array:
     `jnp.asarray` of one that is being differentiated outside of jit runs a conversion, which copies it.
     """
     return value if isinstance(value, Array) else jnp.asarray(value)
+
+
+def at_least_zero(size: Any) -> Any:
+    """``size``, or 0 where it is less; of a symbolic size, what it is when the program is called."""
+    return core.max_dim(size, 0)
+
+
+def cast(array: Array, dtype: Any) -> Array:
+    """``array.astype(dtype)``, and nothing where that is its dtype.
+
+    `jax.Array.astype` makes float32 of a float64 array that has outlived its `jax.enable_x64`.
+    """
+    return array if array.dtype == dtype else array.astype(dtype)
+
+
+def canonical_precision(precision: Any) -> Any:
+    """``precision`` as lax's operations keep it: what JAX's default is now, and hashable.
+
+    Raises:
+      ValueError: it is no precision of lax's; the text is lax's.
+    """
+    found = canonicalize_precision(precision)
+    return tuple(found) if isinstance(found, list) else found
 
 
 def apply_primitive(primitive: Any, *operands: Any, **params: Any) -> Any:
@@ -50,6 +77,15 @@ def checkpoint_like(primitive: Any, model: Any, model_params: Any) -> None:
         return equation, equation, [False], [True], needed
 
     partial_eval.partial_eval_jaxpr_custom_rules[primitive] = rule
+
+
+def differentiate_like(primitive: Any, model: Any) -> None:
+    """`jax.experimental.jet` takes ``primitive`` for as linear as ``model``; `checkify` looks for NaNs in it.
+
+    ``model`` is `lax.conv_general_dilated_p` for a bilinear primitive, `lax.neg_p` for a linear one.
+    """
+    jet.jet_rules[primitive] = functools.partial(jet.jet_rules[model].func, primitive)
+    checkify.error_checks[primitive] = functools.partial(checkify.nan_error_check, primitive)
 
 
 def platform() -> str:
