@@ -29,6 +29,7 @@ from jax.typing import ArrayLike
 
 from jax_convgrad import compat, primitives, routes
 from jax_convgrad.classify import Reading, Unread, classify
+from jax_convgrad.precision import stated
 from jax_convgrad.primitives import Plan
 from jax_convgrad.resize import resize, scale_and_translate
 from jax_convgrad.routes import Route
@@ -39,10 +40,9 @@ PLATFORMS = ("cpu", "cuda")
 _lock = threading.RLock()
 # Per platform: our rule and the one that it replaced.
 _rules: dict[str, tuple[Any, Any]] = {}
-# The functions of jax.image that ours stand in for, as `uninstall` puts them back.
+# The functions of jax.image that ours stand in for; `uninstall` puts them back. They are kept after it:
+# somebody may hold ours.
 _images: dict[str, Callable[..., Array]] = {}
-# What ours call: the first ones that were found there. Later ones may have been wrapped around ours.
-_originals: dict[str, Callable[..., Array]] = {}
 
 
 def install(platforms: str | Sequence[str] | None = None) -> None:
@@ -95,7 +95,7 @@ def install(platforms: str | Sequence[str] | None = None) -> None:
             theirs = getattr(jax.image, name)
             if first and theirs is not function:
                 switch, behind = _switches.get(name, (None, None))
-                _keep_image(name, behind if theirs is switch else theirs)
+                _images[name] = behind if theirs is switch else theirs
                 setattr(jax.image, name, function)
         if new:
             jax.clear_caches()
@@ -140,6 +140,7 @@ def pointed_images() -> Iterator[None]:
 
 class _Thread(threading.local):
     pointed = False
+    behind: frozenset[str] = frozenset()  # functions of jax.image that ours have called
 
 
 _thread = _Thread()
@@ -159,19 +160,14 @@ def _switch_images(change: int) -> None:
                 if getattr(jax.image, name) is switch:
                     setattr(jax.image, name, theirs)
             elif name not in _switches and _pointing > 0 and getattr(jax.image, name) is not ours:
-                _keep_image(name, getattr(jax.image, name))
-                _switches[name] = _make_switch(name, ours), _images[name]
+                theirs = getattr(jax.image, name)
+                if not _rules:
+                    _images[name] = theirs
+                _switches[name] = _make_switch(theirs, ours), theirs
                 setattr(jax.image, name, _switches[name][0])
 
 
-def _keep_image(name: str, theirs: Callable[..., Array]) -> None:
-    _images[name] = theirs
-    _originals.setdefault(name, theirs)
-
-
-def _make_switch(name: str, ours: Callable[..., Array]) -> Callable[..., Array]:
-    theirs = _images[name]
-
+def _make_switch(theirs: Callable[..., Array], ours: Callable[..., Array]) -> Callable[..., Array]:
     @functools.wraps(theirs)
     def switch(*args: Any, **kwargs: Any) -> Array:
         return (ours if _thread.pointed else theirs)(*args, **kwargs)
@@ -308,7 +304,7 @@ def compute(
     ) -> Array:
         bind = getattr(primitives, operator)
         shapes = () if shape is None else (shape,)
-        return bind(first, second, *shapes, config, precision, result_dtype)
+        return bind(first, second, *shapes, config, stated(precision), result_dtype)
 
     return reading.apply(lhs, rhs, run)
 
@@ -329,7 +325,7 @@ def _resize(
     if _is_our_image(image):
         with contextlib.suppress(TypeError, ValueError):
             return resize(*arguments)
-    return _originals["resize"](*arguments)
+    return _call_behind("resize", *arguments)
 
 
 def _scale_and_translate(
@@ -347,7 +343,17 @@ def _scale_and_translate(
     if _is_our_image(image):
         with contextlib.suppress(TypeError, ValueError):
             return scale_and_translate(*arguments)
-    return _originals["scale_and_translate"](*arguments)
+    return _call_behind("scale_and_translate", *arguments)
+
+
+def _call_behind(name: str, *arguments: Any) -> Array:
+    """What ours stands in for; JAX's own where that has been put around ours and has come back to it."""
+    function = _ORIGINALS[name] if name in _thread.behind else _images[name]
+    before, _thread.behind = _thread.behind, _thread.behind | {name}
+    try:
+        return function(*arguments)
+    finally:
+        _thread.behind = before
 
 
 def _is_our_image(image: ArrayLike) -> bool:
@@ -363,3 +369,4 @@ _REPLACEMENTS: dict[str, Callable[..., Array]] = {
     "resize": _resize,
     "scale_and_translate": _scale_and_translate,
 }
+_ORIGINALS = {name: getattr(jax.image, name) for name in _REPLACEMENTS}

@@ -27,7 +27,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jax_convgrad import compat, handlers, partition, reference, registry, routes
 from jax_convgrad.routes import Route
-from jax_convgrad.shapes import ConvConfig, ConvGeometry, Shape, check_float_dtypes
+from jax_convgrad.shapes import ConvConfig, ConvGeometry, Shape, check_float_dtypes, wider_dtype
 from jax_convgrad.subsample import subsample
 
 conv_fprop_p = Primitive("conv_fprop")
@@ -183,7 +183,7 @@ def _widened(
     *shape: Shape,
     **params: Any,
 ) -> Array:
-    wide = max(first.dtype, second.dtype, key=lambda dtype: dtype.itemsize)
+    wide = wider_dtype(first.dtype, second.dtype)
     first, second = compat.cast(first, wide), compat.cast(second, wide)
     result = bind(first, second, *shape, params["config"], params["precision"], wide)
     return compat.reshard_like(compat.cast(result, target.dtype), target)

@@ -434,14 +434,22 @@ def sum_dtype(dtype: Any) -> np.dtype:
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
+def wider_dtype(first: np.dtype, second: np.dtype) -> np.dtype:
+    """The narrowest floating dtype that holds both: float32 for float16 and bfloat16."""
+    if first == second or first.itemsize > second.itemsize:
+        return first
+    return second if second.itemsize > first.itemsize else sum_dtype(first)
+
+
 def result_dtype(function: str, operands: np.dtype, preferred_element_type: Any) -> np.dtype:
     """``preferred_element_type`` as a dtype, the operands' own when None; never a narrower one."""
     if preferred_element_type is None:
         return operands
     preferred = np.dtype(preferred_element_type)
     if preferred != operands and preferred != jax.dtypes.canonicalize_dtype(preferred):
-        # 64 bits that are not enabled: JAX warns, and takes 32.
-        preferred = jax.eval_shape(lambda: jnp.zeros((), preferred)).dtype
+        # 64 bits that are not enabled: JAX takes 32, and warns unless it was Python's float.
+        wanted = preferred_element_type
+        preferred = jax.eval_shape(lambda: jnp.zeros((), None if wanted is float else wanted)).dtype
     if preferred.name not in FLOAT_DTYPES:
         raise TypeError(
             f"{function}: preferred_element_type must be one of {', '.join(FLOAT_DTYPES)}, got {preferred}"

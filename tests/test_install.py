@@ -28,6 +28,7 @@ from test_transformations import assert_same, ints
 
 import jax_convgrad
 from jax_convgrad import registry, routes
+from jax_convgrad.install import pointed_images
 
 pytestmark = [
     pytest.mark.skipif(
@@ -588,9 +589,40 @@ def test_a_function_that_was_put_around_ours_stays():
         assert jax.image.resize is around
         jax_convgrad.install()
         assert jax.image.resize(image, (8, 8), "linear").shape == (8, 8)
-        assert len(calls) == 1
+        assert len(calls) == 2
         jax_convgrad.uninstall()
         assert jax.image.resize is around
+    finally:
+        jax.image.resize = original
+
+
+def test_a_function_that_was_there_only_for_a_while_is_not_called_later():
+    original = jax.image.resize
+    image = jnp.ones((4, 4), jnp.complex64)
+    calls: list[Any] = []
+
+    def around(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return original(*arguments)
+
+    try:
+        jax.image.resize = around
+        jax_convgrad.install()
+        jax.image.resize(image, (8, 8), "linear")
+        assert len(calls) == 1, "while it is there it is what ours stands in for"
+        jax_convgrad.uninstall()
+        assert jax.image.resize is around
+        jax.image.resize = original
+        jax_convgrad.install()
+        ours = jax.image.resize
+        jax.image.resize(image, (8, 8), "linear")
+        jax.image.resize = around
+        with pointed_images():
+            pass
+        jax.image.resize = ours
+        jax_convgrad.uninstall()
+        assert jax.image.resize is original
+        assert len(calls) == 1
     finally:
         jax.image.resize = original
 

@@ -7,6 +7,7 @@ and of ranks.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -90,6 +91,26 @@ def test_the_default_precision_is_not_asked_for_again(
         jax.clear_caches()
 
 
+def test_nor_by_what_install_puts_in_place_of_lax_s(
+    uninstalled: None, without_x64: None, rng: np.random.Generator
+):
+    x, w = jnp.ones((1, 8, 8, 6)), jnp.ones((4, 4, 6, 3))
+
+    def gradient(w: Any) -> Any:
+        return jax.grad(lambda w: jnp.sum(lax.conv_transpose(x, w, (2, 2), "SAME") ** 2))(w)
+
+    for platforms in ((), ("cpu", "cuda")):
+        if platforms:
+            jax_convgrad.install(platforms)
+        for traced_under, lowered_under in ((None, "highest"), ("highest", None)):
+            jax.clear_caches()
+            with jax.default_matmul_precision(traced_under):
+                traced = jax.jit(gradient).trace(w)
+            with jax.default_matmul_precision(lowered_under), routes.force("swap"):
+                text = traced.lower(lowering_platforms=("cuda",)).as_text()
+            assert ("HIGHEST" in text) == (traced_under == "highest")
+
+
 @pytest.mark.parametrize("precision", ["bogus", 5, ("highest",), ("highest", None)])
 def test_what_is_no_precision_is_refused_in_lax_s_words(precision: Any):
     x, w = jnp.ones((1, 2, 5, 5)), jnp.ones((3, 2, 2, 2))
@@ -164,11 +185,11 @@ def test_float64_arrays_that_outlive_their_setting(
     assert_same(f(x, params), expected)
 
 
-@pytest.mark.parametrize("wide", [float, np.float64, "float64"])
+@pytest.mark.parametrize("wide", [np.float64, "float64"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @per_convolution
 def test_a_wider_result_than_jax_has(name: str, dtype: str, wide: Any, without_x64: None):
-    """float64 is taken for float32, and JAX warns, as for its own functions."""
+    """float64 is taken for float32, and JAX warns, as for its own functions; `float` is what JAX has."""
     call = {
         "convolution": functools.partial(
             conv_general_dilated, jnp.ones((1, 2, 5, 5), dtype), jnp.ones((3, 2, 2, 2), dtype)
@@ -179,6 +200,9 @@ def test_a_wider_result_than_jax_has(name: str, dtype: str, wide: Any, without_x
     }[name]
     with pytest.warns(UserWarning, match="float64.*will be truncated to dtype float32"):
         assert call((1, 1), "SAME", preferred_element_type=wide).dtype == np.float32
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert call((1, 1), "SAME", preferred_element_type=float).dtype == np.float32
 
 
 # Strict promotion.
@@ -237,6 +261,18 @@ def test_resizes_under_strict_promotion(
             jax.jit(run).trace(image, scale).lower(lowering_platforms=("tpu",))
             jax.jit(run).trace(image, scale).lower(lowering_platforms=("cuda",))
     jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+
+def test_the_narrower_of_two_16_bit_dtypes_is_neither():
+    """A cotangent in bfloat16 of float16 operands, and the other way round, meet them in float32."""
+    for dtype, result, value in (
+        ("bfloat16", "float16", 1e6),
+        ("float16", "bfloat16", 1 + 2**-10),
+    ):
+        x, w = jnp.ones((1, 1, 4, 4), dtype), jnp.full((1, 1, 1, 1), value, dtype)
+        layer = functools.partial(conv_general_dilated, window_strides=(1, 1), padding="VALID")
+        f = lambda x: layer(x, w, preferred_element_type=result).astype("float32").sum()  # noqa: E731, B023
+        assert (jax.grad(f)(x) == w[0, 0, 0, 0]).all()
 
 
 @per_convolution
