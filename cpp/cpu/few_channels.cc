@@ -100,16 +100,17 @@ void BeginFewChannelsConv(ffi::ThreadPool& pool, const ConvProblem& problem, flo
                           float* y, const ffi::Promise& promise) {
   const FewChannelsKernels& kernels = *TheFewChannelsKernels();
   const char* const op = ConvName(problem.kind);
+  const auto sizes = [geometry = problem.geometry] { return geometry.ToString(); };
   const int64_t threads = UsefulThreads(problem);
   if (problem.kind == ConvKind::kWgrad) {
-    const auto job =
-        std::make_shared<Job<FewChannelsWgrad>>(op, promise, problem, kernels, threads, x, y, w);
+    const auto job = std::make_shared<Job<FewChannelsWgrad>>(op, sizes, promise, problem, kernels,
+                                                             threads, x, y, w);
     if (ScheduleJob(pool, job, threads) == 0) job->Run();
     return;
   }
   const bool fprop = problem.kind == ConvKind::kFprop;
-  const auto job = std::make_shared<Job<FewChannelsGather>>(op, promise, problem, kernels, threads,
-                                                            fprop ? x : y, w, fprop ? y : x);
+  const auto job = std::make_shared<Job<FewChannelsGather>>(
+      op, sizes, promise, problem, kernels, threads, fprop ? x : y, w, fprop ? y : x);
   ScheduleJob(pool, job, threads - 1);
   job->Run();
 }

@@ -5,8 +5,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "common/guard.h"
@@ -23,10 +25,12 @@ namespace jax_convgrad {
 template <typename Work>
 class Job {
  public:
-  // `op` starts the text of an error. The rest makes the work.
+  // `op` starts the text of an error and problem() ends it, as in Guarded. The rest makes the work.
   template <typename... Arguments>
-  Job(const char* op, ::xla::ffi::Promise promise, Arguments&&... arguments)
+  Job(const char* op, std::function<std::string()> problem, ::xla::ffi::Promise promise,
+      Arguments&&... arguments)
       : op_(op),
+        problem_(std::move(problem)),
         promise_(std::move(promise)),
         work_(std::in_place, std::forward<Arguments>(arguments)...),
         tasks_(work_->task_count()),
@@ -44,11 +48,12 @@ class Job {
 
  private:
   void End() noexcept {
-    ::xla::ffi::Error error = Guarded(op_, [&] {
+    const auto finish = [&] {
       exception_.Rethrow();
       work_->Finish();
       return ::xla::ffi::Error::Success();
-    });
+    };
+    ::xla::ffi::Error error = Guarded(op_, finish, problem_);
     work_.reset();  // gives its memory back: XLA may go on for long before SetAvailable returns
     if (error.failure()) {
       promise_.SetError(std::move(error));
@@ -58,6 +63,7 @@ class Job {
   }
 
   const char* const op_;
+  const std::function<std::string()> problem_;
   ::xla::ffi::Promise promise_;
   std::optional<Work> work_;
   const int64_t tasks_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <new>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -67,6 +68,9 @@ auto Guarded(const ConvProblem& problem, const std::string& what, Body body) -> 
   } catch (const fe::cudnnException& error) {
     return ffi::Unexpected(
         ffi::Error(CodeOf(error.error_status), Text(op, ": ", what, ": cuDNN: ", error.what())));
+  } catch (const std::bad_alloc&) {
+    return ffi::Unexpected(
+        ffi::Error(ffi::ErrorCode::kResourceExhausted, Text(op, ": ", what, ": no host memory")));
   } catch (const std::exception& error) {
     return ffi::Unexpected(
         ffi::Error(ffi::ErrorCode::kInternal, Text(op, ": ", what, ": ", error.what())));

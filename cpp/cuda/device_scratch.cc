@@ -58,12 +58,8 @@ std::vector<unsigned char> Pattern(ffi::DataType type) {
 
 }  // namespace
 
-DeviceScratch::~DeviceScratch() { Free(); }
-
-void DeviceScratch::Free() {
-  if (memory_ != nullptr) (void)cudaFree(memory_);
-  memory_ = nullptr;
-  bytes_ = 0;
+DeviceScratch::~DeviceScratch() {
+  for (void* const memory : memory_) (void)cudaFree(memory);
 }
 
 int64_t DeviceScratch::BytesFor(const ConvProblem& problem, int64_t workspace_bytes) {
@@ -71,31 +67,43 @@ int64_t DeviceScratch::BytesFor(const ConvProblem& problem, int64_t workspace_by
   return sizes.x + sizes.w + sizes.y + Aligned(std::max<int64_t>(workspace_bytes, 1));
 }
 
+cudaError_t DeviceScratch::Take(int64_t bytes, void** memory) {
+  memory_.reserve(memory_.size() + 1);  // before there is something that could be lost
+  const cudaError_t status = cudaMalloc(memory, static_cast<size_t>(bytes));
+  if (status == cudaSuccess) {
+    memory_.push_back(*memory);
+  } else {
+    (void)cudaGetLastError();
+  }
+  return status;
+}
+
 cudaError_t DeviceScratch::Allocate(const ConvProblem& problem, int64_t workspace_bytes,
                                     cudaStream_t stream) {
-  const int64_t bytes = BytesFor(problem, workspace_bytes);
-  if (bytes <= bytes_) return cudaSuccess;
-  Free();
+  const bool filled = buffers_.x != nullptr;
+  if (filled && workspace_bytes <= workspace_bytes_) return cudaSuccess;
+  const Sizes sizes = SizesOf(problem);
+  const int64_t data = sizes.x + sizes.w + sizes.y;
+  const int64_t all = BytesFor(problem, workspace_bytes);
   size_t free = 0, total = 0;
   cudaError_t status = cudaMemGetInfo(&free, &total);
   if (status != cudaSuccess) return status;
   // A tenth stays free for what others need meanwhile and for fragmentation.
-  if (static_cast<double>(bytes) > 0.9 * static_cast<double>(free)) {
+  if (static_cast<double>(filled ? all - data : all) > 0.9 * static_cast<double>(free)) {
     return cudaErrorMemoryAllocation;
   }
-  status = cudaMalloc(&memory_, static_cast<size_t>(bytes));
-  if (status != cudaSuccess) {
-    memory_ = nullptr;
-    (void)cudaGetLastError();
-    return status;
-  }
-  bytes_ = bytes;
-  char* const base = static_cast<char*>(memory_);
-  const Sizes sizes = SizesOf(problem);
-  buffers_ = {base, base + sizes.x, base + sizes.x + sizes.w, base + sizes.x + sizes.w + sizes.y};
+  void* workspace = nullptr;
+  status = Take(all - data, &workspace);
+  if (status != cudaSuccess) return status;
+  buffers_.workspace = workspace;
+  workspace_bytes_ = workspace_bytes;
+  if (filled) return cudaSuccess;
 
+  void* memory = nullptr;
+  status = Take(data, &memory);
+  if (status != cudaSuccess) return status;
+  char* const base = static_cast<char*>(memory);
   const std::vector<unsigned char> pattern = Pattern(problem.operand_type);
-  const int64_t data = sizes.x + sizes.w + sizes.y;
   const int64_t first = std::min(data, kPatternBytes);
   status = cudaMemcpyAsync(base, pattern.data(), static_cast<size_t>(first), cudaMemcpyHostToDevice,
                            stream);
@@ -106,7 +114,10 @@ cudaError_t DeviceScratch::Allocate(const ConvProblem& problem, int64_t workspac
     done += more;
   }
   // The pattern must live until it has been read.
-  return status == cudaSuccess ? cudaStreamSynchronize(stream) : status;
+  if (status == cudaSuccess) status = cudaStreamSynchronize(stream);
+  if (status != cudaSuccess) return status;
+  buffers_ = {base, base + sizes.x, base + sizes.x + sizes.w, buffers_.workspace};
+  return cudaSuccess;
 }
 
 }  // namespace jax_convgrad

@@ -4,13 +4,15 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "cuda/conv_plan.h"
 
 namespace jax_convgrad {
 
 // Arrays of a problem's sizes, filled with random numbers, and a workspace. For timing: engines run
-// faster on zeros than on data, and XLA's own arrays must not be written before their time.
+// faster on zeros than on data, and XLA's own arrays must not be written before their time. For one
+// problem; all memory is kept until the end, as giving some back waits for the whole device.
 class DeviceScratch {
  public:
   DeviceScratch() = default;
@@ -28,10 +30,10 @@ class DeviceScratch {
   const ConvBuffers& buffers() const { return buffers_; }
 
  private:
-  void Free();
+  cudaError_t Take(int64_t bytes, void** memory);
 
-  void* memory_ = nullptr;
-  int64_t bytes_ = 0;
+  std::vector<void*> memory_;
+  int64_t workspace_bytes_ = 0;
   ConvBuffers buffers_;
 };
 

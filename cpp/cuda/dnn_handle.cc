@@ -266,7 +266,11 @@ DnnHandle::DnnHandle(DnnHandle&& other) noexcept
 DnnHandle::~DnnHandle() {
   if (pooled_.handle == nullptr) return;
   // One that cannot return to its own stream is never used again.
-  const bool sound = Finish("").success();
+  bool sound = false;
+  try {
+    sound = Finish("").success();
+  } catch (...) {  // not even memory for the words of its failure
+  }
   Pool& pool = ThePool();
   {
     const std::lock_guard<std::mutex> lock(pool.mutex);

@@ -56,20 +56,29 @@ using Plan = std::shared_ptr<const ConvPlan>;
 class Offers {
  public:
   static ffi::ErrorOr<Offers> Query(const ConvProblem& problem, const DnnHandle& handle) {
+    // Where cuDNN has nothing the project's own kernels may still do, and the other way round.
     ffi::ErrorOr<Plan> native = MakeNativePlan(problem);
-    if (native.has_error()) {
-      return ffi::Unexpected(WithSizes(native.error(), [&] { return problem.ToString(); }));
-    }
     ffi::ErrorOr<ConvCandidates> candidates = ConvCandidates::Query(problem, handle);
-    // Where cuDNN has nothing the project's own kernels may still do.
-    if (candidates.has_error() && *native == nullptr) return ffi::Unexpected(candidates.error());
     Offers offers;
-    offers.native_ = *std::move(native);
-    offers.native_first_ = NativeIsFast(problem);
-    if (candidates.has_value()) offers.candidates_.emplace(*std::move(candidates));
+    if (native.has_error()) {
+      offers.note_ = Text("the project's own kernels: ", native.error().message());
+    } else {
+      offers.native_ = *std::move(native);
+      offers.native_first_ = NativeIsFast(problem);
+    }
+    if (candidates.has_value()) {
+      offers.candidates_.emplace(*std::move(candidates));
+    } else if (offers.native_ == nullptr) {
+      const ffi::Error& error = candidates.error();
+      if (offers.note_.empty()) return ffi::Unexpected(error);
+      return ffi::Unexpected(ffi::Error(error.errc().value_or(ffi::ErrorCode::kInternal),
+                                        Text(error.message(), "; ", offers.note_)));
+    }
     return offers;
   }
 
+  // Why something that might have been offered is not, empty if there is no such thing.
+  const std::string& note() const { return note_; }
   size_t size() const { return Candidates() + (native_ != nullptr ? 1 : 0); }
   const std::string& engine(size_t i) const {
     return IsNative(i) ? native_->engine() : candidates_->engine(i - First());
@@ -94,6 +103,7 @@ class Offers {
   Plan native_;
   bool native_first_ = false;
   std::optional<ConvCandidates> candidates_;
+  std::string note_;
 };
 
 // One search: the problem, what there is for it, and what was found out about each offer.
@@ -375,9 +385,13 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
   ffi::ErrorOr<Offers> offers = Offers::Query(problem, *handle);
   if (offers.has_error()) return ffi::Unexpected(offers.error());
 
-  Search search(problem, buffers, *handle, scratch, *std::move(offers));
   ChosenPlan chosen;
   chosen.problem = problem.ToString();
+  const auto note = [&](const std::string& text) {
+    chosen.note += Text(chosen.note.empty() || text.empty() ? "" : "; ", text);
+  };
+  note(offers->note());
+  Search search(problem, buffers, *handle, scratch, *std::move(offers));
   if (!known.engine.empty()) {
     chosen.plan = search.Named(known.engine);
     if (chosen.plan != nullptr) {
@@ -385,8 +399,8 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
       return chosen;
     }
     if (known.binding) return ffi::Unexpected(search.FailureOf(known.engine));
-    chosen.note =
-        Text("the ", known.chosen_by, " choice ", known.engine, " is not offered or does not work");
+    note(Text("the ", known.chosen_by, " choice ", known.engine,
+              " is not offered or does not work"));
   }
   // With determinism asked for, `default` chooses the same in every process as well.
   const bool timed =
@@ -397,15 +411,14 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
   if (timed) {
     const int most =
         mode == SearchMode::kDefault ? kDefaultEngines : std::numeric_limits<int>::max();
-    const ffi::ErrorOr<WorkspaceCost> cost = WorkspaceCost::Of(op, problem.device);
-    if (cost.has_error()) return ffi::Unexpected(WithSizes(cost.error(), sizes));
     std::string why_not;
-    if (const auto fastest = search.Fastest(most, exact, *cost, &why_not)) {
+    if (const auto fastest =
+            search.Fastest(most, exact, WorkspaceCost::Of(problem.device), &why_not)) {
       chosen.plan = fastest->plan;
       chosen.microseconds = fastest->microseconds;
     } else if (!why_not.empty()) {
       chosen.chosen_by = SearchModeName(SearchMode::kHeuristic);
-      chosen.note += Text(chosen.note.empty() ? "" : "; ", why_not);
+      note(why_not);
     }
   }
   if (chosen.plan == nullptr) chosen.plan = search.First(exact);

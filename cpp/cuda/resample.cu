@@ -32,8 +32,10 @@ cudaError_t Launch(const void* kernel, int64_t blocks, int threads, int shared_b
                    cudaStream_t stream) {
   if (blocks > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 << 10) {
+    // Always the same: a kernel has one such limit, which other threads set too between this and
+    // the launch, and which holds for launches that have been captured and not yet instantiated.
     const cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
     if (status != cudaSuccess) return status;
   }
   return cudaLaunchKernel(kernel, dim3(static_cast<unsigned int>(blocks)),

@@ -11,7 +11,6 @@ namespace {
 // Figures beside choices are how long kernels took on an H100, as multiples of the memory floor: of
 // the time to read x once and to write y once at 3.0 TB/s.
 
-constexpr int64_t kMostSharedBytes = 96 << 10;  // every GPU since compute capability 8.0 has it
 constexpr int64_t kMostScheduleBytes = 16 << 10;
 constexpr int64_t kMostChunk = 128, kMostFlatChunk = 256;
 constexpr int64_t kMostLineThreads = 256;

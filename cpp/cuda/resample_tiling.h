@@ -23,6 +23,8 @@ enum class ResampleLoad {
 };
 
 inline constexpr int kMostThreads = 256;  // of a block, but for kFlat
+// Shared memory of a block, at most. Every GPU since compute capability 8.0 has it.
+inline constexpr int kMostSharedBytes = 96 << 10;
 inline constexpr int kFlatThreads = 288;  // kFlat: of a block, at most
 inline constexpr int kFlatVector = 4;     // kFlat: elements of a thread in a row of y
 

@@ -4,21 +4,20 @@
 
 #include <algorithm>
 
-#include "cuda/device_attribute.h"
-
 namespace jax_convgrad {
 
-ffi::ErrorOr<WorkspaceCost> WorkspaceCost::Of(const char* op, int device) {
-  const ffi::ErrorOr<int> cache = DeviceAttribute(op, device, cudaDevAttrL2CacheSize);
-  if (cache.has_error()) return ffi::Unexpected(cache.error());
-  const ffi::ErrorOr<int> kilohertz = DeviceAttribute(op, device, cudaDevAttrMemoryClockRate);
-  if (kilohertz.has_error()) return ffi::Unexpected(kilohertz.error());
-  const ffi::ErrorOr<int> bits = DeviceAttribute(op, device, cudaDevAttrGlobalMemoryBusWidth);
-  if (bits.has_error()) return ffi::Unexpected(bits.error());
+WorkspaceCost WorkspaceCost::Of(int device) {
+  const auto number = [device](cudaDeviceAttr attribute) {
+    int value = 0;
+    if (cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess) return value;
+    (void)cudaGetLastError();
+    return 0;
+  };
   WorkspaceCost cost;
-  cost.cache_bytes_ = *cache;
+  cost.cache_bytes_ = number(cudaDevAttrL2CacheSize);
   // Each bit of the bus moves twice in a cycle of the clock.
-  cost.bytes_per_microsecond_ = 2.0 * (*kilohertz / 1e3) * (*bits / 8.0);
+  cost.bytes_per_microsecond_ = 2.0 * (number(cudaDevAttrMemoryClockRate) / 1e3) *
+                                (number(cudaDevAttrGlobalMemoryBusWidth) / 8.0);
   return cost;
 }
 

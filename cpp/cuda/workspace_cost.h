@@ -5,8 +5,6 @@
 
 #include <cstdint>
 
-#include "common/error.h"
-
 namespace jax_convgrad {
 
 // NOTE [Workspace cost]. What goes through a workspace drives out of the L2 cache what the next
@@ -18,14 +16,14 @@ namespace jax_convgrad {
 // (benchmarks/h100/double_backward_repeats.txt).
 class WorkspaceCost {
  public:
-  // `op` is the operator's name, for errors.
-  static ffi::ErrorOr<WorkspaceCost> Of(const char* op, int device);
+  // Nothing costs anything on a device that does not say what this is made of.
+  static WorkspaceCost Of(int device);
 
   double Microseconds(int64_t workspace_bytes) const;
 
  private:
   int64_t cache_bytes_ = 0;
-  double bytes_per_microsecond_ = 0;  // 0: the device does not say
+  double bytes_per_microsecond_ = 0;
 };
 
 }  // namespace jax_convgrad

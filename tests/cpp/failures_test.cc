@@ -224,7 +224,8 @@ void TestJob(int taken, int64_t first, int64_t last, const std::string& text) {
   room = taken;
   {
     using Job = jax_convgrad::Job<SomeThrow>;
-    const auto job = std::make_shared<Job>("op", promise, SomeThrow{first, last, done});
+    const auto job = std::make_shared<Job>(
+        "op", [] { return std::string("40 tasks"); }, promise, SomeThrow{first, last, done});
     Expect(jax_convgrad::ScheduleJob(pool, job, 2) == std::min(taken, 2), "how many it took");
     job->Run();
   }
@@ -237,9 +238,9 @@ void TestJob(int taken, int64_t first, int64_t last, const std::string& text) {
 void TestJobs() {
   for (const int taken : {0, 1, 2, 3}) {
     TestJob(taken, 0, 0, "");
-    TestJob(taken, 7, 9, "op: no host memory");
-    TestJob(taken, 0, 40, "op: no host memory");
-    TestJob(taken, -1, -1, "op: no end");
+    TestJob(taken, 7, 9, "op: no host memory (40 tasks)");
+    TestJob(taken, 0, 40, "op: no host memory (40 tasks)");
+    TestJob(taken, -1, -1, "op: no end (40 tasks)");
   }
 }
 
