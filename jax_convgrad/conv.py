@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
@@ -517,8 +516,9 @@ def _transposed(
         out_spec, (lhs.shape[lhs_spec[0]], rhs.shape[out_axis], *sizes), strict=True
     ):
         shape[axis] = size
-    if 0 in shape or 0 in lhs.shape or 0 in rhs.shape:
-        y = jnp.zeros(shape, preferred)
+    if 0 in (*sizes, *kernel, *(lhs.shape[axis] for axis in lhs_spec[2:])):
+        # The convolution underneath need not have such sizes.
+        y = compat.zeros_like_batch(lhs, lhs_spec[0], tuple(shape), out_spec[0], preferred)
         return y if bias is None else add_bias(y, bias, out_spec[1])
     # With stride 1 it is an fprop too, of the weights as they are. Where it grows the windows of that one
     # would read padding: sixteen times as much work for the 4x4 of a 1x1.

@@ -155,7 +155,12 @@ def check_shardings(operator: str, first: Array, second: Array, **params: Any) -
     if placed is None:
         return
     division = getattr(partition, operator)(None, None, *avals, **params)
-    sizes, splits = compat.mesh_sizes(placed), [*map(compat.split_of, avals)]
+    sizes = compat.mesh_sizes(placed)
+    # An axis of one device splits nothing, wherever it is named.
+    splits = [
+        tuple(tuple(name for name in names if sizes[name] > 1) for names in compat.split_of(aval))
+        for aval in avals
+    ]
     _, moved = division.carry(sizes, splits)
     summed = () if operator == "conv_wgrad" else division.summed_over(sizes, splits)
     if moved or summed:

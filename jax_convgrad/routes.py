@@ -33,6 +33,7 @@ class Route(NamedTuple):
 
 # Beside the rows: what XLA:CPU makes of lax's own grouped weight gradients.
 BATCH_GROUPS_ON_CPU = "XLA:CPU runs batch_group_count 20 to 400 times slower than feature groups"
+UNKNOWN = "channels or a window of symbolic size: a handler serves all of them"
 OPERATIONS_ONLY = Route(
     "xla",
     "divided by XLA inside shard_map over other axes (or without Shardy): it would gather a call's operands",
@@ -142,6 +143,8 @@ def _cpu(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) -
     """Rows measured by benchmarks/survey_cpu.py, its output in benchmarks/cpu/."""
     if dtype not in ("float32", "bfloat16") or result_dtype not in (dtype, "float32"):
         return Route("swap", f"oneDNN's CPU convolutions have no {dtype} to {result_dtype}")
+    if not _has_known_channels(geometry):
+        return Route("onednn", UNKNOWN)
     config = geometry.config
     if dtype == "bfloat16":
         if operator == "conv_wgrad" and 1 < config.groups == geometry.in_channels:
@@ -225,6 +228,8 @@ def _cuda(
         return Route(
             "cudnn", "XLA's forms hold arrays with the padding and the zeros: no memory does"
         )
+    if not _has_known_channels(geometry):
+        return Route("cudnn", UNKNOWN)
     half = dtype in ("float16", "bfloat16")
     strided = any(s > 1 for s in config.strides)
     if geometry.in_channels == geometry.out_channels == config.groups > 1:
@@ -331,6 +336,12 @@ def _is_beyond_memory(geometry: ConvGeometry) -> bool:
         for x, y, stride, (low, high) in axes
     ]
     return math.prod(spans) > 2**40
+
+
+def _has_known_channels(geometry: ConvGeometry) -> bool:
+    """Whether channels and windows are numbers, as they are but for exports with other symbolic sizes."""
+    sizes = (geometry.in_channels, geometry.out_channels, *geometry.kernel)
+    return all(isinstance(size, int) for size in sizes)
 
 
 def _has_odd_channels(geometry: ConvGeometry) -> bool:

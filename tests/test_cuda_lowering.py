@@ -707,3 +707,28 @@ def test_the_part_of_one_device() -> None:
     assert call.operand_layouts == [(0, 1, 2, 3)] * 2 and call.result_layouts[0] == (3, 0, 1, 2)
     assert text.count("stablehlo.all_reduce") == 1
     assert call.attributes["deterministic"] == "false" and call.workspace_bytes > 2**20
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_symbolic_channels_and_windows_go_to_the_handlers(dtype: Any, groups: int) -> None:
+    """No row of the measured routes can be looked up."""
+    c, o, k = jax.export.symbolic_shape("c, o, k", constraints=["k <= 9"])
+    shapes_ = (2, 9, 9, groups * c), (k, 3, c, groups * o)
+    arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes_]
+
+    def loss(x: Any, w: Any) -> Any:
+        y = jax_convgrad.conv_general_dilated(
+            x, w, (1, 2), "VALID", dimension_numbers=NHWC, feature_group_count=groups
+        )
+        return jnp.sum(y.astype(jnp.float32) ** 2)
+
+    make = jax.export.export(
+        jax.jit(jax.grad(loss, (0, 1))),
+        platforms=["cuda"],
+        disabled_checks=jax_convgrad.export_checks(),
+    )
+    with routes.force(None):
+        module = make(*arguments).mlir_module()
+    for operator in ("conv_fprop", "conv_dgrad", "conv_wgrad"):
+        assert f"@jax_convgrad_{operator}" in module

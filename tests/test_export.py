@@ -6,6 +6,7 @@ a process is told that has no handlers registered.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
@@ -26,7 +27,7 @@ from layer_cases import LAYERS, Layer, assert_same, ints, per_layer, resample_is
 from meshes import DEVICES, make_mesh
 
 import jax_convgrad
-from jax_convgrad import conv_general_dilated, export_checks, registry, routes
+from jax_convgrad import conv_general_dilated, conv_transpose, export_checks, registry, routes
 
 HERE = export.default_export_platform()
 BATCHES = (1, 3, 8)
@@ -98,6 +99,32 @@ def test_symbolic_spatial_sizes(name: str, rng: np.random.Generator):
         x, *parameters = ints(rng, (*shape, layer.x[3]), *layer.params)
         parameters = tuple(parameters)
         assert_same(exported.call(parameters, x), theirs(parameters, x))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("strides", [1, 2])
+@pytest.mark.parametrize("layer", [conv_general_dilated, conv_transpose])
+def test_symbolic_channels(layer: Any, strides: int, dtype: str, rng: np.random.Generator):
+    """No row of the routes can be looked up, and a handler serves what comes."""
+
+    def loss(layer: Any, x: Any, w: Any) -> Any:
+        numbers = ("NHWC", "HWIO", "NHWC")
+        y = layer(x, w, (strides, strides), "VALID", dimension_numbers=numbers)
+        rows, columns = (jax.lax.broadcasted_iota(jnp.float32, y.shape, axis) for axis in (1, 3))
+        return jnp.sum(y.astype(jnp.float32) * ((rows + 2 * columns) % 5 - 2))
+
+    gradients = jax.grad(functools.partial(loss, layer), (0, 1))
+    given, made = export.symbolic_shape("c, o")
+    shapes = (2, 7, 7, given), (3, 3, given, made)
+    make = export.export(jax.jit(gradients), disabled_checks=export_checks())
+    exported = make(*(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes))
+    for c, o in ((3, 5), (16, 8), (1, 1)):
+        arrays = ints(rng, (2, 7, 7, c), (3, 3, c, o))
+        theirs = functools.partial(loss, getattr(jax.lax, layer.__name__))
+        got = exported.call(*(array.astype(dtype) for array in arrays))
+        wide = jax.tree.map(lambda g: np.asarray(g, np.float64), got)
+        expected = jax.grad(theirs, (0, 1))(*arrays)
+        assert_same(wide, tuple(np.asarray(g.astype(dtype), np.float64) for g in expected))
 
 
 def test_a_symbolic_size_below_the_window_gives_nothing():

@@ -493,6 +493,35 @@ def test_layers_in_explicit_meshes(name: str, way: str, route: str, rng: np.rand
     assert_same(got, gradient(params, x))
 
 
+@pytest.mark.parametrize(
+    "x_split, w_split",
+    [
+        (("data",), (None, None, "model")),
+        ((None, None, None, "model"), ()),
+        (("data",), ("model", None, None, "model_too")),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("layer", [conv_general_dilated, conv_transpose])
+def test_axes_of_one_device_in_types(
+    layer: Any, x_split: Any, w_split: Any, rng: np.random.Generator
+):
+    """They are never ambiguous: programs for many devices run on few."""
+    x, w = ints(rng, (8, 6, 6, 4), (3, 3, 4, 4))
+
+    def f(w: Any, x: Any, layer: Any = layer) -> Any:
+        return jnp.sum(layer(x, w, (1, 1), "SAME", dimension_numbers=NUMBERS[2]) ** 2)
+
+    lax_layer = getattr(lax, layer.__name__)
+    expected = jax.grad(functools.partial(f, layer=lax_layer), (0, 1))(w, x)
+    mesh = make_mesh(AxisType.Explicit, {"data": DEVICES, "model": 1, "model_too": 1})
+    with jax.set_mesh(mesh):
+        split = jax.device_put(w, P(*w_split)), jax.device_put(x, P(*x_split))
+        got = jax.jit(jax.grad(f, (0, 1)))(*split)
+        jax.tree.map(_assert_placed_alike, got, split)
+    assert_same(got, expected)
+
+
 @pytest.mark.parametrize("outputs", [None, "model"])
 @pytest.mark.parametrize("function", [torch.conv2d, torch.conv_transpose2d])
 def test_adapters_in_explicit_meshes(
@@ -688,10 +717,14 @@ def test_shard_map(grid: bool, check_vma: bool, route: str, rng: np.random.Gener
     assert_same(jax.jit(jax.grad(summed, (0, 1)))(params, x), expected)
 
 
-def test_shard_map_over_one_axis_of_two(route: str, rng: np.random.Generator):
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_shard_map_over_one_axis_of_two(
+    axis_type: AxisType, check_vma: bool, route: str, rng: np.random.Generator
+):
     """XLA divides the other axis; it cannot ask for the parts of a call there, so there is none."""
     params, x = network_problem(rng)
-    mesh = make_mesh(AxisType.Auto, GRID)
+    mesh = make_mesh(axis_type, GRID)
 
     @functools.partial(
         jax.shard_map,
@@ -699,14 +732,36 @@ def test_shard_map_over_one_axis_of_two(route: str, rng: np.random.Generator):
         in_specs=(P(), P("data")),
         out_specs=(P(), P("data")),
         axis_names={"data"},
+        check_vma=check_vma,
     )
     def inside(params: Any, x: Any) -> Any:
         return jax.grad(network_loss, (0, 1))(params, x)
 
     run = jax.jit(inside)
-    split = jax.tree.map(lambda p: put(p, mesh), params), put(x, mesh, "data", "model")
-    assert "jax_convgrad_conv" not in run.lower(*split).as_text()
-    assert_same(run(*split), jax.grad(network_loss, (0, 1))(params, x))
+    with jax.set_mesh(mesh):
+        axes = ("data", "model") if axis_type == AxisType.Auto else (("data", "model"),)
+        split = jax.tree.map(lambda p: put(p, mesh), params), put(x, mesh, *axes)
+        assert "jax_convgrad_conv" not in run.lower(*split).as_text()
+        dparams, dx = run(*split)
+    if not check_vma:  # each device's own, and JAX says nothing of which it shows
+        dparams = None
+    expected, dx_expected = jax.grad(network_loss, (0, 1))(params, x)
+    assert_same((dparams, dx), (None if dparams is None else expected, dx_expected))
+
+
+def test_axes_of_one_device_divide_nothing(rng: np.random.Generator):
+    """Inside `shard_map` over all other axes the handlers are called."""
+    x, w = ints(rng, (8, 6, 6, 4), (3, 3, 4, 4))
+    mesh = make_mesh(AxisType.Auto, {"data": DEVICES, "model": 1})
+    f = functools.partial(conv_fprop, padding="SAME", dimension_numbers=NUMBERS[2])
+    inside = jax.shard_map(
+        f, mesh=mesh, in_specs=(P("data"), P()), out_specs=P("data"), axis_names={"data"}
+    )
+    with routes.force("cudnn" if jax.default_backend() == "gpu" else "onednn"):
+        run = jax.jit(inside)
+        split = put(x, mesh, "data"), put(w, mesh, None, None, None, "model")
+        assert "jax_convgrad_conv_fprop" in run.lower(*split).as_text()
+        assert_same(run(*split), f(x, w))
 
 
 def test_loops(route: str, rng: np.random.Generator):
@@ -763,6 +818,38 @@ def test_empty_and_single(x: tuple[int, ...], w: tuple[int, ...], rng: np.random
 
     step = jax.jit(jax.value_and_grad(f, (0, 1)))
     assert_same(step(put(weights, mesh), put(images, mesh, "data")), step(weights, images))
+
+
+@pytest.mark.parametrize(
+    "x, w",
+    [((8, 8, 8, 0), (3, 3, 0, 4)), ((8, 8, 8, 4), (3, 3, 4, 0)), ((8, 0, 8, 4), (3, 3, 4, 4))],
+    ids=str,
+)
+def test_nothing_has_the_types_that_something_would_have(
+    x: tuple[int, ...], w: tuple[int, ...], rng: np.random.Generator
+):
+    """A transposed convolution without elements varies, and is split, as lax's is."""
+    images, weights = ints(rng, x, w)
+
+    def type_of(layer: Any, *operands: Any) -> Any:
+        return jax.typeof(layer(*operands, (2, 2), "SAME"))
+
+    with jax.set_mesh(make_mesh(AxisType.Explicit)):
+        split = jax.device_put(images, P("data")), weights
+        assert type_of(conv_transpose, *split) == type_of(lax.conv_transpose, *split)
+    mesh = make_mesh(AxisType.Auto)
+    found = {}
+    for layer in (conv_transpose, lax.conv_transpose):
+
+        def inside(x: Any, w: Any, layer: Any = layer) -> Any:
+            found[layer] = type_of(layer, x, w)
+            return layer(x, w, (2, 2), "SAME")
+
+        spec = P("data"), P()
+        f = jax.jit(jax.shard_map(inside, mesh=mesh, in_specs=spec, out_specs=P("data")))
+        jax.eval_shape(f, images, weights)  # jaxlib 0.10 does not compile lax's
+        assert layer is lax.conv_transpose or not np.any(f(images, weights))
+    assert found[conv_transpose] == found[lax.conv_transpose]
 
 
 # Meshes.

@@ -26,6 +26,7 @@ from jax_convgrad.compat.meshes import (
     varying_axes,
     with_partitions,
     with_split,
+    zeros_like_batch,
 )
 from jax_convgrad.compat.programs import (
     defined_in,
@@ -90,4 +91,5 @@ __all__ = [
     "varying_axes",
     "with_partitions",
     "with_split",
+    "zeros_like_batch",
 ]

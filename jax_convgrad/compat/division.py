@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import custom_partitioning
+from jax._src import core, custom_partitioning
 from jax._src.custom_partitioning_sharding_rule import sdy_sharding_rule_to_mlir
 from jax._src.interpreters import mlir as private_mlir
 from jax.experimental.custom_partitioning import ArrayMapping, CompoundFactor, SdyShardingRule
@@ -26,6 +26,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
+from jax_convgrad.compat.meshes import unplaced
 from jax_convgrad.compat.state import jax_rules
 
 
@@ -74,9 +75,7 @@ class _Entry:
 # its mesh.
 _part_p = Primitive("jax_convgrad_part")
 _part_p.def_abstract_eval(
-    lambda *parts, function, shape, dtype, state: parts[0].update(
-        shape=shape, dtype=dtype, sharding=None, weak_type=False
-    )
+    lambda *parts, function, shape, dtype, state: core.ShapedArray(shape, dtype)
 )
 
 
@@ -88,9 +87,8 @@ def _lower_part(ctx: Any, *parts: Any, function: Any, state: Any, **_: Any) -> A
         jax.default_matmul_precision(precision),
         jax.enable_x64(x64),
     ):
-        avals = [aval.update(sharding=None) for aval in ctx.avals_in]
         rule = mlir.lower_fun(function, multiple_results=False)
-        return rule(ctx.replace(avals_in=avals), *parts)
+        return rule(ctx.replace(avals_in=[*map(unplaced, ctx.avals_in)]), *parts)
 
 
 mlir.register_lowering(_part_p, _lower_part)

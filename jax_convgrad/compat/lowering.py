@@ -10,7 +10,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from jax_convgrad.compat.division import divided_call
-from jax_convgrad.compat.meshes import is_placed
+from jax_convgrad.compat.meshes import is_placed, unplaced
 from jax_convgrad.compat.state import lowering_implementation
 
 
@@ -32,7 +32,7 @@ def lower_fun(implementation: Any, divide: Any = None) -> Any:
         if divide is not None and asks_for_parts(ctx):
             return divided_call(ctx, operands, divide(*ctx.avals_in, **params))
         if any(map(is_placed, ctx.avals_in)):
-            ctx = ctx.replace(avals_in=[aval.update(sharding=None) for aval in ctx.avals_in])
+            ctx = ctx.replace(avals_in=[*map(unplaced, ctx.avals_in)])
         with lowering_implementation(divides_operations_only(ctx)):
             return rule(ctx, *operands, **params)
 
@@ -54,12 +54,12 @@ def is_partitioned(ctx: Any) -> bool:
     """Whether XLA divides the program that a rule lowers into among several devices.
 
     It does so for `jit` over more than one device, and not inside `shard_map`, where every axis of the
-    mesh is the user's own. Read from the lowering context's `axis_context`.
+    mesh is the user's own, or has one device. Read from the lowering context's `axis_context`.
     """
     axes = ctx.module_context.axis_context
     mesh = getattr(axes, "mesh", None)
     if mesh is not None:
-        return mesh.size > 1 and set(axes.manual_axes) != set(mesh.axis_names)
+        return any(size > 1 and name not in axes.manual_axes for name, size in mesh.shape.items())
     return getattr(axes, "num_devices", 1) > 1
 
 

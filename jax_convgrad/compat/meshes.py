@@ -49,6 +49,11 @@ def is_placed(aval: Any) -> bool:
     return any(entry is not None for entry in partitions(aval) or ())
 
 
+def unplaced(aval: Any) -> Any:
+    """The shape and dtype of an abstract value: without a sharding, and so without varying axes."""
+    return core.ShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
 def split_of(aval: Any) -> tuple[tuple[Any, ...], ...]:
     """`partitions` with a tuple of mesh axes per axis, all empty where there is no mesh."""
     entries = partitions(aval) or (None,) * len(aval.shape)
@@ -80,6 +85,19 @@ def reshard_like(array: Array, aval: Any) -> Array:
     if wanted is None or wanted == partitions(jax.typeof(array)):
         return array
     return jax.reshard(array, with_partitions(aval, wanted))
+
+
+def zeros_like_batch(
+    array: Array, axis: int, shape: tuple[int, ...], out_axis: int, dtype: Any
+) -> Array:
+    """Zeros that vary as ``array`` does, their ``out_axis`` split as its ``axis`` is in an Explicit mesh."""
+    zero = match_varying(lax.full((), 0, dtype), array)[0]
+    aval = jax.typeof(array)
+    if not is_placed(aval):
+        return lax.broadcast_in_dim(zero, shape, ())
+    split = [()] * len(shape)
+    split[out_axis] = split_of(aval)[axis]
+    return lax.broadcast_in_dim(zero, shape, (), out_sharding=with_split(aval, tuple(split)))
 
 
 def broadcast_along(values: Array, array: Array, axis: int) -> Array:
