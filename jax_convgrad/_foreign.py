@@ -161,6 +161,17 @@ def check_ranks(function: str, **named: Shape) -> int:
     return rank
 
 
+def check_convolution_ranks(function: str, **named: Shape) -> int:
+    """The same, of a convolution's arrays, which have at most three."""
+    rank = check_ranks(function, **named)
+    if rank > shapes.MAX_SPATIAL_RANK:
+        raise ValueError(
+            f"{function}: arrays may have {shapes.MAX_SPATIAL_RANK} spatial axes at most, but "
+            f"{describe(**named)}"
+        )
+    return rank
+
+
 def check_channels(
     function: str,
     config: ConvConfig,

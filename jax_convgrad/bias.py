@@ -5,8 +5,7 @@ The gradient is summed in float32 at least: in bfloat16 a running sum of ones st
 
 from __future__ import annotations
 
-import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from jax_convgrad import compat
 from jax_convgrad.shapes import sum_dtype
@@ -25,4 +24,4 @@ def add_bias(y: Array, bias: Array, axis: int) -> Array:
 def bias_gradient(dy: Array, axis: int) -> Array:
     """The sum over all axes but ``axis``, in dy's dtype."""
     axes = tuple(other for other in range(dy.ndim) if other != axis)
-    return jnp.sum(dy, axes, dtype=sum_dtype(dy.dtype)).astype(dy.dtype)
+    return compat.cast(lax.reduce_sum(compat.cast(dy, sum_dtype(dy.dtype)), axes), dy.dtype)

@@ -33,6 +33,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
@@ -511,7 +512,7 @@ class _Attributes:
         Image and result are those of the convolution underneath: a transposed one's dst and src.
         """
         named = dict(array for array in (image, result, weights) if array is not None)
-        rank = _foreign.check_ranks(function, **named)
+        rank = _foreign.check_convolution_ranks(function, **named)
         arrays = _foreign.describe(**named)
         data_spec = _spec(function, "data_format", data_format, _DATA_FORMATS, "NC", rank)
         # The convolution under a transposed one makes its input channels from its output channels.
@@ -521,7 +522,7 @@ class _Attributes:
         )
         pads = []
         for name, value in (("pads_begin", pads_begin), ("pads_end", pads_end)):
-            if isinstance(value, Sequence) and len(value) == 0:
+            if np.shape(value) == (0,):
                 value = (0,) * rank
             pads.append(_foreign.nonnegative_ints(function, name, value, rank, arrays))
         if not isinstance(auto_pad, str):

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
@@ -353,7 +354,7 @@ def _config(
 
     Its padding is ``pads``, zeros if not given.
     """
-    rank = _foreign.check_ranks(function, X=x_shape, W=w_shape)
+    rank = _foreign.check_convolution_ranks(function, X=x_shape, W=w_shape)
     arrays = _foreign.describe(X=x_shape, W=w_shape)
     if not isinstance(auto_pad, str):
         raise TypeError(f"{function}: auto_pad must be a string, got {auto_pad!r}")
@@ -390,7 +391,7 @@ def _gradients(
 ) -> tuple[Array | None, Array | None, Array | None]:
     arrays = _foreign.describe(X=X.shape, W=W.shape)
     problem.check_dst("dY", dY.shape, arrays)
-    if not isinstance(output_mask, Sequence) or len(output_mask) != 3:
+    if np.shape(output_mask) != (3,):
         raise ValueError(
             f"{problem.function}: output_mask must have 3 entries, for dX, dW and dB, got "
             f"{output_mask!r}"

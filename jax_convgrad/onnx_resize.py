@@ -242,22 +242,31 @@ def _problem(
                 factor = np.float32(_finite(function, "scales", scale))
             if not (0 < factor and math.isfinite(factor)):
                 raise ValueError(f"{function}: scales must be positive and finite, got {scales}")
+            if _stays(function, x_shape, axis, factor == 1):
+                continue
             shape[axis] = int(np.floor(np.float32(x_shape[axis]) * factor))
             factors[axis] = float(factor)
     else:
-        wanted = [_size(function, size, sizes) for size in sizes]
-        for axis, size in zip(chosen, wanted, strict=True):
-            shape[axis] = size
+        wanted = {
+            axis: _size(function, size, x_shape[axis], sizes)
+            for axis, size in zip(chosen, sizes, strict=True)
+        }
+        for axis, size in wanted.items():
+            if not _stays(function, x_shape, axis, size == x_shape[axis]):
+                shape[axis] = size
         if keep_aspect_ratio_policy != "stretch" and chosen:
             ratios = [
-                Fraction(size, max(x_shape[axis], 1))
-                for axis, size in zip(chosen, wanted, strict=True)
+                Fraction(1) if size == x_shape[axis] else Fraction(size, max(x_shape[axis], 1))
+                for axis, size in wanted.items()
             ]
             factor = min(ratios) if keep_aspect_ratio_policy == "not_larger" else max(ratios)
             for axis in chosen:
+                if _stays(function, x_shape, axis, factor == 1):
+                    continue
                 shape[axis] = math.floor(factor * x_shape[axis] + Fraction(1, 2))
                 factors[axis] = factor
-    if any(shape[axis] < 1 <= x_shape[axis] for axis in chosen):
+    known = [axis for axis in chosen if isinstance(x_shape[axis], int)]
+    if any(shape[axis] < 1 <= x_shape[axis] for axis in known):
         raise ValueError(
             f"{function}: an axis of X, of shape {x_shape}, would have no elements left: {tuple(shape)}"
         )
@@ -314,14 +323,36 @@ def _vector(function: str, name: str, value: Any, length: int, x_shape: Shape) -
     return entries
 
 
-def _size(function: str, size: Any, sizes: list[Any]) -> int:
+def _stays(function: str, x_shape: Shape, axis: int, unchanged: bool) -> bool:
+    """Whether the axis is of symbolic size, which is left as it is.
+
+    Raises:
+      ValueError: it is symbolic and would not be.
+    """
+    if isinstance(x_shape[axis], int):
+        return False
+    if not unchanged:
+        raise ValueError(
+            f"{function}: axis {axis} is resized, so its size must be known, got {x_shape[axis]} (X has "
+            f"shape {x_shape})"
+        )
+    return True
+
+
+def _size(function: str, size: Any, old: Any, sizes: list[Any]) -> Any:
+    if jax.export.is_symbolic_dim(size):
+        if size == old:
+            return size
+        raise ValueError(
+            f"{function}: sizes must be known, or those that X has already, got {sizes} (X has {old} there)"
+        )
     try:
         number = operator.index(size)
     except TypeError:
         raise TypeError(f"{function}: sizes must be integers, got {sizes}") from None
     if isinstance(size, bool):
         raise TypeError(f"{function}: sizes must be integers, got {sizes}")
-    if number < 1:
+    if number < 1 and number != old:
         raise ValueError(f"{function}: sizes must be at least 1, got {sizes}")
     return number
 

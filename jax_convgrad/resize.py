@@ -448,8 +448,9 @@ def _extrapolate(x: Array, steps: Steps, value: float) -> Array:
     if not outside or (value == 0 and jnp.issubdtype(x.dtype, jnp.inexact)):
         return x
     for axis, rows in outside:
-        mask = rows.reshape(*(1,) * axis, -1, *(1,) * (x.ndim - axis - 1))
-        x = jnp.where(mask, jnp.asarray(value).astype(x.dtype), x)
+        # Not jnp.where, which makes float32 of a float64 array that has outlived its `jax.enable_x64`.
+        mask = compat.broadcast_along(jnp.asarray(rows), x, axis)
+        x = lax.select(*compat.match_varying(mask, lax.full_like(x, value), x))
     return x
 
 

@@ -190,6 +190,10 @@ def make_config(
     numbers = make_dimension_numbers(function, x_shape, w_shape, dimension_numbers)
     rank = len(x_shape) - 2
     shapes = f"x has shape {_show(x_shape)}, w has shape {_show(w_shape)}"
+    if not 1 <= rank <= MAX_SPATIAL_RANK:
+        raise ValueError(
+            f"{function}: x and w must have 1 to {MAX_SPATIAL_RANK} spatial axes, but {shapes}"
+        )
     strides = positive_ints(function, names[0], strides, rank, shapes)
     dilation = positive_ints(function, names[2], 1 if dilation is None else dilation, rank, shapes)
     groups = positive_int(function, names[3], groups)
@@ -530,7 +534,8 @@ def full_shape(function: str, name: str, value: Any, rank: int) -> Shape:
             f"{function}: {name} must have {rank} entries like the arrays, got {_show(shape)}"
         )
     return tuple(
-        _index(function, name, size, value) if _is_number(size) else size for size in shape
+        size if jax.export.is_symbolic_dim(size) else _index(function, name, size, value)
+        for size in shape
     )
 
 

@@ -79,6 +79,14 @@ ROWS = [
         r"conv_fprop.*same rank.*\(2, 4, 9, 9\).*\(6, 4, 3\)",
     ),
     Row("rank-1", fprop(), (f32(4), f32(4)), V, r"conv_fprop.*batch and a channel axis.*\(4,\)"),
+    Row("rank-2", fprop(), (f32(4, 3), f32(4, 3)), V, r"conv_fprop.*1 to 3 spatial axes.*\(4, 3\)"),
+    Row(
+        "rank-6",
+        wgrad((1, 1, 2, 2, 2, 2)),
+        (f32(1, 1, 3, 3, 3, 3), f32(1, 1, 2, 2, 2, 2)),
+        V,
+        r"conv_wgrad.*1 to 3 spatial axes.*\(1, 1, 3, 3, 3, 3\)",
+    ),
     Row(
         "channels-differ",
         fprop(),
@@ -234,6 +242,8 @@ ROWS = [
     ),
     Row("dgrad-x-rank", dgrad((2, 4, 9)), (DY, W), V, r"x_shape must have 4 entries.*\(2, 4, 9\)"),
     Row("dgrad-x-float", dgrad((2, 4, 9.0, 9)), (DY, W), T, r"x_shape must be integers"),
+    Row("dgrad-x-text", dgrad((2, "4", 9, 9)), (DY, W), T, r"x_shape must be integers"),
+    Row("dgrad-x-none", dgrad((2, None, 9, 9)), (DY, W), T, r"x_shape must be integers"),
     Row("dgrad-x-number", dgrad(9), (DY, W), T, r"x_shape must be a sequence.*9"),
     Row("dgrad-x-negative", dgrad((2, 4, -9, 9)), (DY, W), V, r"negative size.*\(2, 4, -9, 9\)"),
     Row(

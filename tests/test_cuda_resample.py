@@ -7,11 +7,14 @@ failure.
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -115,6 +118,71 @@ def test_a_hundred_runs_give_the_same_bits(
     operands = [jnp.asarray(array) for array in cases.arguments(data, dtype)]
     first = np.asarray(y(*operands)).tobytes()
     assert all(np.asarray(y(*operands)).tobytes() == first for _ in range(99))
+
+
+# Of one instance of the kernels, with 53,344, 50,912 and 52,800 bytes of shared memory.
+SAME_KERNEL = [
+    Problem((8, 1024, 1024), (1, 2), (512, 512), (13, 13)),
+    Problem((8, 768, 768), (1, 2), (512, 512), (10, 10)),
+    Problem((8, 1280, 1280), (1, 2), (64, 64), (121, 121)),
+]
+
+
+def _same_kernel(rng: np.random.Generator) -> tuple[list[Any], list[list[jax.Array]]]:
+    """A function for each, with its operands."""
+    functions, operands = [], []
+    for problem in SAME_KERNEL:
+        call = jax.ffi.ffi_call(cases.TARGET, jax.ShapeDtypeStruct(problem.y, "float32"))
+        functions.append(functools.partial(call, axes=np.asarray(problem.axes, np.int64)))
+        data = cases.make_data(rng, problem, "float32", integers=False)
+        operands.append([jnp.asarray(array) for array in cases.arguments(data, "float32")])
+    return functions, operands
+
+
+def test_threads_that_launch_one_kernel(rng: np.random.Generator) -> None:
+    """A kernel has one limit of shared memory, whoever launches it with how much."""
+    functions, operands = _same_kernel(rng)
+    compiled = [jax.jit(f).lower(*a).compile() for f, a in zip(functions, operands, strict=True)]
+    expected = [np.asarray(f(*a)) for f, a in zip(compiled, operands, strict=True)]
+    wrong: list[Any] = []
+
+    def work(begin: int) -> None:
+        try:
+            for i in range(begin, begin + 200):
+                y = compiled[i % 3](*operands[i % 3])
+                if i % 10 == 0 and np.asarray(y).tobytes() != expected[i % 3].tobytes():
+                    wrong.append(i)
+            jax.block_until_ready(y)
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(begin,)) for begin in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_program_that_launches_one_kernel_with_more_memory_first(
+    rng: np.random.Generator,
+) -> None:
+    """A command buffer is put together after all of its launches have been captured."""
+    functions, operands = _same_kernel(rng)
+
+    @jax.jit
+    def together(*operands: Any) -> list[jax.Array]:
+        return [
+            f(factor * x, *tables)
+            for factor in (1, 2, 4)
+            for f, (x, *tables) in zip(functions, operands, strict=True)
+        ]
+
+    expected = [np.asarray(jax.jit(f)(*a)) for f, a in zip(functions, operands, strict=True)]
+    for _ in range(3):
+        got = together(*operands)
+        for i, wanted in enumerate(expected * 3):
+            np.testing.assert_array_equal(got[i], wanted * 2 ** (i // 3))
 
 
 @pytest.mark.slow

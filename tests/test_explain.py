@@ -732,6 +732,21 @@ def test_the_table():
     assert str(explain(conv, X, W)).startswith("1 convolution or resize on ")
 
 
+def test_symbolic_sizes():
+    """There is a row for each, and a table of them, without floors."""
+    batch, height = jax.export.symbolic_shape("b, h", constraints=["h >= 3"])
+
+    def f(x: Any) -> Any:
+        y = jax_convgrad.conv_fprop(x, jnp.ones((4, 3, 3, 3)))
+        y = jax.lax.conv_general_dilated(y, jnp.ones((4, 4, 1, 1)), (1, 1), "VALID")
+        return jax_convgrad.resize(y, (*y.shape[:3], 5), "linear", antialias=False)
+
+    for shape in ((batch, 3, 8, 8), (batch, 3, height, 8)):
+        explanation = jax_convgrad.explain(f, jax.ShapeDtypeStruct(shape, jnp.float32))
+        assert [row.floor for row in explanation.rows] == [None] * 3
+        assert sum("bx" in line for line in str(explanation).splitlines()) == 3
+
+
 def test_notes_have_as_many_letters_as_it_takes():
     def f(x: Any) -> Any:
         return [conv(x, jnp.ones((k, 1, 16, 16))) for k in range(1, 40)]

@@ -379,6 +379,7 @@ def test_backward_data_size_without_dst_shape(rng):
     assert backward(**one_axis(3, 1, 1, output_padding=(2,))).shape == (2, 12, 2)
     assert backward(**one_axis(3, auto_pad="same_lower")).shape == (2, 12, 2)
     assert backward((2, 12, 2), **one_axis(3, 1, 1, output_padding=(2,))).shape == (2, 12, 2)
+    assert backward(jnp.array([2, 12, 2]), **one_axis(3, 1, 1)).shape == (2, 12, 2)
     np.testing.assert_array_equal(
         backward(**one_axis(3, 1, 1, output_padding=(2,))),
         backward((2, 12, 2), **one_axis(3, 1, 1)),

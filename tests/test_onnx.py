@@ -541,8 +541,11 @@ def test_conv_transpose_grad_equals_torch(rank, group, rng):
 # Transformations, masks, dtypes.
 
 
-@pytest.mark.parametrize("mask", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0), (True, False, True)])
+@pytest.mark.parametrize(
+    "mask", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0), (True, False, True), "array"]
+)
 def test_what_is_masked_out_is_not_computed(mask):
+    mask = np.array([True, False, True]) if mask == "array" else mask
     x, w, dy = jnp.ones((2, 3, 6)), jnp.ones((4, 3, 3)), jnp.ones((2, 4, 4))
     wt, dyt = jnp.ones((3, 2, 3)), jnp.ones((2, 2, 8))
     operators = ("conv_fprop", "conv_dgrad", "conv_wgrad")
@@ -622,6 +625,13 @@ G2 = {"group": 2}
 ERRORS = {
     "rank": (onnx.conv, (X[0], W), {}, ValueError, rf"same rank.*X has.*\(4, 6, 6\).*W has.*{WS}"),
     "no-space": (onnx.conv, (X[..., 0, 0], W[..., 0, 0]), {}, ValueError, "at least one spatial"),
+    "too-much-space": (
+        onnx.conv,
+        (X[..., None, None], W[..., None, None]),
+        {},
+        ValueError,
+        r"3 spatial axes at most, but X has shape \(2, 4, 6, 6, 1, 1\)",
+    ),
     "channels": (onnx.conv, (X, W), {}, ValueError, rf"X must have 2 channels.*{XS}.*{WS}"),
     "group-divides": (
         onnx.conv,

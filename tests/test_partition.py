@@ -32,6 +32,7 @@ from jax_convgrad import (
     conv_general_dilated,
     conv_transpose,
     conv_wgrad,
+    onnx,
     partition,
     registry,
     resample,
@@ -520,6 +521,30 @@ def test_axes_of_one_device_in_types(
         got = jax.jit(jax.grad(f, (0, 1)))(*split)
         jax.tree.map(_assert_placed_alike, got, split)
     assert_same(got, expected)
+
+
+def test_an_extrapolating_resize_in_types(rng: np.random.Generator):
+    (x,) = ints(rng, (8, 5, 4))
+
+    def crop(x: Any) -> Any:
+        return onnx.resize(
+            x,
+            roi=[-0.5, 1.5],
+            sizes=[9],
+            axes=[1],
+            mode="linear",
+            coordinate_transformation_mode="tf_crop_and_resize",
+            extrapolation_value=5,
+        )
+
+    expected = crop(x)
+    with jax.set_mesh(make_mesh(AxisType.Explicit)):
+        got = jax.jit(crop)(jax.device_put(x, P("data")))
+        assert tuple(jax.typeof(got).sharding.spec) == ("data", None, None)
+    assert_same(got, expected)
+    mesh = make_mesh(AxisType.Auto)
+    inside = jax.shard_map(crop, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+    assert_same(jax.jit(inside)(x), expected)
 
 
 @pytest.mark.parametrize("outputs", [None, "model"])

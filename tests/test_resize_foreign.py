@@ -15,7 +15,7 @@ import pytest
 import resize_oracles as oracles
 from jax.test_util import check_grads
 
-from jax_convgrad import onednn, onnx, resample, resample_transpose, resize
+from jax_convgrad import export_checks, onednn, onnx, resample, resample_transpose, resize
 
 # ONNX's own tests. Names are spelled out so that collecting them needs no onnx package.
 
@@ -107,6 +107,77 @@ def test_onnx_aspect_policies(policy: str, shape: Any, scale: Any, rng: np.rando
     gradient = onnx.resize_grad(np.asarray(got), x, sizes=[7, 8], **keywords)
     back = oracles.apply(got, {a: d.T for a, d in dense.items()})
     np.testing.assert_allclose(gradient, back, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"scales": [1.0, 1.0, 2.0, 2.0]},
+        {"sizes": [None, 3, 16, 16]},
+        {"sizes": [None, 3, 16, 16], "keep_aspect_ratio_policy": "not_larger"},
+        {"sizes": [16, 16], "axes": [2, 3], "keep_aspect_ratio_policy": "not_smaller"},
+    ],
+    ids=str,
+)
+def test_onnx_symbolic_batch(keywords: Any, rng: np.random.Generator):
+    """With an entry for the batch, as ONNX writes it, which leaves it as it is."""
+
+    def up(x: Any) -> Any:
+        given = dict(keywords)
+        if "sizes" in given:
+            given["sizes"] = [x.shape[0] if size is None else size for size in given["sizes"]]
+        return onnx.resize(x, mode="linear", **given)
+
+    (batch,) = jax.export.symbolic_shape("batch")
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(up(x) ** 2)))
+    exported = jax.export.export(gradient, disabled_checks=export_checks())(
+        jax.ShapeDtypeStruct((batch, 3, 8, 8), np.float32)
+    )
+    for size in (1, 3):
+        x = rng.integers(-8, 9, (size, 3, 8, 8)).astype(np.float32)
+        np.testing.assert_array_equal(exported.call(x), gradient(x))
+
+
+@pytest.mark.parametrize(
+    "keywords, text",
+    [
+        ({"scales": [2.0, 1.0]}, r"onnx.resize: axis 0 is resized, .* must be known, got b"),
+        ({"sizes": [4, 8]}, r"onnx.resize: axis 0 is resized, .* must be known, got b"),
+        ({"sizes": ["b", "2*b"]}, r"onnx.resize: sizes must be known, or those that X has already"),
+        (
+            {"sizes": ["b", 16], "keep_aspect_ratio_policy": "not_smaller"},
+            r"onnx.resize: axis 0 is resized, .* must be known, got b",
+        ),
+    ],
+    ids=str,
+)
+def test_onnx_a_symbolic_axis_that_is_resized(keywords: Any, text: str):
+    scope = jax.export.SymbolicScope()
+    (b,) = jax.export.symbolic_shape("b", scope=scope)
+    given = {
+        name: [
+            jax.export.symbolic_shape(entry, scope=scope)[0] if isinstance(entry, str) else entry
+            for entry in entries
+        ]
+        if name == "sizes"
+        else entries
+        for name, entries in keywords.items()
+    }
+    with pytest.raises(ValueError, match=text):
+        jax.eval_shape(
+            lambda x: onnx.resize(x, mode="linear", **given),
+            jax.ShapeDtypeStruct((b, 8), np.float32),
+        )
+
+
+def test_onnx_an_empty_batch():
+    x = jnp.ones((0, 3, 4, 4))
+    for keywords in (
+        {"scales": [1, 1, 2, 2]},
+        {"sizes": [0, 3, 8, 8]},
+        {"sizes": [0, 3, 8, 8], "keep_aspect_ratio_policy": "not_smaller"},
+    ):
+        assert onnx.resize(x, **keywords).shape[::3] == (0, 8)
 
 
 def test_onnx_scales_are_float32():

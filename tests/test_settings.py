@@ -19,7 +19,7 @@ from jax import lax
 from layer_cases import LAYERS, OPERATORS, Layer, assert_same, equations, per_layer, squares
 
 import jax_convgrad
-from jax_convgrad import conv_fprop, conv_general_dilated, conv_transpose, resize, routes
+from jax_convgrad import conv_fprop, conv_general_dilated, conv_transpose, onnx, resize, routes
 
 CONVOLUTIONS = [name for name, layer in LAYERS.items() if layer.params]
 per_convolution = pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -183,6 +183,34 @@ def test_float64_arrays_that_outlive_their_setting(
     assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {np.dtype(np.float64)}
     assert_same(gradients, theirs(expected))
     assert_same(f(x, params), expected)
+
+
+def test_nothing_of_the_adapters_is_float32_either(without_x64: None, rng: np.random.Generator):
+    """The gradient of a bias, and what an extrapolating resize leaves as it is."""
+    with jax.enable_x64(True):
+        x, w, dy = (
+            jnp.asarray(rng.standard_normal(shape)) for shape in ((2, 3, 6), (4, 3, 3), (2, 4, 4))
+        )
+        expected = onnx.conv_grad(dy, x, w)
+    crop = functools.partial(
+        onnx.resize,
+        roi=[-0.5, 1.5],
+        sizes=[9],
+        axes=[2],
+        mode="linear",
+        coordinate_transformation_mode="tf_crop_and_resize",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for run in (lambda f: f, jax.jit):
+            for got, wide in zip(run(onnx.conv_grad)(dy, x, w), expected, strict=True):
+                assert got.dtype == np.float64
+                np.testing.assert_allclose(got, wide, rtol=1e-14)
+            plain, filled = (run(functools.partial(crop, extrapolation_value=v))(x) for v in (0, 5))
+            assert filled.dtype == np.float64
+            inside = np.asarray(filled) != 5
+            assert 0 < inside.sum() < inside.size
+            np.testing.assert_array_equal(filled, np.where(inside, plain, 5))
 
 
 @pytest.mark.parametrize("wide", [np.float64, "float64"])

@@ -43,7 +43,7 @@ class Problem:
       ours: whether this package computes it, or would with `install` on.
       route: who computes it and why.
       xla: what XLA has without this package.
-      floor: None where that is not known.
+      floor: None where that is not known, as with symbolic sizes.
       timed: "ours" and "xla", of those that can be timed alone.
     """
 
@@ -117,7 +117,9 @@ def _lax_convolution(platform: str, equation: Any, operations_only: bool) -> Pro
         decision.replaced,
         _of_smaller(decision.route, plan) if decision.replaced else _kept(decision.route),
         description,
-        conv_floor(reading.operator, geometry, lhs.dtype.itemsize, out.dtype.itemsize),
+        conv_floor(reading.operator, geometry, lhs.dtype.itemsize, out.dtype.itemsize)
+        if _known(lhs, rhs, out)
+        else None,
         timed,
     )
 
@@ -156,7 +158,9 @@ def _convolution(platform: str, equation: Any, operations_only: bool) -> Problem
         True,
         _of_smaller(plan.route, plan),
         "zeros" if empty else xla.describe_lax_form(platform, theirs, operands),
-        conv_floor(operator, geometry, dtype.itemsize, out.dtype.itemsize),
+        conv_floor(operator, geometry, dtype.itemsize, out.dtype.itemsize)
+        if _known(*operands, out)
+        else None,
         {} if empty else timed,
     )
 
@@ -204,7 +208,7 @@ def _resample(platform: str, equation: Any, operations_only: bool) -> Problem:
         True,
         resample_primitive.choose_route(platform, x, bands, axes, operations_only),
         xla.describe_image_form(bands, axes),
-        resample_floor(x.shape, bands, axes, x.dtype.itemsize),
+        resample_floor(x.shape, bands, axes, x.dtype.itemsize) if _known(x) else None,
         {}
         if empty
         else {
@@ -248,6 +252,10 @@ def _image(equation: Any, out: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     images = [a for a in operands if len(a.shape) == len(out.shape)]
     images = [a for a in images if not jnp.issubdtype(a.dtype, jnp.integer)] or images
     return images[-1] if images else operands[-1]
+
+
+def _known(*arrays: jax.ShapeDtypeStruct) -> bool:
+    return all(isinstance(size, int) for array in arrays for size in array.shape)
 
 
 def _operand(variable: Any) -> jax.ShapeDtypeStruct:

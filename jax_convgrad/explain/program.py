@@ -39,7 +39,8 @@ class Row:
       route: who: "onednn", "cudnn", "native", or a form in plain JAX: "swap", "xla".
       reason: why.
       xla: what XLA has without this package.
-      floor: bytes and operations that it cannot do without; None where the equation was not read.
+      floor: bytes and operations that it cannot do without; None where the equation was not read or
+        sizes are symbolic.
       floor_seconds: what the memory needs for the bytes; None where its speed is not known (CPUs).
       seconds: measured time of this package, by its route, or by its handler where XLA keeps the
         equation. None where it was not measured.
@@ -94,7 +95,8 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
     what it would do.
 
     Not seen are `jax.image.scale_and_translate` where it was imported by name before `install` (a
-    `jax.image.resize` imported so has a row), or where its scale is traced. A program that is divided
+    `jax.image.resize` imported so has a row), or where its scale is traced, and "nearest" of integers,
+    which is a gather of JAX's on either side. A program that is divided
     among devices is known by the shardings of its arguments and by those that it names.
 
     Args:

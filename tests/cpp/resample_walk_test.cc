@@ -100,8 +100,9 @@ bool CanLaunch(const ResampleForm& form, uintptr_t x, uintptr_t y) {
         const ResampleTiling tiling =
             ChooseResampleTiling(task, needs, instance.kValues, sizeof(T),
                                  GetResampleLimits(needs, instance.kValues, sizeof(T)));
-        good = tiling.blocks == 0 || (tiling.threads <= Kernel::kMostThreads &&
-                                      tiling.threads % 32 == 0 && tiling.shared_bytes <= 96 << 10);
+        good = tiling.blocks == 0 ||
+               (tiling.threads <= Kernel::kMostThreads && tiling.threads % 32 == 0 &&
+                tiling.shared_bytes <= kMostSharedBytes);
         if (good) return;
         std::printf(
             "%lld x %lld x %lld of %lld to %lld x %lld, %lld and %lld taps, %d bytes: load %d, "
