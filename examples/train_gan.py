@@ -54,6 +54,8 @@ from training import (
     update_adam,
 )
 
+import jax_convgrad
+
 FIRST = 4  # side of the smallest feature maps
 LATENT = 32
 BETAS = (0.5, 0.99)
@@ -315,16 +317,21 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add_options(parser)
     add_arguments(parser)
     arguments = parser.parse_args(argv)
-    arguments.steps = arguments.steps or (400 if arguments.quick else 2000)
-    arguments.rounds = arguments.rounds or (7 if arguments.quick else 15)
-    if min(arguments.steps, arguments.batch, arguments.width) < 1:
-        parser.error("--steps, --batch and --width must be at least 1")
+    if arguments.steps is None:
+        arguments.steps = 400 if arguments.quick else 2000
+    if arguments.rounds is None:
+        arguments.rounds = 7 if arguments.quick else 15
+    if min(arguments.steps, arguments.rounds, arguments.batch, arguments.width) < 1:
+        parser.error("--steps, --rounds, --batch and --width must be at least 1")
+    if arguments.seed < 0:
+        parser.error("--seed must be at least 0")
     return arguments
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Trains, evaluates, compares and reports. Returns the figures."""
     arguments = parse_arguments(argv)
+    jax_convgrad.uninstall()  # by the environment: what is called lax is lax's
     require("sklearn", "matplotlib", "tqdm")
     if arguments.deterministic:
         make_deterministic()

@@ -47,6 +47,8 @@ from training import (
     update_adam,
 )
 
+import jax_convgrad
+
 SCALE = 2
 HELD_OUT = slice(256, 352)  # columns of both photographs
 EVAL_SIZE = 96
@@ -310,18 +312,26 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add_options(parser)
     add_arguments(parser)
     arguments = parser.parse_args(argv)
-    arguments.steps = arguments.steps or (250 if arguments.quick else 3000)
-    arguments.rounds = arguments.rounds or (7 if arguments.quick else 15)
-    if min(arguments.steps, arguments.batch, arguments.width, arguments.blocks) < 1:
-        parser.error("--steps, --batch, --width and --blocks must be at least 1")
+    if arguments.steps is None:
+        arguments.steps = 250 if arguments.quick else 3000
+    if arguments.rounds is None:
+        arguments.rounds = 7 if arguments.quick else 15
+    if (
+        min(arguments.steps, arguments.rounds, arguments.batch, arguments.width, arguments.blocks)
+        < 1
+    ):
+        parser.error("--steps, --rounds, --batch, --width and --blocks must be at least 1")
     if not 4 <= arguments.patch <= 100:
         parser.error("--patch must be between 4 and 100")
+    if arguments.seed < 0:
+        parser.error("--seed must be at least 0")
     return arguments
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Trains, evaluates, compares and reports. Returns the figures."""
     arguments = parse_arguments(argv)
+    jax_convgrad.uninstall()  # by the environment: what is called lax is lax's
     require("sklearn", "matplotlib", "tqdm")
     if arguments.deterministic:
         make_deterministic()

@@ -388,7 +388,8 @@ def conv_transpose(
       strides: upsampling factors, one per spatial axis.
       padding: "SAME", "SAME_LOWER" or "VALID" of the convolution underneath, or one (low, high) pair per
         spatial axis: those of the dilated input, or with ``use_consistent_padding`` those of the
-        convolution underneath.
+        convolution underneath. The names in any case; lax, which has the first and the last in
+        capitals, takes other strings, where strides are 1, for a plain convolution's padding.
       rhs_dilation: kernel dilation, one per spatial axis.
       dimension_numbers: as in `jax.lax.conv_general_dilated`; None means NHWC, HWIO, NHWC.
       transpose_kernel: flip the kernel and swap its channel axes, as the gradient of a convolution does.

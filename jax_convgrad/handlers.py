@@ -10,6 +10,13 @@ differently (NOTE [Wrong engines] in wrong_engines.cc), cuDNN has one engine lef
 float64, and in float32 without TF32: in float64 it is 70 times slower than those. There the excess of the
 one side over the other is padded beforehand, as XLA does for every such convolution. In 16 bits and with
 TF32 other engines are right and fast, and depthwise problems have this project's own kernels.
+
+NOTE [Pairs of channels]. oneDNN's bfloat16 kernels take the channels that they sum over in pairs. Of an odd
+number the last is paired with what lies behind it, the first channel of the next group or pixel, and with
+a weight of zero: a NaN or an infinity there would come out where it does not belong, under `jax.vmap` in
+another example. So there is a channel of zeros behind them, which is as fast. Depthwise problems have
+kernels without pairs, but for some input gradients with strides; zeros would make those ten times slower,
+float32 operands at most twice.
 """
 
 from __future__ import annotations
@@ -22,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, core, lax
 
-from jax_convgrad import settings
+from jax_convgrad import compat, settings
 from jax_convgrad.precision import allows_tf32
 from jax_convgrad.registry import CONV_TARGETS
 from jax_convgrad.shapes import ConvConfig, Pairs, Shape
@@ -49,7 +56,11 @@ def conv_fprop(
     y_shape: Shape,
 ) -> Array:
     crop, config = _split_negative(config)
-    x = _crop(x, crop, config.dimension_numbers.lhs_spec)
+    numbers = config.dimension_numbers
+    x = _crop(x, crop, numbers.lhs_spec)
+    if platform == "cpu" and _would_be_paired(x, w.shape[numbers.rhs_spec[1]], config, w.shape):
+        x = _append_channel(x, numbers.lhs_spec[1], config.groups)
+        w = _append_channel(w, numbers.rhs_spec[1], 1)
     return _call("conv_fprop", platform, config, precision, y_shape, result_dtype, x, w)
 
 
@@ -68,7 +79,15 @@ def conv_dgrad(
     cropped = list(x_shape)
     for axis, (low, high) in zip(x_spec[2:], crop, strict=True):
         cropped[axis] += low + high
-    dx = _call("conv_dgrad", platform, config, precision, tuple(cropped), result_dtype, dy, w)
+    out_axis, groups = config.dimension_numbers.rhs_spec[0], config.groups
+    dtype = result_dtype
+    if platform == "cpu" and _would_be_paired(dy, w.shape[out_axis] // groups, config, w.shape):
+        dy = _append_channel(dy, config.dimension_numbers.out_spec[1], groups)
+        w = _append_channel(w, out_axis, groups)
+    elif platform == "cpu" and _is_depthwise(config, w.shape) and max(config.strides) > 1:
+        dy, w, dtype = dy.astype(jnp.float32), w.astype(jnp.float32), jnp.float32
+    dx = _call("conv_dgrad", platform, config, precision, tuple(cropped), dtype, dy, w)
+    dx = compat.cast(dx, result_dtype)
     return _crop(dx, tuple((-low, -high) for low, high in crop), x_spec)
 
 
@@ -196,6 +215,23 @@ def _is_depthwise(config: ConvConfig, w_shape: Shape) -> bool:
     """Whether every channel has one filter."""
     outputs, inputs = (w_shape[axis] for axis in config.dimension_numbers.rhs_spec[:2])
     return 1 < config.groups == outputs and inputs == 1
+
+
+def _would_be_paired(operand: Array, channels: Any, config: ConvConfig, w_shape: Shape) -> bool:
+    """NOTE [Pairs of channels]. Those of symbolic number are left as they are."""
+    if operand.dtype != jnp.bfloat16 or not isinstance(channels, int):
+        return False
+    return channels % 2 == 1 and not _is_depthwise(config, w_shape)
+
+
+def _append_channel(array: Array, axis: int, groups: int) -> Array:
+    """One of zeros behind those of each group."""
+    before, after = array.shape[:axis], array.shape[axis + 1 :]
+    array = array.reshape(*before, groups, array.shape[axis] // groups, *after)
+    amounts = [(0, 0, 0)] * array.ndim
+    amounts[axis + 1] = (0, 1, 0)
+    array = lax.pad(array, np.zeros((), array.dtype), amounts)
+    return array.reshape(*before, groups * array.shape[axis + 1], *after)
 
 
 def _channels_last(spec: tuple[int, ...]) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ import json
 import operator
 import os
 import pathlib
+import threading
 from typing import Any, Literal
 
 from jax_convgrad import registry, settings
@@ -75,7 +76,7 @@ def set_workspace_limit(bytes: int | None) -> None:
 
     Raises:
       TypeError: not an int.
-      ValueError: a negative number.
+      ValueError: a negative number, or 2^63 and more.
 
     Example:
       >>> import jax_convgrad
@@ -88,7 +89,9 @@ def set_workspace_limit(bytes: int | None) -> None:
             raise TypeError(f"set_workspace_limit: bytes must be an int or None, got {bytes!r}")
         limit = operator.index(bytes)
         if not 0 <= limit < 2**63:
-            raise ValueError(f"set_workspace_limit: bytes must be at least 0, got {bytes!r}")
+            raise ValueError(
+                f"set_workspace_limit: bytes must be at least 0 and below 2^63, got {bytes!r}"
+            )
     settings.change(workspace_limit=limit)
 
 
@@ -172,9 +175,9 @@ def save(path: str | os.PathLike[str]) -> int:
         for plan in reversed(module.plans()):
             choices[plan["problem"]] = {key: plan[key] for key in _SAVED}
     text = json.dumps({"format": _FORMAT, "choices": [*choices.values()]}, indent=1)
-    target = pathlib.Path(path)
+    target = pathlib.Path(os.path.realpath(path))
     # A reader, or a run that is killed now, must not meet half a file.
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    partial = target.with_name(f"{target.name}.{os.getpid()}.{threading.get_ident()}.partial")
     try:
         partial.write_text(text + "\n")
         partial.replace(target)

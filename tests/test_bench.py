@@ -26,6 +26,7 @@ import pytest
 from cases import may_transform
 from rounding import may_use_tf32
 
+import jax_convgrad
 from jax_convgrad import registry, routes
 from jax_convgrad.__main__ import main
 from jax_convgrad.bench import compare, device, float64, floor, forms, report, timing
@@ -870,6 +871,8 @@ def test_bench_lists_cases(case_file: Path, capsys: pytest.CaptureFixture[str]) 
         (["--only", "("], "--only '('"),
         (["--only", "no such case"], "no case is left to run"),
         (["--cases", "no-such-file.json"], "cannot read the case file"),
+        (["--json", "."], ". cannot be written: Is a directory"),
+        (["--markdown", "/dev/null/b.md"], "/dev/null/b.md cannot be written: "),
     ],
 )
 def test_bench_refuses_what_makes_no_sense(
@@ -877,6 +880,22 @@ def test_bench_refuses_what_makes_no_sense(
 ) -> None:
     assert main(["bench", *arguments]) == 2
     assert text in capsys.readouterr().err
+
+
+def test_bench_takes_no_negative_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as status:
+        main(["bench", "--seed", "-3"])
+    assert status.value.code == 2
+    assert "--seed: must be at least 0" in capsys.readouterr().err
+
+
+def test_lax_is_not_what_is_installed(case_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jax_convgrad.install()
+    try:
+        assert main(["bench", "--cases", str(case_file), "--list"]) == 0
+        assert not jax_convgrad.installed()
+    finally:
+        jax_convgrad.uninstall()
 
 
 def test_a_form_that_breaks_is_reported_and_the_rest_goes_on(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import subprocess
 import sys
+import threading
 
 import jax
 import pytest
 
 import jax_convgrad
-from jax_convgrad import registry, routes, shapes
+from jax_convgrad import plans, registry, routes, shapes
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -136,3 +138,26 @@ def test_handlers_serve_what_they_have_only():
     assert found.serve("target", "float32")
     assert not found.serve("target", "bfloat16")
     assert not found.serve("other", "float32")
+
+
+def test_threads_save_and_load_one_file(tmp_path: pathlib.Path) -> None:
+    """A reader meets a whole file, through a link too."""
+    (tmp_path / "link.json").symlink_to("plans.json")
+    plans.save(tmp_path / "link.json")
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            for _ in range(100):
+                plans.save(tmp_path / "link.json")
+                plans.load(tmp_path / "plans.json")
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert (tmp_path / "link.json").is_symlink() and len(list(tmp_path.iterdir())) == 2

@@ -36,8 +36,8 @@ struct ConvProblem {
 //
 // oneDNN runs single-threaded, on pieces, in XLA's own threads: it has no way to use XLA's pool,
 // and a second pool of threads beside it would fight it for the processors. All results are the
-// same bits at every call: which piece is added to which sum depends on the problem, never on
-// timing.
+// same bits at every call: which piece is added to which sum depends on the problem, which
+// has the number of threads in it, never on timing.
 class ConvPlan {
  public:
   // Throws dnnl::error and std::bad_alloc. To be called with oneDNN single-threaded.

@@ -55,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rounds", type=_positive, default=9, help="samples of each form (default: 9)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default: 0)")
+    parser.add_argument(
+        "--seed", type=_not_negative, default=0, help="of the random inputs (default: 0)"
+    )
     parser.add_argument("--json", metavar="OUT", help="write all figures as JSON")
     parser.add_argument("--markdown", metavar="OUT", help="write the table as Markdown")
     parser.add_argument("--plot", metavar="OUT.png", help="draw a bar chart (needs matplotlib)")
@@ -84,9 +86,13 @@ def main(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
+    from jax_convgrad.install import uninstall
+
     platform = "cpu" if jax.default_backend() == "cpu" else "gpu"
+    uninstall()  # by the environment: what is called lax is lax's
     try:
         _check_together(arguments)
+        _check_outputs(arguments.json, arguments.markdown, arguments.plot)
         # Whoever ends a long run gets what is done, by a time limit too.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         run = _time_layers if arguments.devices is None else _time_steps
@@ -108,6 +114,20 @@ def _check_together(arguments: argparse.Namespace) -> None:
         )
     if arguments.devices is None and of_steps:
         raise CaseError(f"{' and '.join(of_steps)} goes with --devices only")
+
+
+def _check_outputs(*paths: str | None) -> None:
+    """Makes the folders, and opens the files before anything is timed."""
+    for path in map(pathlib.Path, filter(None, paths)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            was_there = path.exists()
+            with path.open("a"):
+                pass
+            if not was_there:
+                path.unlink()
+        except OSError as error:
+            raise CaseError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
@@ -241,6 +261,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _not_negative(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("must be at least 0")
     return value
 
 
