@@ -16,7 +16,7 @@ number the last is paired with what lies behind it, the first channel of the nex
 a weight of zero: a NaN or an infinity there would come out where it does not belong, under `jax.vmap` in
 another example. So there is a channel of zeros behind them, which is as fast. Depthwise problems have
 kernels without pairs, but for some input gradients with strides; zeros would make those ten times slower,
-float32 operands at most twice.
+float32 operands at most twice. Those serve symbolic numbers of channels too.
 """
 
 from __future__ import annotations
@@ -58,10 +58,15 @@ def conv_fprop(
     crop, config = _split_negative(config)
     numbers = config.dimension_numbers
     x = _crop(x, crop, numbers.lhs_spec)
-    if platform == "cpu" and _would_be_paired(x, w.shape[numbers.rhs_spec[1]], config, w.shape):
-        x = _append_channel(x, numbers.lhs_spec[1], config.groups)
-        w = _append_channel(w, numbers.rhs_spec[1], 1)
-    return _call("conv_fprop", platform, config, precision, y_shape, result_dtype, x, w)
+    summed, dtype = w.shape[numbers.rhs_spec[1]], result_dtype
+    if platform == "cpu" and x.dtype == jnp.bfloat16:
+        if not isinstance(summed, int):
+            x, w, dtype = x.astype(jnp.float32), w.astype(jnp.float32), jnp.float32
+        elif summed % 2 and not _is_depthwise(config, w.shape):
+            x = _append_channel(x, numbers.lhs_spec[1], config.groups)
+            w = _append_channel(w, numbers.rhs_spec[1], 1)
+    y = _call("conv_fprop", platform, config, precision, y_shape, dtype, x, w)
+    return compat.cast(y, result_dtype)
 
 
 def conv_dgrad(
@@ -80,12 +85,14 @@ def conv_dgrad(
     for axis, (low, high) in zip(x_spec[2:], crop, strict=True):
         cropped[axis] += low + high
     out_axis, groups = config.dimension_numbers.rhs_spec[0], config.groups
-    dtype = result_dtype
-    if platform == "cpu" and _would_be_paired(dy, w.shape[out_axis] // groups, config, w.shape):
-        dy = _append_channel(dy, config.dimension_numbers.out_spec[1], groups)
-        w = _append_channel(w, out_axis, groups)
-    elif platform == "cpu" and _is_depthwise(config, w.shape) and max(config.strides) > 1:
-        dy, w, dtype = dy.astype(jnp.float32), w.astype(jnp.float32), jnp.float32
+    summed, dtype = w.shape[out_axis] // groups, result_dtype
+    if platform == "cpu" and dy.dtype == jnp.bfloat16:
+        depthwise = _is_depthwise(config, w.shape)
+        if not isinstance(summed, int) or (depthwise and max(config.strides) > 1):
+            dy, w, dtype = dy.astype(jnp.float32), w.astype(jnp.float32), jnp.float32
+        elif summed % 2 and not depthwise:
+            dy = _append_channel(dy, config.dimension_numbers.out_spec[1], groups)
+            w = _append_channel(w, out_axis, groups)
     dx = _call("conv_dgrad", platform, config, precision, tuple(cropped), dtype, dy, w)
     dx = compat.cast(dx, result_dtype)
     return _crop(dx, tuple((-low, -high) for low, high in crop), x_spec)
@@ -215,13 +222,6 @@ def _is_depthwise(config: ConvConfig, w_shape: Shape) -> bool:
     """Whether every channel has one filter."""
     outputs, inputs = (w_shape[axis] for axis in config.dimension_numbers.rhs_spec[:2])
     return 1 < config.groups == outputs and inputs == 1
-
-
-def _would_be_paired(operand: Array, channels: Any, config: ConvConfig, w_shape: Shape) -> bool:
-    """NOTE [Pairs of channels]. Those of symbolic number are left as they are."""
-    if operand.dtype != jnp.bfloat16 or not isinstance(channels, int):
-        return False
-    return channels % 2 == 1 and not _is_depthwise(config, w_shape)
 
 
 def _append_channel(array: Array, axis: int, groups: int) -> Array:

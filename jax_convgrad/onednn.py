@@ -522,7 +522,7 @@ class _Attributes:
         )
         pads = []
         for name, value in (("pads_begin", pads_begin), ("pads_end", pads_end)):
-            if np.shape(value) == (0,):
+            if isinstance(value, (Sequence, np.ndarray)) and len(value) == 0:
                 value = (0,) * rank
             pads.append(_foreign.nonnegative_ints(function, name, value, rank, arrays))
         if not isinstance(auto_pad, str):

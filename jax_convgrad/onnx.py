@@ -391,7 +391,7 @@ def _gradients(
 ) -> tuple[Array | None, Array | None, Array | None]:
     arrays = _foreign.describe(X=X.shape, W=W.shape)
     problem.check_dst("dY", dY.shape, arrays)
-    if np.shape(output_mask) != (3,):
+    if not isinstance(output_mask, (Sequence, np.ndarray)) or len(output_mask) != 3:
         raise ValueError(
             f"{problem.function}: output_mask must have 3 entries, for dX, dW and dB, got "
             f"{output_mask!r}"

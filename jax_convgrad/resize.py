@@ -447,10 +447,12 @@ def _extrapolate(x: Array, steps: Steps, value: float) -> Array:
     outside = [(axis, band.outside) for axis, band in steps if band.outside is not None]
     if not outside or (value == 0 and jnp.issubdtype(x.dtype, jnp.inexact)):
         return x
+    with np.errstate(over="ignore"):  # infinite then
+        fill = np.asarray(value).astype(x.dtype)
     for axis, rows in outside:
         # Not jnp.where, which makes float32 of a float64 array that has outlived its `jax.enable_x64`.
         mask = compat.broadcast_along(jnp.asarray(rows), x, axis)
-        x = lax.select(*compat.match_varying(mask, lax.full_like(x, value), x))
+        x = lax.select(*compat.match_varying(mask, lax.full_like(x, fill), x))
     return x
 
 

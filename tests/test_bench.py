@@ -871,8 +871,8 @@ def test_bench_lists_cases(case_file: Path, capsys: pytest.CaptureFixture[str]) 
         (["--only", "("], "--only '('"),
         (["--only", "no such case"], "no case is left to run"),
         (["--cases", "no-such-file.json"], "cannot read the case file"),
-        (["--json", "."], ". cannot be written: Is a directory"),
-        (["--markdown", "/dev/null/b.md"], "/dev/null/b.md cannot be written: "),
+        (["--list", "--json", "."], ". cannot be written: Is a directory"),
+        (["--list", "--markdown", "/dev/null/b.md"], "/dev/null/b.md cannot be written: "),
     ],
 )
 def test_bench_refuses_what_makes_no_sense(

@@ -127,6 +127,28 @@ def test_symbolic_channels(layer: Any, strides: int, dtype: str, rng: np.random.
         assert_same(wide, tuple(np.asarray(g.astype(dtype), np.float64) for g in expected))
 
 
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="what oneDNN does")
+def test_symbolic_channels_keep_a_nan_in_its_group(rng: np.random.Generator):
+    layer = functools.partial(
+        conv_general_dilated,
+        window_strides=(1,),
+        padding="SAME",
+        dimension_numbers=("NHC", "HIO", "NHC"),
+        feature_group_count=4,
+    )
+    (given,) = export.symbolic_shape("c")
+    make = export.export(jax.jit(layer), disabled_checks=export_checks())
+    shapes = (2, 14, 4 * given), (5, given, 36)
+    exported = make(*(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes))
+    for _ in range(20):
+        x, w = rng.standard_normal((2, 14, 12)), rng.standard_normal((5, 3, 36))
+        group = rng.integers(0, 4)
+        x[0, rng.integers(0, 14), 3 * group + rng.integers(0, 3)] = np.nan
+        y = exported.call(jnp.asarray(x, jnp.bfloat16), jnp.asarray(w, jnp.bfloat16))
+        bad = np.isnan(np.asarray(y, np.float32)).any((0, 1)).reshape(4, 9).any(1)
+        assert list(bad.nonzero()[0]) == [group]
+
+
 def test_a_symbolic_size_below_the_window_gives_nothing():
     """As in lax: no rows, not less than none."""
     (height,) = export.symbolic_shape("height")

@@ -92,15 +92,21 @@ cudaError_t DeviceScratch::Allocate(const ConvProblem& problem, int64_t workspac
   if (static_cast<double>(filled ? all - data : all) > 0.9 * static_cast<double>(free)) {
     return cudaErrorMemoryAllocation;
   }
+  if (!filled) status = Fill(problem, stream);
   void* workspace = nullptr;
-  status = Take(all - data, &workspace);
+  if (status == cudaSuccess) status = Take(all - data, &workspace);
   if (status != cudaSuccess) return status;
   buffers_.workspace = workspace;
   workspace_bytes_ = workspace_bytes;
-  if (filled) return cudaSuccess;
+  return cudaSuccess;
+}
 
+// Takes the arrays and fills them.
+cudaError_t DeviceScratch::Fill(const ConvProblem& problem, cudaStream_t stream) {
+  const Sizes sizes = SizesOf(problem);
+  const int64_t data = sizes.x + sizes.w + sizes.y;
   void* memory = nullptr;
-  status = Take(data, &memory);
+  cudaError_t status = Take(data, &memory);
   if (status != cudaSuccess) return status;
   char* const base = static_cast<char*>(memory);
   const std::vector<unsigned char> pattern = Pattern(problem.operand_type);

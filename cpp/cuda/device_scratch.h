@@ -31,9 +31,10 @@ class DeviceScratch {
 
  private:
   cudaError_t Take(int64_t bytes, void** memory);
+  cudaError_t Fill(const ConvProblem& problem, cudaStream_t stream);
 
   std::vector<void*> memory_;
-  int64_t workspace_bytes_ = 0;
+  int64_t workspace_bytes_ = -1;  // none yet
   ConvBuffers buffers_;
 };
 

@@ -61,7 +61,7 @@ class Offers {
     ffi::ErrorOr<ConvCandidates> candidates = ConvCandidates::Query(problem, handle);
     Offers offers;
     if (native.has_error()) {
-      offers.note_ = Text("the project's own kernels: ", native.error().message());
+      offers.note_ = Text("the project's own kernels failed: ", native.error().message());
     } else {
       offers.native_ = *std::move(native);
       offers.native_first_ = NativeIsFast(problem);
@@ -212,10 +212,10 @@ class Search {
     if (out_of_memory_ && cudaMemGetInfo(&free, &total) == cudaSuccess) {
       advice += Text("; ", free, " of the device's ", total, " bytes are free");
     }
-    return ffi::Error(
-        memory || out_of_memory_ ? ffi::ErrorCode::kResourceExhausted
-                                 : ffi::ErrorCode::kUnimplemented,
-        Text(problem_.ToString(), ": none of ", tried_.size(), " engines works: ", list, advice));
+    return ffi::Error(memory || out_of_memory_ ? ffi::ErrorCode::kResourceExhausted
+                                               : ffi::ErrorCode::kUnimplemented,
+                      Text(problem_.ToString(), ": none of ", tried_.size(),
+                           " engines works: ", list, Note(), advice));
   }
 
   // The error where no other engine may take the place of the one named.
@@ -226,7 +226,11 @@ class Search {
         out_of_memory_ ? ffi::ErrorCode::kResourceExhausted : ffi::ErrorCode::kUnimplemented,
         Text(problem_.ToString(), ": the engine that programs have for it, ", engine,
              ", cannot be made again: ",
-             tried == tried_.end() ? "it is not offered" : tried->failure));
+             tried == tried_.end() ? "it is not offered" : tried->failure, Note()));
+  }
+
+  std::string Note() const {
+    return offers_.note().empty() ? std::string() : Text("; ", offers_.note());
   }
 
   std::vector<TriedEngine> TakeTried() {

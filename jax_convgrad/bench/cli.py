@@ -118,7 +118,7 @@ def _check_together(arguments: argparse.Namespace) -> None:
 
 def _check_outputs(*paths: str | None) -> None:
     """Makes the folders, and opens the files before anything is timed."""
-    for path in map(pathlib.Path, filter(None, paths)):
+    for path in map(pathlib.Path, map(os.path.realpath, filter(None, paths))):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             was_there = path.exists()
