@@ -118,7 +118,8 @@ def _check_together(arguments: argparse.Namespace) -> None:
 
 def _check_outputs(*paths: str | None) -> None:
     """Makes the folders, and opens the files before anything is timed."""
-    for path in map(pathlib.Path, map(os.path.realpath, filter(None, paths))):
+    for given in filter(None, paths):
+        path = pathlib.Path(os.path.realpath(given))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             was_there = path.exists()
@@ -127,7 +128,7 @@ def _check_outputs(*paths: str | None) -> None:
             if not was_there:
                 path.unlink()
         except OSError as error:
-            raise CaseError(f"{path} cannot be written: {error.strerror}") from None
+            raise CaseError(f"{given} cannot be written: {error.strerror}") from None
 
 
 def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
