@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import os
 import subprocess
@@ -222,6 +223,40 @@ def test_floating_point(name: str, geometry: str, rng: np.random.Generator):
     way = "batch" if name == "wgrad" else "rows"
     split = [put(z, mesh, *spec(r, way, 2)) for z, r in zip((a, b), ROLES[name], strict=False)]
     np.testing.assert_allclose(jax.jit(f)(*split), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", ["batch", "rows"])
+@pytest.mark.parametrize("x_axes", ["".join(p) for p in itertools.permutations("NHWC")])
+def test_layouts(x_axes: str, way: str, rng: np.random.Generator):
+    """Axes in any order: every factor may be the first that an array names."""
+    w_axes, y_axes = ("".join(rng.permutation(list(axes))) for axes in ("HWIO", "NHWC"))
+    orders = {
+        role: [usual.index(axis) for axis in axes]
+        for role, usual, axes in zip("xwy", NUMBERS[2], (x_axes, w_axes, y_axes), strict=True)
+    }
+    case = GEOMETRIES["plain"]
+    shapes = {role: tuple(getattr(case, role)[i] for i in order) for role, order in orders.items()}
+    splits = {role: [spec(role, way, 2)[i] for i in order] for role, order in orders.items()}
+    params = {"dimension_numbers": (x_axes, w_axes, y_axes), "padding": "SAME"}
+    mesh = make_mesh(AxisType.Auto)
+    for name, sums, f in zip(
+        OPERATORS,
+        SUMS[way],
+        (
+            functools.partial(conv_fprop, **params),
+            functools.partial(conv_dgrad, x_shape=shapes["x"], **params),
+            functools.partial(conv_wgrad, w_shape=shapes["w"], **params),
+        ),
+        strict=True,
+    ):
+        roles = ROLES[name][:2]
+        arrays = ints(rng, *(shapes[role] for role in roles))
+        split = [put(a, mesh, *splits[role]) for a, role in zip(arrays, roles, strict=True)]
+        compiled = jax.jit(f).lower(*split).compile()
+        rows = collectives(compiled.as_text())["collective-permute"]
+        assert rows <= (2 if way == "rows" else 0)
+        assert collectives(compiled.as_text()) == exchanges(sums, rows)
+        assert_same(compiled(*split), jax.jit(f)(*arrays))
 
 
 def test_sixteen_bits(rng: np.random.Generator):

@@ -195,9 +195,11 @@ def _sharding_rule(division: Any) -> SdyShardingRule:
         ArrayMapping(*(f[0] if len(f) == 1 else CompoundFactor(*f) for f in array))
         for array in division.arrays
     )
+    # In the order in which the arrays name them, by which Shardy numbers them and wants these sorted.
+    named = dict.fromkeys(f for array in division.arrays for factors in array for f in factors)
     return SdyShardingRule(
         tuple(operands),
         (result,),
-        reduction_factors=tuple(f for f in division.summed if f in alone | inside),
+        reduction_factors=tuple(factor for factor in named if factor in division.summed),
         **{factor: division.sizes[factor][0] for factor in sorted(inside)},
     )
