@@ -15,6 +15,7 @@ import os
 import re
 import signal
 import struct
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -861,6 +862,15 @@ def test_ohwi_weights_are_those_that_the_handlers_read(
 def test_bench_lists_cases(case_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--cases", str(case_file), "--list"]) == 0
     assert "conv other f32 (2x7x6, 4 to 6, k3 s1 p1)" in capsys.readouterr().out
+
+
+def test_a_reader_who_has_read_enough() -> None:
+    command = [sys.executable, "-m", "jax_convgrad", "bench", "--list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert process.returncode == 1 and "Traceback" not in said and "BrokenPipe" not in said
 
 
 @pytest.mark.parametrize(

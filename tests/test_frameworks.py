@@ -204,3 +204,37 @@ def test_keras(rank: int, name: str, keras: Any, rng: np.random.Generator):
     model.build(x.shape)
     weights = with_small_integers([v.value for v in model.trainable_variables], rng)
     check(lambda weights, x: model.stateless_call(weights, [], x)[0], weights, x)
+
+
+# What `explain` is given is often a library's own kind of function.
+
+
+def operators(function: Callable[..., Any], *arguments: Any) -> list[str]:
+    jax_convgrad.install()
+    return [row.operator for row in jax_convgrad.explain(function, *arguments).rows]
+
+
+def test_explain_of_nnx_jit():
+    nnx = pytest.importorskip("flax.nnx")
+    model = nnx.ConvTranspose(4, 8, (4, 4), strides=(2, 2), rngs=nnx.Rngs(0))
+
+    def gradients(model: Any, x: jax.Array) -> Any:
+        return nnx.grad(lambda model: jnp.mean(model(x) ** 2))(model)
+
+    expected = ["conv_dgrad", "conv_wgrad"]
+    for function in (gradients, nnx.jit(gradients)):
+        assert operators(function, model, jnp.ones((2, 8, 8, 4))) == expected
+
+
+def test_explain_of_equinox_transformations():
+    equinox = pytest.importorskip("equinox")
+    model = equinox.nn.ConvTranspose2d(4, 8, 4, stride=2, key=jax.random.key(0))
+
+    def loss(model: Any, x: jax.Array) -> jax.Array:
+        return jnp.mean(jax.vmap(model)(x) ** 2)
+
+    gradients = equinox.filter_grad(loss)
+    expected = operators(jax.grad(loss), model, jnp.ones((2, 4, 8, 8)))
+    assert expected == ["conv_dgrad", "conv_wgrad"]
+    for function in (gradients, equinox.filter_jit(gradients)):
+        assert operators(function, model, jnp.ones((2, 4, 8, 8))) == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,10 +26,22 @@ def trace(function: Any, *arguments: Any) -> tuple[Any, list[Any]]:
 
     The latter are read from the parameters of `jax.stages.Traced`.
     """
-    jitted = function if isinstance(function, jax.stages.Wrapped) else jax.jit(function)
+    jitted = function if isinstance(function, jax.stages.Wrapped) else _jit(function)
     traced = jitted.trace(*arguments)
+    if not isinstance(traced, jax.stages.Traced):  # by another library's jit, as Flax's
+        traced = _jit(function).trace(*arguments)
     params = getattr(traced, "_params", {})
     return traced.jaxpr.jaxpr, [s for name in _SHARDINGS for s in params.get(name, ())]
+
+
+def _jit(function: Any) -> Any:
+    """`jax.jit` of any callable, also one that cannot be hashed, as Equinox's."""
+
+    @functools.wraps(function, updated=())
+    def call(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    return jax.jit(call)
 
 
 _SHARDINGS = ("in_shardings", "out_shardings")
