@@ -95,9 +95,23 @@ def _load(platform: str) -> Handlers:
     if platform == "cpu" and not (sys.platform == "linux" and machine.machine() == "x86_64"):
         return Handlers(reason=f"no oneDNN for {sys.platform} on {machine.machine()}")
     try:
-        return _register(_import_cpu() if platform == "cpu" else _import_cuda(), platform)
+        module = _import_cpu() if platform == "cpu" else _import_cuda()
+        if platform == "cuda":
+            _check_devices(module)
+        return _register(module, platform)
     except Exception as error:  # whatever it was, a training step can go on without the handlers
         return Handlers(reason=f"{type(error).__name__}: {error}", broken=True)
+
+
+def _check_devices(module: ModuleType) -> None:
+    """Raises where a launch would fail for want of a kernel: programs run on any of JAX's devices."""
+    for device, capability in enumerate(module.capabilities()):
+        if capability < module.least_capability:
+            have, need = (".".join(map(str, c)) for c in (capability, module.least_capability))
+            raise RuntimeError(
+                f"device {device} has compute capability {have}, and the kernels need {need} or "
+                "newer (CUDA_VISIBLE_DEVICES hides devices)"
+            )
 
 
 def _register(module: ModuleType, platform: str) -> Handlers:

@@ -854,3 +854,10 @@ def _python(script: str, *arguments: str, **environment: str) -> str:
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-4000:]
     return run.stdout
+
+
+def test_devices_are_those_of_jax() -> None:
+    module = registry.cuda_module()
+    assert module is not None and module.least_capability >= (8, 0)
+    text = [f"{major}.{minor}" for major, minor in module.capabilities()]
+    assert text == [device.compute_capability for device in jax.local_devices()]

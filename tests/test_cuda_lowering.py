@@ -13,6 +13,7 @@ import math
 import os
 import re
 import subprocess
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -640,6 +641,30 @@ def test_a_missing_module_warns_once_and_runs_the_fallback(monkeypatch: pytest.M
     monkeypatch.setenv("JAX_CONVGRAD_REQUIRE_CUDA", "1")
     with pytest.raises(RuntimeError, match="its own words"):
         lowered(transposed(2), (2, 5, 4, 6), (4, 4, 6, 3))
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "reason"),
+    [
+        ([], None),  # no driver: programs are lowered for other machines
+        ([(8, 0), (12, 0)], None),
+        (
+            [(9, 0), (7, 5)],
+            "RuntimeError: device 1 has compute capability 7.5, .* need 8.0 or newer",
+        ),
+    ],
+)
+def test_devices_older_than_the_kernels(
+    capabilities: list[tuple[int, int]], reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.SimpleNamespace(
+        capabilities=lambda: capabilities, least_capability=(8, 0),
+        versions=dict, handlers=dict, supported_dtypes=list,
+    )  # fmt: skip
+    monkeypatch.setattr(registry, "_import_cuda", lambda: module)
+    found = registry._load.__wrapped__("cuda")
+    assert found.broken == (reason is not None)
+    assert re.match(reason or "None", str(found.reason))
 
 
 def _workspace(

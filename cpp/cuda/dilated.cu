@@ -108,7 +108,13 @@ class Plan : public DilatedPlan {
  public:
   using Params = typename Work::Params;
 
-  explicit Plan(const Params& params) : params_(params) {}
+  explicit Plan(const Params& params)
+      : params_(params),
+        prepared_(cudaFuncSetAttribute(DilatedSum<Work, Tile>,
+                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       kDilatedSharedBytes<Work, Tile>)) {
+    if (prepared_ != cudaSuccess) (void)cudaGetLastError();
+  }
 
   int64_t workspace_bytes() const override {
     int64_t floats = params_.streamed ? int64_t{params_.workers} * Tile::kOuter * Tile::kInner : 0;
@@ -123,7 +129,8 @@ class Plan : public DilatedPlan {
     params.y = static_cast<const float*>(arrays.y);
     params.result = static_cast<float*>(kWgrad ? arrays.w : arrays.x);
     params.partial = static_cast<float*>(arrays.workspace);
-    cudaError_t status = cudaSuccess;
+    cudaError_t status = prepared_;
+    if (status != cudaSuccess) return status;
     if constexpr (kWgrad) {
       params.panels = params.transposed = params.partial;
       params.partial += params.panel_floats;
@@ -145,6 +152,7 @@ class Plan : public DilatedPlan {
   static constexpr bool kWgrad = std::is_same_v<Params, DilatedWgradParams>;
 
   const Params params_;
+  const cudaError_t prepared_;
 };
 
 // What a tile costs beside its steps, and what sharing steps does, in steps' time on an H100.
@@ -254,12 +262,6 @@ std::unique_ptr<const DilatedPlan> MakeOf(const DilatedProblem& problem, Sharing
     plan = std::make_unique<Plan<Work, Tile>>(p);
   }
   if (plan->workspace_bytes() > problem.workspace_limit) return nullptr;
-  constexpr int kShared = kDilatedSharedBytes<Work, Tile>;
-  if (cudaFuncSetAttribute(DilatedSum<Work, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           kShared) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return nullptr;
-  }
   return plan;
 }
 

@@ -52,6 +52,22 @@ nb::dict Versions() {
   return versions;
 }
 
+// Of every device that this process may use; none where there is no driver.
+std::vector<std::pair<int, int>> Capabilities() {
+  std::vector<std::pair<int, int>> capabilities;
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess) devices = 0;
+  for (int device = 0; device < devices; ++device) {
+    int major = 0, minor = 0;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess) {
+      capabilities.emplace_back(major, minor);
+    }
+  }
+  (void)cudaGetLastError();
+  return capabilities;
+}
+
 nb::list Plans() {
   nb::list list;
   for (const auto& [text, chosen] : jax_convgrad::ListPlans()) {
@@ -91,6 +107,10 @@ NB_MODULE(_cuda, module) {
       "supported_dtypes",
       [] { return std::vector<std::string>{"float16", "bfloat16", "float32", "float64"}; },
       "dtypes that the handlers take.");
+  module.def("capabilities", Capabilities,
+             "Compute capability (major, minor) of every device, none where there is no driver.");
+  module.attr("least_capability") =
+      std::pair(JAX_CONVGRAD_LEAST_CAPABILITY / 10, JAX_CONVGRAD_LEAST_CAPABILITY % 10);
   module.attr("workspace_alignment") = jax_convgrad::kWorkspaceAlignment;
   module.def("set_cudnn_path", &jax_convgrad::DnnLibrary::SetPath, nb::arg("path"),
              "The cuDNN to open where none is in the process yet.");

@@ -68,17 +68,22 @@ class Offers {
     }
     if (candidates.has_value()) {
       offers.candidates_.emplace(*std::move(candidates));
-    } else if (offers.native_ == nullptr) {
-      const ffi::Error& error = candidates.error();
+      return offers;
+    }
+    const ffi::Error& error = candidates.error();
+    if (offers.native_ == nullptr) {
       if (offers.note_.empty()) return ffi::Unexpected(error);
       return ffi::Unexpected(ffi::Error(error.errc().value_or(ffi::ErrorCode::kInternal),
                                         Text(error.message(), "; ", offers.note_)));
     }
+    offers.note_ = Text("cuDNN offers nothing: ", error.message());
+    offers.out_of_memory_ = error.errc() == ffi::ErrorCode::kResourceExhausted;
     return offers;
   }
 
   // Why something that might have been offered is not, empty if there is no such thing.
   const std::string& note() const { return note_; }
+  bool out_of_memory() const { return out_of_memory_; }
   size_t size() const { return Candidates() + (native_ != nullptr ? 1 : 0); }
   const std::string& engine(size_t i) const {
     return IsNative(i) ? native_->engine() : candidates_->engine(i - First());
@@ -104,6 +109,7 @@ class Offers {
   bool native_first_ = false;
   std::optional<ConvCandidates> candidates_;
   std::string note_;
+  bool out_of_memory_ = false;  // of the host or the device, while cuDNN was asked
 };
 
 // One search: the problem, what there is for it, and what was found out about each offer.
@@ -117,7 +123,8 @@ class Search {
         scratch_(*scratch),
         offers_(std::move(offers)),
         plans_(offers_.size()),
-        tried_(offers_.size()) {
+        tried_(offers_.size()),
+        out_of_memory_(offers_.out_of_memory()) {
     for (size_t i = 0; i < offers_.size(); ++i) {
       tried_[i].engine = offers_.engine(i);
       tried_[i].workspace_bytes = offers_.workspace_bytes(i);
@@ -351,7 +358,7 @@ class Search {
   const Offers offers_;
   std::vector<Plan> plans_;
   std::vector<TriedEngine> tried_;
-  bool out_of_memory_ = false;  // of the host or the device, while an engine was made ready
+  bool out_of_memory_;  // of the host or the device, while cuDNN was asked or an engine made ready
 };
 
 }  // namespace
