@@ -335,9 +335,10 @@ def _conv_transpose(
     else:
         extra = _extra_for_size(function, output_size, smallest, config, batched, arrays)
     sizes = tuple(size + more for size, more in zip(smallest, extra, strict=True))
-    if any(isinstance(size, int) and size < 1 for size in sizes):
+    if any(isinstance(size, int) and size < 0 for size in sizes):
         raise ValueError(
-            f"{function}: padding={pads} leaves nothing, sizes would be {sizes} ({arrays})"
+            f"{function}: padding={pads} cuts off more than there is, sizes would be {sizes} "
+            f"({arrays})"
         )
     config = config.replace(padding=_foreign.pairs(pads, pads))
     problem = _foreign.transposed(function, config, image.shape, weight.shape, sizes, arrays)
