@@ -127,7 +127,6 @@ def test_symbolic_channels(layer: Any, strides: int, dtype: str, rng: np.random.
         assert_same(wide, tuple(np.asarray(g.astype(dtype), np.float64) for g in expected))
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="what oneDNN does")
 def test_symbolic_channels_keep_a_nan_in_its_group(rng: np.random.Generator):
     layer = functools.partial(
         conv_general_dilated,

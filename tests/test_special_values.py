@@ -14,10 +14,6 @@ from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_wgra
 
 NUMBERS = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC")}
 
-pytestmark = pytest.mark.skipif(
-    jax.default_backend() != "cpu", reason="what oneDNN does; cuDNN's engines differ in it"
-)
-
 
 class Problem(NamedTuple):
     """Channels are those of one group."""
