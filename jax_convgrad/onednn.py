@@ -618,7 +618,7 @@ class _Attributes:
                     strict=True,
                 )
             )
-            if min(sizes) < 0:
+            if any(shapes.known_below(size, 0) for size in sizes):
                 raise ValueError(
                     f"{self.function}: pads {self.config.padding} leave {sizes} elements of "
                     f"diff_src ({self.arrays})"

@@ -321,7 +321,11 @@ def _conv_transpose(
         )
     ]
     if output_shape is not None:
-        wanted = shapes.positive_ints(function, "output_shape", output_shape, rank, arrays)
+        wanted = shapes.sizes(function, "output_shape", output_shape, rank, arrays)
+        if any(shapes.known_below(size, 1) for size in wanted):
+            raise ValueError(
+                f"{function}: output_shape must be at least 1 everywhere, got {output_shape!r}"
+            )
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         wanted = tuple(
             size * stride for size, stride in zip(x_shape[2:], config.strides, strict=True)
@@ -332,7 +336,10 @@ def _conv_transpose(
             for size, more, pair in zip(full, extra, config.padding, strict=True)
         )
         return _foreign.transposed(function, config, x_shape, w_shape, wanted, arrays)
-    totals = [max(n + more - size, 0) for n, more, size in zip(full, extra, wanted, strict=True)]
+    totals = [
+        max(more - shapes.difference(function, "output_shape", size, n), 0)
+        for n, more, size in zip(full, extra, wanted, strict=True)
+    ]
     smaller, larger = [n // 2 for n in totals], [n - n // 2 for n in totals]
     begins, ends = (smaller, larger) if auto_pad == "SAME_UPPER" else (larger, smaller)
     config = config.replace(padding=_foreign.pairs(begins, ends))

@@ -422,7 +422,7 @@ def apply(
         x = _apply_float(x.astype(jnp.float32), steps).astype(dtype)
     elif nearest:
         for axis, band in steps:
-            x = jnp.take(x, band.start, axis, mode="clip")
+            x = jnp.take(compat.whole_along(x, axis), band.start, axis, mode="clip")
     else:
         x = _apply_float(x.astype(_inexact(dtype)), steps)
     return _extrapolate(x, steps, extrapolation_value)

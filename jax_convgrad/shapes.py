@@ -81,7 +81,7 @@ class ConvGeometry:
         if len(x_shape) != len(w_shape):
             raise ValueError(f"{function}: x and w must have the same rank, but {shapes}")
         for name, shape in (("x", x_shape), ("w", w_shape)):
-            if any(_known_below(size, 0) for size in shape):
+            if any(known_below(size, 0) for size in shape):
                 raise ValueError(f"{function}: {name} has a negative size: {shapes}")
         x_spec, w_spec, _ = config.dimension_numbers
         batch, in_channels, *in_spatial = (x_shape[i] for i in x_spec)
@@ -103,7 +103,7 @@ class ConvGeometry:
                 f"divisible by groups={groups}: {shapes}"
             )
         for axis, (size, (low, high)) in enumerate(zip(in_spatial, config.padding, strict=True)):
-            if _known_below(size + low + high, 0):
+            if known_below(size + low + high, 0):
                 raise ValueError(
                     f"{function}: negative padding {(low, high)} removes more than the {size} "
                     f"elements of spatial axis {axis}: {shapes}"
@@ -162,7 +162,7 @@ class ConvGeometry:
         if 0 in self.x_shape or 0 in self.w_shape or 0 in self.y_shape:
             return True
         return any(
-            _known_below(size + min(pair), 1)
+            known_below(size + min(pair), 1)
             for size, pair in zip(self.in_spatial, self.config.padding, strict=True)
         )
 
@@ -335,10 +335,10 @@ def transposed_padding(
             f"{function}: output_shape={_show(output_shape)} fixes the size already, "
             f"output_padding={extra} must then be 0 ({shapes})"
         )
-    wanted = _ints(function, "output_shape", output_shape, rank, shapes)
+    wanted = sizes(function, "output_shape", output_shape, rank, shapes)
     return tuple(
-        _transposed_to_size(function, axis, *sizes, name)
-        for axis, sizes in enumerate(
+        _transposed_to_size(function, axis, *numbers, name)
+        for axis, numbers in enumerate(
             zip(in_spatial, dilated_kernel, strides, dilation, pairs, wanted, strict=True)
         )
     )
@@ -387,27 +387,35 @@ def _transposed_to_size(
     end ('SAME_LOWER': at the start); with 'VALID' and with explicit pairs the low side stays and the
     high side gives way. A size is possible if an output_padding would be legal that reaches it.
     """
+    same = name in ("SAME", "SAME_LOWER")
     full = _transposed_extent(size, kernel, stride, (kernel - 1, kernel - 1))
+    least = full if name is not None else _transposed_extent(size, kernel, stride, pair)
+    more = difference(function, "output_shape", wanted, least)
     slack = max(stride, dilation) - 1
-    smallest = (
-        1 if name in ("SAME", "SAME_LOWER") else _transposed_extent(size, kernel, stride, pair)
-    )
-    if name == "VALID":
-        smallest = full
-    largest = full + slack if name is not None else smallest + slack
-    if not smallest <= wanted <= largest:
+    if more > slack or (known_below(wanted, 1) if same else more < 0):
         raise ValueError(
             f"{function}: output_shape {wanted} cannot be on spatial axis {axis}: an input of size "
             f"{size} with dilated kernel {kernel}, stride {stride} and padding "
-            f"{name or pair} gives {smallest} to {largest}"
+            f"{name or pair} gives {1 if same else least} to {least + slack}"
         )
-    if name in ("SAME", "SAME_LOWER"):
-        cut = max(full - wanted, 0)
+    if same:
+        cut = max(-more, 0)
         low_cut = cut // 2 if name == "SAME" else cut - cut // 2
         low = kernel - 1 - low_cut
     else:
         low = pair[0]
     return low, wanted - _transposed_extent(size, kernel, stride, (low, 0))
+
+
+def difference(function: str, name: str, wanted: int, size: int) -> int:
+    """``wanted - size``, of which padding is made; ValueError if it is a symbolic number."""
+    more = wanted - size
+    if not _is_number(more):
+        raise ValueError(
+            f"{function}: {name} {wanted} asks for a padding that is no known number, without any the "
+            f"size is {size}"
+        )
+    return more
 
 
 def underlying_padding(padding: Pairs, dilated_kernel: Shape) -> Pairs:
@@ -533,10 +541,13 @@ def full_shape(function: str, name: str, value: Any, rank: int) -> Shape:
         raise ValueError(
             f"{function}: {name} must have {rank} entries like the arrays, got {_show(shape)}"
         )
-    return tuple(
-        size if jax.export.is_symbolic_dim(size) else _index(function, name, size, value)
-        for size in shape
-    )
+    return tuple(_size(function, name, size, value) for size in shape)
+
+
+def sizes(function: str, name: str, value: Any, rank: int, shapes: str) -> Shape:
+    """A size for each of ``rank`` spatial axes, or one for all. Symbolic sizes pass through."""
+    values = _per_axis(function, name, value, rank, shapes)
+    return tuple(_size(function, name, size, value) for size in values)
 
 
 def dilated(kernel: int, dilation: int) -> int:
@@ -557,6 +568,11 @@ def _logical(spec: tuple[int, ...], first: int, second: int, spatial: Shape) -> 
 
 
 def _ints(function: str, name: str, value: Any, rank: int, shapes: str) -> tuple[int, ...]:
+    values = _per_axis(function, name, value, rank, shapes)
+    return tuple(_index(function, name, number, value) for number in values)
+
+
+def _per_axis(function: str, name: str, value: Any, rank: int, shapes: str) -> list[Any]:
     if isinstance(value, str):
         raise TypeError(f"{function}: {name} must be integers, got {value!r}")
     values = [value] * rank if np.ndim(value) == 0 else list(value)
@@ -565,7 +581,11 @@ def _ints(function: str, name: str, value: Any, rank: int, shapes: str) -> tuple
             f"{function}: {name} must have one entry for each of {rank} spatial axes, got {value!r} "
             f"({shapes})"
         )
-    return tuple(_index(function, name, number, value) for number in values)
+    return values
+
+
+def _size(function: str, name: str, size: Any, value: Any) -> Any:
+    return size if jax.export.is_symbolic_dim(size) else _index(function, name, size, value)
 
 
 def _index(function: str, name: str, number: Any, value: Any) -> int:
@@ -581,7 +601,7 @@ def _is_number(size: Any) -> bool:
     return isinstance(size, (int, np.integer, float, np.floating))
 
 
-def _known_below(size: Any, bound: int) -> bool:
+def known_below(size: Any, bound: int) -> bool:
     """Whether ``size`` is below ``bound``; False for a symbolic size that may be either."""
     return _is_number(size) and size < bound
 

@@ -291,7 +291,7 @@ def _conv(
     kernel = tuple(map(shapes.dilated, weight.shape[2:], config.dilation))
     pairs = _padding(function, padding, kernel, config.strides, rank, arrays)
     for axis, (size, extent, pair) in enumerate(zip(image.shape[2:], kernel, pairs, strict=True)):
-        if size + sum(pair) < extent:
+        if shapes.known_below(size + sum(pair), extent):
             raise ValueError(
                 f"{function}: along spatial axis {axis} the kernel spans {extent} elements, more than "
                 f"the {size} of input with padding {pair} ({arrays}, dilation={config.dilation})"
@@ -444,8 +444,13 @@ def _extra_for_size(
             f"{function}: output_size must have {rank} or {leading + rank} entries, got "
             f"{tuple(output_size)} ({arrays})"
         )
-    wanted = _foreign.nonnegative_ints(function, "output_size", output_size[-rank:], rank, arrays)
-    extra = tuple(size - least for size, least in zip(wanted, smallest, strict=True))
+    wanted = shapes.sizes(function, "output_size", output_size[-rank:], rank, arrays)
+    if any(shapes.known_below(size, 0) for size in wanted):
+        raise ValueError(f"{function}: output_size must be at least 0, got {wanted} ({arrays})")
+    extra = tuple(
+        shapes.difference(function, "output_size", size, least)
+        for size, least in zip(wanted, smallest, strict=True)
+    )
     if any(not 0 <= more < stride for more, stride in zip(extra, config.strides, strict=True)):
         largest = tuple(least + s - 1 for least, s in zip(smallest, config.strides, strict=True))
         raise ValueError(

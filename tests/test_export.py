@@ -27,7 +27,16 @@ from layer_cases import LAYERS, Layer, assert_same, ints, per_layer, resample_is
 from meshes import DEVICES, make_mesh
 
 import jax_convgrad
-from jax_convgrad import conv_general_dilated, conv_transpose, export_checks, registry, routes
+from jax_convgrad import (
+    conv_general_dilated,
+    conv_transpose,
+    export_checks,
+    onednn,
+    onnx,
+    registry,
+    routes,
+    torch,
+)
 
 HERE = export.default_export_platform()
 BATCHES = (1, 3, 8)
@@ -99,6 +108,68 @@ def test_symbolic_spatial_sizes(name: str, rng: np.random.Generator):
         x, *parameters = ints(rng, (*shape, layer.x[3]), *layer.params)
         parameters = tuple(parameters)
         assert_same(exported.call(parameters, x), theirs(parameters, x))
+
+
+CHANNELS_FIRST = ("NCHW", "OIHW", "NCHW")
+# Upsampling to twice the size, which is asked for by its symbolic value.
+TO_TWICE: dict[str, Callable[..., Any]] = {
+    "conv_transpose-SAME": lambda x, w, sizes: conv_transpose(
+        x, w, (2, 2), "SAME", output_shape=sizes,
+        dimension_numbers=CHANNELS_FIRST, transpose_kernel=True,
+    ),
+    "conv_transpose-pairs": lambda x, w, sizes: conv_transpose(
+        x, w, (2, 2), [(1, 1)] * 2, use_consistent_padding=True, output_shape=sizes,
+        dimension_numbers=CHANNELS_FIRST, transpose_kernel=True,
+    ),
+    "torch": lambda x, w, sizes: torch.conv_transpose2d(
+        x, w, stride=2, padding=1, output_size=sizes
+    ),
+    "onnx": lambda x, w, sizes: onnx.conv_transpose(x, w, strides=[2, 2], output_shape=sizes),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(TO_TWICE))
+def test_symbolic_output_sizes(name: str, rng: np.random.Generator):
+    def up(x: Any, w: Any) -> Any:
+        return TO_TWICE[name](x, w, tuple(2 * size for size in x.shape[2:]))
+
+    kernel = (4, 3, 4, 3)
+    sizes = export.symbolic_shape("n, 4, h, w", constraints=["h >= 2", "w >= 2"])
+    (weights,) = ints(rng, kernel)
+    shapes = jax.ShapeDtypeStruct(sizes, weights.dtype), weights
+    exported = export.export(jax.jit(up), disabled_checks=export_checks())(*shapes)
+    for shape in ((1, 4, 5, 2), (2, 4, 3, 6)):
+        (x,) = ints(rng, shape)
+        got = exported.call(x, weights)
+        assert got.shape == (shape[0], 3, 2 * shape[2], 2 * shape[3])
+        assert_same(got, up(x, weights))
+
+    def to_height(x: Any, w: Any) -> Any:
+        return TO_TWICE[name](x, w, (x.shape[2], x.shape[2]))
+
+    with pytest.raises(ValueError, match=r"output_s.* asks for a padding that is no known number"):
+        export.export(jax.jit(to_height), disabled_checks=export_checks())(*shapes)
+
+
+def test_symbolic_sizes_by_adapters(rng: np.random.Generator):
+    """Two symbolic sizes are not compared with each other, nor with the kernel's."""
+    pads = {"pads_begin": (1, 1), "pads_end": (1, 1)}
+    one = {"strides": (1, 1), "dilations": (1, 1)}
+    functions: dict[Callable[..., Any], tuple[int, ...]] = {
+        lambda x, w: torch.conv2d(x, w): (3, 4, 3, 3),
+        lambda dy, w: onednn.convolution_backward_data(dy, w, **one, **pads): (3, 3, 4, 3),
+    }
+    for function, kernel in functions.items():
+        data = "n, h, w, 3" if kernel[2] == 4 else "n, 4, h, w"
+        (w,) = ints(rng, kernel)
+        sizes = export.symbolic_shape(data)
+        exported = export.export(jax.jit(function), disabled_checks=export_checks())(
+            jax.ShapeDtypeStruct(sizes, w.dtype), w
+        )
+        for n, height, width in ((2, 5, 6), (1, 4, 8)):
+            numbers = {"n": n, "h": height, "w": width}
+            (x,) = ints(rng, tuple(numbers.get(str(size), size) for size in sizes))
+            assert_same(exported.call(x, w), function(x, w))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -582,6 +582,19 @@ def test_an_extrapolating_resize_in_types(rng: np.random.Generator):
     assert_same(jax.jit(inside)(x), expected)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32"])
+def test_a_nearest_resize_in_types(dtype: str, rng: np.random.Generator):
+    """Numbers of any kind: the axis that is resized is gathered, the others stay split."""
+    x = rng.integers(0, 100, (8, 8, 4)).astype(dtype)
+    grow = functools.partial(resize, shape=(8, 20, 4), method="nearest")
+    expected = grow(x)
+    with jax.set_mesh(make_mesh(AxisType.Explicit, GRID)):
+        for run in (grow, jax.jit(grow)):
+            got = run(jax.device_put(x, P("data", "model")))
+            assert tuple(jax.typeof(got).sharding.spec) == ("data", None, None)
+            assert_same(got, expected)
+
+
 @pytest.mark.parametrize("outputs", [None, "model"])
 @pytest.mark.parametrize("function", [torch.conv2d, torch.conv_transpose2d])
 def test_adapters_in_explicit_meshes(

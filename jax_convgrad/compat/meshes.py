@@ -87,6 +87,15 @@ def reshard_like(array: Array, aval: Any) -> Array:
     return jax.reshard(array, with_partitions(aval, wanted))
 
 
+def whole_along(array: Array, axis: int) -> Array:
+    """``array`` with ``axis`` on every device, in an Explicit mesh that splits it."""
+    aval = jax.typeof(array)
+    entries = partitions(aval)
+    if entries is None or entries[axis] is None:
+        return array
+    return jax.reshard(array, with_partitions(aval, (*entries[:axis], None, *entries[axis + 1 :])))
+
+
 def zeros_like_batch(
     array: Array, axis: int, shape: tuple[int, ...], out_axis: int, dtype: Any
 ) -> Array:
