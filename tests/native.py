@@ -36,7 +36,8 @@ def build(
     end = pytest.fail if os.environ.get("JAX_CONVGRAD_REQUIRE_CPU") == "1" else pytest.skip
     if (compiler := shutil.which("g++")) is None:
         end("g++ is not installed")
-    command = [str(compiler), "-std=c++17", level, "-g", *SANITIZERS]
+    # Line numbers are all of debug information that a report shows.
+    command = [str(compiler), "-std=c++17", level, "-g1", *SANITIZERS]
     empty = folder / "empty.cc"
     empty.write_text("int main() {}\n")
     if subprocess.run([*command, empty, "-o", folder / "empty"], capture_output=True).returncode:

@@ -225,8 +225,13 @@ def test_floating_point(name: str, geometry: str, rng: np.random.Generator):
     np.testing.assert_allclose(jax.jit(f)(*split), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("way", ["batch", "rows"])
-@pytest.mark.parametrize("x_axes", ["".join(p) for p in itertools.permutations("NHWC")])
+@pytest.mark.parametrize(
+    ("x_axes", "way"),
+    [
+        ("".join(axes), ("batch", "rows")[i % 2])
+        for i, axes in enumerate(itertools.permutations("NHWC"))
+    ],
+)
 def test_layouts(x_axes: str, way: str, rng: np.random.Generator):
     """Axes in any order: every factor may be the first that an array names."""
     w_axes, y_axes = ("".join(rng.permutation(list(axes))) for axes in ("HWIO", "NHWC"))
