@@ -321,11 +321,7 @@ def _conv_transpose(
         )
     ]
     if output_shape is not None:
-        wanted = shapes.sizes(function, "output_shape", output_shape, rank, arrays)
-        if any(shapes.known_below(size, 1) for size in wanted):
-            raise ValueError(
-                f"{function}: output_shape must be at least 1 everywhere, got {output_shape!r}"
-            )
+        wanted = shapes.sizes(function, "output_shape", output_shape, rank, 1, arrays)
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         wanted = tuple(
             size * stride for size, stride in zip(x_shape[2:], config.strides, strict=True)

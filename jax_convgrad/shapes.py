@@ -335,7 +335,7 @@ def transposed_padding(
             f"{function}: output_shape={_show(output_shape)} fixes the size already, "
             f"output_padding={extra} must then be 0 ({shapes})"
         )
-    wanted = sizes(function, "output_shape", output_shape, rank, shapes)
+    wanted = sizes(function, "output_shape", output_shape, rank, 0, shapes)
     return tuple(
         _transposed_to_size(function, axis, *numbers, name)
         for axis, numbers in enumerate(
@@ -506,8 +506,7 @@ def positive_int(function: str, name: str, value: Any) -> int:
 def positive_ints(function: str, name: str, value: Any, rank: int, shapes: str) -> tuple[int, ...]:
     """One int per spatial axis, each at least 1; a single int stands for all axes."""
     numbers = _ints(function, name, value, rank, shapes)
-    if any(number < 1 for number in numbers):
-        raise ValueError(f"{function}: {name} must be at least 1 everywhere, got {value!r}")
+    _check_least(function, name, numbers, 1, value)
     return numbers
 
 
@@ -544,10 +543,12 @@ def full_shape(function: str, name: str, value: Any, rank: int) -> Shape:
     return tuple(_size(function, name, size, value) for size in shape)
 
 
-def sizes(function: str, name: str, value: Any, rank: int, shapes: str) -> Shape:
+def sizes(function: str, name: str, value: Any, rank: int, least: int, shapes: str) -> Shape:
     """A size for each of ``rank`` spatial axes, or one for all. Symbolic sizes pass through."""
     values = _per_axis(function, name, value, rank, shapes)
-    return tuple(_size(function, name, size, value) for size in values)
+    sizes = tuple(_size(function, name, size, value) for size in values)
+    _check_least(function, name, sizes, least, value)
+    return sizes
 
 
 def dilated(kernel: int, dilation: int) -> int:
@@ -582,6 +583,11 @@ def _per_axis(function: str, name: str, value: Any, rank: int, shapes: str) -> l
             f"({shapes})"
         )
     return values
+
+
+def _check_least(function: str, name: str, numbers: Shape, least: int, value: Any) -> None:
+    if any(known_below(number, least) for number in numbers):
+        raise ValueError(f"{function}: {name} must be at least {least} everywhere, got {value!r}")
 
 
 def _size(function: str, name: str, size: Any, value: Any) -> Any:

@@ -335,7 +335,7 @@ def _conv_transpose(
     else:
         extra = _extra_for_size(function, output_size, smallest, config, batched, arrays)
     sizes = tuple(size + more for size, more in zip(smallest, extra, strict=True))
-    if any(isinstance(size, int) and size < 0 for size in sizes):
+    if any(shapes.known_below(size, 0) for size in sizes):
         raise ValueError(
             f"{function}: padding={pads} cuts off more than there is, sizes would be {sizes} "
             f"({arrays})"
@@ -444,9 +444,7 @@ def _extra_for_size(
             f"{function}: output_size must have {rank} or {leading + rank} entries, got "
             f"{tuple(output_size)} ({arrays})"
         )
-    wanted = shapes.sizes(function, "output_size", output_size[-rank:], rank, arrays)
-    if any(shapes.known_below(size, 0) for size in wanted):
-        raise ValueError(f"{function}: output_size must be at least 0, got {wanted} ({arrays})")
+    wanted = shapes.sizes(function, "output_size", output_size[-rank:], rank, 0, arrays)
     extra = tuple(
         shapes.difference(function, "output_size", size, least)
         for size, least in zip(wanted, smallest, strict=True)
