@@ -23,6 +23,7 @@ import jax  # noqa: E402
 import matrix  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+import torch_oracles  # noqa: E402
 
 import jax_convgrad  # noqa: E402
 from jax_convgrad import registry, routes  # noqa: E402
@@ -60,6 +61,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     for mark in item.iter_markers("devices"):
         meshes.need_mesh(*mark.args)
+    if item.get_closest_marker("pytorch") and not torch_oracles.HAS_TORCH:
+        end = pytest.fail if os.environ.get("JAX_CONVGRAD_REQUIRE_PYTORCH") == "1" else pytest.skip
+        end("PyTorch, the oracle, is not installed")
     row = item.get_closest_marker("matrix")
     if row is not None and _requires_matrix() and matrix.too_few(row.kwargs, meshes.DEVICES):
         pytest.skip(f"shown on {row.kwargs['devices']} devices, there are {meshes.DEVICES}")
@@ -94,6 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes more than ten seconds")
     config.addinivalue_line("markers", "matrix: shows a row of the README's matrix, see matrix.py")
     config.addinivalue_line("markers", "large: wants most of the device's memory for itself")
+    config.addinivalue_line("markers", "pytorch: compares with PyTorch, where it is installed")
     config.addinivalue_line("markers", "devices: needs a mesh of so many devices, see meshes.py")
 
 

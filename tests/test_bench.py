@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import importlib.util
 import json
 import math
 import os
@@ -24,6 +23,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 import pytest
+import torch_oracles
 from cases import may_transform
 from rounding import may_use_tf32
 
@@ -43,12 +43,8 @@ from jax_convgrad.bench.cases import (
 from jax_convgrad.bench.cli import DEFAULT_PASSES
 from jax_convgrad.bench.forms import FORMS, PASSES, RESULTS, Inputs
 
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 FORM_NAMES = [
-    pytest.param(
-        name, marks=pytest.mark.skipif(name == "torch" and not HAS_TORCH, reason="no PyTorch")
-    )
-    for name in FORMS
+    pytest.param(name, marks=[pytest.mark.pytorch] if name == "torch" else []) for name in FORMS
 ]
 
 
@@ -765,7 +761,7 @@ def test_bench_writes_table_json_markdown_and_chart(
     for result in data["results"]:
         assert parse_case(result["case"]).label == "convt t f32 (2x7x6, 4 to 6, k3 s2)"
         assert result["failure"] is None
-        if result["form"] == "torch" and not HAS_TORCH:
+        if result["form"] == "torch" and not torch_oracles.HAS_TORCH:
             assert result["absent"] == "PyTorch is not installed"
             continue
         assert len(result["samples_s"]) == 3

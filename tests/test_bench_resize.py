@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -17,8 +16,6 @@ from jax_convgrad.__main__ import main
 from jax_convgrad.bench import float64, floor, forms, resize_float64, timing
 from jax_convgrad.bench.cases import CaseError, parse_case, published
 from jax_convgrad.bench.forms import FORMS, Inputs
-
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 def entry(**changes: Any) -> dict[str, Any]:
@@ -96,13 +93,7 @@ def test_float64_is_the_definition(name: str) -> None:
 
 # jax.image computes the indices of nearest-odd in float32, some of them wrongly: see test_bands.py.
 FORMS_AND_NAMES = [
-    pytest.param(
-        form,
-        name,
-        marks=pytest.mark.skipif(
-            form == "torch" and not HAS_TORCH, reason="PyTorch is not installed"
-        ),
-    )
+    pytest.param(form, name, marks=[pytest.mark.pytorch] if form == "torch" else [])
     for form in ("ours", "lax", "torch")
     for name in SMALL
     if (form, name) != ("lax", "nearest-odd")

@@ -33,11 +33,12 @@ TINY = {
 }
 
 
+@pytest.mark.pytorch
 @pytest.mark.parametrize("name", list(TINY))
 def test_both_libraries_have_the_same_model(name: str, rng: np.random.Generator):
     """In float64, from the same weights: no layer, padding or reversal is another one."""
-    torch = pytest.importorskip("torch")
     import models_torch
+    import torch
 
     task = TINY[name]
     model = task.model().clone(dtype=np.float64)

@@ -486,10 +486,12 @@ def test_seeded_random_attributes(rng):
 # PyTorch.
 
 
+@pytest.mark.pytorch
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("group", [1, 2])
 def test_conv_grad_equals_torch(rank, group, rng):
-    torch = pytest.importorskip("torch")
+    import torch
+
     strides, pads, dilations = [2, 1, 3][:rank], [1, 2, 0][:rank], [1, 2, 1][:rank]
     x = rng.standard_normal((2, 4, *(7, 6, 5)[:rank]))
     w = rng.standard_normal((6, 4 // group, *(3, 2, 3)[:rank]))
@@ -511,10 +513,12 @@ def test_conv_grad_equals_torch(rank, group, rng):
         assert relative_error(got, leaf.grad.numpy()) < 1e-12
 
 
+@pytest.mark.pytorch
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("group", [1, 2])
 def test_conv_transpose_grad_equals_torch(rank, group, rng):
-    torch = pytest.importorskip("torch")
+    import torch
+
     strides, pads, dilations = [2, 1, 3][:rank], [1, 2, 0][:rank], [1, 3, 1][:rank]
     extra = [1, 2, 2][:rank]  # the second is above its stride
     x = rng.standard_normal((2, 4, *(5, 4, 3)[:rank]))

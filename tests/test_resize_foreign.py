@@ -237,6 +237,7 @@ TORCH_MODES: list[tuple[str, tuple[int, ...], bool, bool | None, dict[str, Any]]
 ]
 
 
+@pytest.mark.pytorch
 @pytest.mark.parametrize(
     ("mode", "ranks", "antialias", "corners", "keywords"),
     TORCH_MODES,
@@ -250,7 +251,8 @@ def test_pytorch_interpolate_and_its_gradient(
     keywords: dict[str, Any],
     rng: np.random.Generator,
 ):
-    torch = pytest.importorskip("torch")
+    import torch
+
     if mode == "lanczos" and not hasattr(torch.ops.aten, "_upsample_lanczos2d_aa"):
         pytest.skip("this PyTorch has no lanczos")
     for rank in ranks:
@@ -282,10 +284,12 @@ def test_pytorch_interpolate_and_its_gradient(
                 np.testing.assert_allclose(gradient, image.grad.numpy(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.pytorch
 @pytest.mark.parametrize("factor", [1.7, 0.45, 2.0])
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 def test_pytorch_scale_factor(mode: str, factor: float, rng: np.random.Generator):
-    torch = pytest.importorskip("torch")
+    import torch
+
     x = rng.standard_normal((1, 2, 11, 9))
     expected = torch.nn.functional.interpolate(
         torch.from_numpy(x), scale_factor=factor, mode=mode, recompute_scale_factor=False

@@ -19,7 +19,7 @@ import pytest
 import torch_oracles
 from cases import assert_exact, exact_ints, relative_error, value_and_gradients
 from jax.test_util import check_grads
-from torch_oracles import TIGHT, needs_torch
+from torch_oracles import TIGHT
 
 import jax_convgrad
 from jax_convgrad import torch
@@ -167,7 +167,7 @@ def agree(case: Case, rng: np.random.Generator, dtype: str, *, random: bool = Tr
         assert relative_error(ours, truth) <= most, f"{case}: {name}"
 
 
-@needs_torch
+@pytest.mark.pytorch
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @by_case
@@ -175,7 +175,7 @@ def test_value_and_gradients(case: Case, dtype: str, rng: np.random.Generator):
     agree(case, rng, dtype)
 
 
-@needs_torch
+@pytest.mark.pytorch
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("case", [c for c in CASES if c.bias], ids=lambda case: case.id)
 def test_value_and_gradients_in_16_bits(case: Case, dtype: str, rng: np.random.Generator):
@@ -227,7 +227,7 @@ def draw(seed: int) -> Case:
 RANDOM, CHUNK = 160, 20
 
 
-@needs_torch
+@pytest.mark.pytorch
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @pytest.mark.parametrize("first", range(0, RANDOM, CHUNK))
 def test_random_problems_are_exact(first: int, rng: np.random.Generator):
@@ -238,7 +238,7 @@ def test_random_problems_are_exact(first: int, rng: np.random.Generator):
 # output_size.
 
 
-@needs_torch
+@pytest.mark.pytorch
 @pytest.mark.parametrize("dilation", [1, 3])
 @pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -287,7 +287,7 @@ def test_gradients_through_output_size(rng: np.random.Generator):
 # As PyTorch is called.
 
 
-@needs_torch
+@pytest.mark.pytorch
 def test_arguments_have_pytorchs_order(rng: np.random.Generator):
     x, w, b = rng.standard_normal((1, 4, 7, 6)), rng.standard_normal((6, 2, 3, 2)), np.arange(6.0)
     positional = ((2, 1), (1, 0), (1, 2), 2)
@@ -512,7 +512,7 @@ def test_bad_input(row: Row):
     assert str(raised.value).startswith(f"torch.{row.function}: ")
 
 
-@needs_torch
+@pytest.mark.pytorch
 def test_padding_may_cut_everything_off(rng: np.random.Generator):
     """PyTorch's transposed convolution has a result without elements then, its convolution none."""
     import torch as pytorch
@@ -525,7 +525,7 @@ def test_padding_may_cut_everything_off(rng: np.random.Generator):
     assert all(not gradient.any() for gradient in pullback(y))
 
 
-@needs_torch
+@pytest.mark.pytorch
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_pytorch_refuses_it_too(row: Row):
     import torch as pytorch

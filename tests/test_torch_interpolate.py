@@ -19,7 +19,7 @@ import pytest
 import torch_oracles
 from cases import relative_error, value_and_gradients
 from jax.test_util import check_grads
-from torch_oracles import TIGHT, needs_torch
+from torch_oracles import TIGHT
 
 from jax_convgrad import torch
 
@@ -121,7 +121,7 @@ def agree(
         np.testing.assert_array_equal(np.asarray(got[0]).astype(np.float64), expected[0])
 
 
-@needs_torch
+@pytest.mark.pytorch
 @by_mode
 def test_size(mode: Mode, rng: np.random.Generator):
     for before, after in SIZES[mode.rank]:
@@ -130,7 +130,7 @@ def test_size(mode: Mode, rng: np.random.Generator):
     agree(SIZES[mode.rank][0][0], {"size": 6, **mode.keywords}, "float64", rng)
 
 
-@needs_torch
+@pytest.mark.pytorch
 @pytest.mark.parametrize("recompute", [None, False, True])
 @by_mode
 def test_scale_factor(mode: Mode, recompute: bool | None, rng: np.random.Generator):
@@ -139,7 +139,7 @@ def test_scale_factor(mode: Mode, recompute: bool | None, rng: np.random.Generat
         agree(before, keywords, "float64", rng)
 
 
-@needs_torch
+@pytest.mark.pytorch
 @by_mode
 def test_float32(mode: Mode, rng: np.random.Generator):
     for before, after in SIZES[mode.rank][:3]:
@@ -148,7 +148,7 @@ def test_float32(mode: Mode, rng: np.random.Generator):
     agree(before, {"scale_factor": factor, **mode.keywords}, "float32", rng)
 
 
-@needs_torch
+@pytest.mark.pytorch
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("mode", [m for m in MODES if not m.antialias], ids=str)
 def test_16_bits(mode: Mode, dtype: str, rng: np.random.Generator):
@@ -157,7 +157,7 @@ def test_16_bits(mode: Mode, dtype: str, rng: np.random.Generator):
     agree(before, {"size": after, **mode.keywords}, dtype, rng)
 
 
-@needs_torch
+@pytest.mark.pytorch
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "area", "bilinear"])
 def test_exact_on_small_integers(mode: str, rng: np.random.Generator):
     """Twice and half the size: the weights are dyadic and all sums exact, in float32 too."""
@@ -176,7 +176,7 @@ def test_exact_on_small_integers(mode: str, rng: np.random.Generator):
 # Scales.
 
 
-@needs_torch
+@pytest.mark.pytorch
 def test_sizes_of_fractional_scales():
     """The product of two float64 numbers, its fraction dropped: 100 * 0.29 is 28.999999999999996."""
     import torch as pytorch
@@ -204,7 +204,7 @@ def test_sizes_of_fractional_scales():
             assert got == tuple(expected), (n, scale, recompute)
 
 
-@needs_torch
+@pytest.mark.pytorch
 @pytest.mark.parametrize(
     ("mode", "keywords", "copied"),
     [
@@ -247,7 +247,7 @@ def test_scales_that_leave_an_axis_its_size(
         ))  # fmt: skip
 
 
-@needs_torch
+@pytest.mark.pytorch
 def test_recomputed_and_given_scales_differ(rng: np.random.Generator):
     """So the tests above tell them apart."""
     x = rng.standard_normal((1, 1, 11, 9))
@@ -261,7 +261,7 @@ def test_recomputed_and_given_scales_differ(rng: np.random.Generator):
         assert np.abs(given - recomputed).max() > 1e-2
 
 
-@needs_torch
+@pytest.mark.pytorch
 @pytest.mark.parametrize("mode", [m for m in MODES if m.antialias], ids=str)
 def test_antialiased_results_one_element_wide(mode: Mode, rng: np.random.Generator):
     """PyTorch 2.13 mixes the rows of such results up; those one element high, and gradients, are right."""
@@ -364,7 +364,7 @@ def settled(before: Shape, keywords: dict[str, Any]) -> bool:
 RANDOM, CHUNK = 160, 20
 
 
-@needs_torch
+@pytest.mark.pytorch
 @pytest.mark.parametrize("first", range(0, RANDOM, CHUNK))
 def test_random_problems(first: int, rng: np.random.Generator):
     for seed in range(first, first + CHUNK):
@@ -375,7 +375,7 @@ def test_random_problems(first: int, rng: np.random.Generator):
 # As PyTorch is called, and as JAX is.
 
 
-@needs_torch
+@pytest.mark.pytorch
 def test_signature_is_pytorchs():
     theirs = inspect.signature(torch_oracles.functional("interpolate")).parameters
     ours = inspect.signature(torch.interpolate).parameters
@@ -574,7 +574,7 @@ def test_bad_input(row: Row):
     assert str(raised.value).startswith("torch.interpolate: ")
 
 
-@needs_torch
+@pytest.mark.pytorch
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_pytorch_refuses_it_too(row: Row):
     import torch as pytorch

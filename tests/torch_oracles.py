@@ -6,10 +6,8 @@ import importlib.util
 from typing import Any
 
 import numpy as np
-import pytest
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch, the oracle, is not installed")
 
 # Norm-wise, for float64 results of which both sides round every sum: 64 units in the last place.
 TIGHT = 64 * float(np.finfo(np.float64).eps)
