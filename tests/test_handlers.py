@@ -117,6 +117,12 @@ CASES = [
     case("2d-1x1-padded", (2, 8, 4, 4), (8, 8, 1, 1), pad=1),
     case("2d-window-wider-than-x", (2, 8, 2, 3), (8, 8, 3, 3), pad=6, dilation=5),
     case("2d-taps-miss-x", (2, 4, 1, 5), (4, 4, 2, 3), stride=9, pad=((1, 6), (0, 0)), dilation=3),
+    # NOTE [Wrong kernels] in cpp/cpu/wrong_kernels.cc.
+    case("2d-wide-dilation", (2, 24, 9, 40), (20, 24, 3, 3), pad=2, dilation=2),
+    case("2d-wide-dilation-valid", (1, 17, 11, 43), (6, 17, 4, 2), dilation=(2, 1), **NHWC, **HWIO),
+    case("2d-wide-dilation-of-one-row", (1, 40, 7, 50), (8, 40, 1, 3), dilation=(3, 2)),
+    case("2d-wide-dilation-stride", (1, 24, 12, 61), (8, 24, 3, 3), (2, 1), 2, (3, 1)),
+    case("2d-wide-dilation-groups", (2, 16, 9, 33), (8, 8, 3, 3), 1, 3, (3, 1), groups=2),
     case("2d-groups", (2, 24, 7, 8), (16, 3, 3, 3), pad=1, groups=8),
     case("2d-groups-hwio", (2, 12, 7, 8), (20, 3, 3, 3), pad=1, groups=4, **NHWC, **HWIO),
     case("2d-groups-stride-dilation", (2, 8, 11, 9), (8, 2, 3, 3), 2, 2, 2, groups=4),
@@ -138,6 +144,9 @@ CASES = [
     ),
     case("3d-depth-below-the-window", (2, 16, 2, 6, 4), (16, 16, 3, 2, 3), pad=(1, (1, 0), 1)),
     case("3d-depth-below-the-stride", (2, 8, 2, 5, 6), (9, 8, 4, 1, 3), (2, 1, 1), pad=(2, 0, 1)),
+    case(
+        "3d-wide-dilation", (1, 18, 3, 7, 35), (5, 18, 2, 3, 3), pad=(0, 1, 1), dilation=(1, 2, 1)
+    ),
     case("3d-groups", (2, 6, 5, 5, 6), (9, 2, 3, 2, 3), (1, 2, 1), 1, groups=3),
     case("3d-depthwise", (2, 8, 5, 5, 6), (8, 1, 3, 3, 3), pad=1, groups=8),
     case(
@@ -305,6 +314,36 @@ def test_large_weights_are_exact(operator, c, dtype, rng):
 @pytest.mark.parametrize("c", FAR_CASES, ids=lambda c: c.id)
 def test_far_windows_are_exact(operator, c, dtype, result_dtype, rng):
     check(operator, c, dtype, result_dtype, rng)
+
+
+def draw_wide(rng: np.random.Generator) -> Case:
+    """Rows and channels of more than one vector, of which kernels leave a remainder."""
+    rank = int(rng.choice([1, 2, 2, 3]))
+    any_of = lambda *values: tuple(int(v) for v in rng.choice(values, rank))  # noqa: E731
+    groups = int(rng.choice([1, 1, 1, 2, 5]))
+    channels, outputs = (int(n) for n in rng.integers(1, 40 // groups + 10, 2))
+    kernel, dilation = any_of(1, 2, 3, 3, 5), any_of(1, 1, 2, 3)
+    pad = tuple(tuple(int(v) for v in rng.integers(0, 4, 2)) for _ in range(rank))
+    smallest = [
+        max((k - 1) * d + 1 - sum(pair), 1)
+        for k, d, pair in zip(kernel, dilation, pad, strict=True)
+    ]
+    spatial = tuple(n + int(rng.integers(0, 5)) for n in smallest)
+    spatial = (*spatial[:-1], smallest[-1] + int(rng.integers(20, 70)))
+    x = (int(rng.integers(1, 4)), channels * groups, *spatial)
+    w = (outputs * groups, channels, *kernel)
+    return case("wide", x, w, any_of(1, 1, 1, 2, 3), pad, dilation, groups)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_wide_problems_are_exact(seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(4):
+        c = draw_wide(rng)
+        for operator in OPERATORS:
+            for dtype in ("float32", "bfloat16"):
+                if dtype in registry.handlers("cpu").dtypes:
+                    check(operator, c, dtype, "float32", rng)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

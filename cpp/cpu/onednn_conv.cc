@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cpu/depthwise.h"
+#include "cpu/wrong_kernels.h"
 
 namespace jax_convgrad {
 namespace {
@@ -97,7 +98,7 @@ OnednnConv MakeOnednnConv(ConvKind kind, const ConvGeometry& g, ::xla::ffi::Data
   const memory::dims low = Leading(g, g.padding_low), high = Leading(g, g.padding_high);
   ConvGeometry::PerAxis zeros_between{};  // oneDNN counts the zeros between the taps
   for (size_t axis = 0; axis < zeros_between.size(); ++axis) {
-    zeros_between[axis] = g.dilation[axis] - 1;
+    zeros_between[axis] = g.kernel[axis] > 1 ? g.dilation[axis] - 1 : 0;
   }
   const memory::dims dilation = Leading(g, zeros_between);
   const auto algorithm = dnnl::algorithm::convolution_direct;
@@ -125,8 +126,13 @@ OnednnConv MakeOnednnConv(ConvKind kind, const ConvGeometry& g, ::xla::ffi::Data
     return Finish<Backward>(g, desc, x, desc.weights_desc(), y);
   }
   using Backward = dnnl::convolution_backward_weights;
-  const Backward::primitive_desc desc(CpuEngine(), algorithm, x, weights, y, strides, dilation, low,
-                                      high, hint, attr);
+  Backward::primitive_desc desc(CpuEngine(), algorithm, x, weights, y, strides, dilation, low, high,
+                                hint, attr);
+  while (ComputesWrongWgrad(g, desc.impl_info_str())) {
+    if (!desc.next_impl()) {
+      throw dnnl::error(dnnl_unimplemented, "oneDNN has no right weight gradient for the problem");
+    }
+  }
   return Finish<Backward>(g, desc, x, desc.diff_weights_desc(), y);
 }
 
