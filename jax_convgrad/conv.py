@@ -283,7 +283,9 @@ def conv_general_dilated(
     bias = None if bias is None else compat.as_array(bias)
     dtype = shapes.check_float_dtypes(name, lhs=lhs.dtype, rhs=rhs.dtype)
     preferred = shapes.result_dtype(name, dtype, preferred_element_type)
-    numbers = shapes.make_dimension_numbers(name, lhs.shape, rhs.shape, dimension_numbers)
+    numbers = shapes.make_dimension_numbers(
+        name, lhs.shape, rhs.shape, dimension_numbers, ("lhs", "rhs")
+    )
     rank = lhs.ndim - 2
     shown = f"lhs has shape {lhs.shape}, rhs has shape {rhs.shape}"
     strides = shapes.positive_ints(name, "window_strides", window_strides, rank, shown)
@@ -426,7 +428,9 @@ def conv_transpose(
     rank = lhs.ndim - 2
     if dimension_numbers is None:
         dimension_numbers = shapes.channels_last_numbers(name, lhs.shape, rhs.shape)
-    numbers = shapes.make_dimension_numbers(name, lhs.shape, rhs.shape, dimension_numbers)
+    numbers = shapes.make_dimension_numbers(
+        name, lhs.shape, rhs.shape, dimension_numbers, ("lhs", "rhs")
+    )
     shown = f"lhs has shape {lhs.shape}, rhs has shape {rhs.shape}"
     strides = shapes.positive_ints(name, "strides", strides, rank, shown)
     dilation = shapes.positive_ints(

@@ -53,6 +53,6 @@ def load_handlers(platform: str | None = None) -> None:
       ...     jax_convgrad.load_handlers("cpu")
     """
     platform = platform or compat.platform()
-    reason = registry.handlers(platform, warn=False).reason
+    reason = registry.look_up(platform).reason
     if reason is not None:
         raise RuntimeError(f"load_handlers: there are no handlers for {platform}: {reason}")

@@ -121,7 +121,9 @@ def uninstall() -> None:
                 mlir.register_lowering(lax.conv_general_dilated_p, theirs, platform=platform)
         for name, function in _images.items():
             if getattr(jax.image, name) is _REPLACEMENTS[name]:
-                setattr(jax.image, name, function)
+                # The switch that other threads may be looking through stays until the last has.
+                switch, _ = _switches.get(name, (function, None))
+                setattr(jax.image, name, switch)
         _rules.clear()
         jax.clear_caches()
 
@@ -358,7 +360,7 @@ def _call_behind(name: str, *arguments: Any) -> Array:
 
 def _is_our_image(image: ArrayLike) -> bool:
     """Whether its dtype is one of the four, or is promoted to one, and its sizes are known."""
-    image = jnp.asarray(image)
+    image = compat.as_array(image)
     if not all(isinstance(size, int) for size in image.shape):
         return False
     integral = jnp.issubdtype(image.dtype, jnp.integer) or image.dtype == jnp.bool_

@@ -32,12 +32,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from jax_convgrad import _foreign, shapes
+from jax_convgrad import _foreign, compat, shapes
 from jax_convgrad.onednn_interpolate import interpolate, interpolate_backward
 from jax_convgrad.shapes import ConvConfig, Pairs, Shape
 
@@ -103,8 +102,8 @@ def convolution(
       (1, 4, 4, 6)
     """
     function = "onednn.convolution"
-    src, weights = jnp.asarray(src), jnp.asarray(weights)
-    bias = None if bias is None else jnp.asarray(bias)
+    src, weights = compat.as_array(src), compat.as_array(weights)
+    bias = None if bias is None else compat.as_array(bias)
     shapes.check_float_dtypes(function, src=src.dtype, weights=weights.dtype)
     attributes = _Attributes.make(
         function,
@@ -174,7 +173,7 @@ def convolution_backward_data(
       (1, 8, 8, 4)
     """
     function = "onednn.convolution_backward_data"
-    diff_dst, weights = jnp.asarray(diff_dst), jnp.asarray(weights)
+    diff_dst, weights = compat.as_array(diff_dst), compat.as_array(weights)
     shapes.check_float_dtypes(function, diff_dst=diff_dst.dtype, weights=weights.dtype)
     attributes = _Attributes.make(
         function,
@@ -237,7 +236,7 @@ def convolution_backward_weights(
       (3, 3, 4, 6)
     """
     function = "onednn.convolution_backward_weights"
-    src, diff_dst = jnp.asarray(src), jnp.asarray(diff_dst)
+    src, diff_dst = compat.as_array(src), compat.as_array(diff_dst)
     shapes.check_float_dtypes(function, src=src.dtype, diff_dst=diff_dst.dtype)
     weights_shape = shapes.full_shape(function, "weights_shape", weights_shape, src.ndim)
     attributes = _Attributes.make(
@@ -310,8 +309,8 @@ def conv_transpose(
       (1, 8, 8, 2)
     """
     function = "onednn.conv_transpose"
-    src, weights = jnp.asarray(src), jnp.asarray(weights)
-    bias = None if bias is None else jnp.asarray(bias)
+    src, weights = compat.as_array(src), compat.as_array(weights)
+    bias = None if bias is None else compat.as_array(bias)
     shapes.check_float_dtypes(function, src=src.dtype, weights=weights.dtype)
     attributes = _Attributes.make(
         function,
@@ -384,7 +383,7 @@ def conv_transpose_backward_data(
       (1, 4, 4, 6)
     """
     function = "onednn.conv_transpose_backward_data"
-    diff_dst, weights = jnp.asarray(diff_dst), jnp.asarray(weights)
+    diff_dst, weights = compat.as_array(diff_dst), compat.as_array(weights)
     shapes.check_float_dtypes(function, diff_dst=diff_dst.dtype, weights=weights.dtype)
     attributes = _Attributes.make(
         function,
@@ -453,7 +452,7 @@ def conv_transpose_backward_weights(
       (3, 3, 2, 6)
     """
     function = "onednn.conv_transpose_backward_weights"
-    src, diff_dst = jnp.asarray(src), jnp.asarray(diff_dst)
+    src, diff_dst = compat.as_array(src), compat.as_array(diff_dst)
     shapes.check_float_dtypes(function, src=src.dtype, diff_dst=diff_dst.dtype)
     weights_shape = shapes.full_shape(function, "weights_shape", weights_shape, src.ndim)
     attributes = _Attributes.make(

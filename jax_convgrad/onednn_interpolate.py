@@ -13,12 +13,11 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from jax_convgrad import _foreign, shapes
+from jax_convgrad import _foreign, compat, shapes
 from jax_convgrad.resize import Options, Steps, apply
 from jax_convgrad.shapes import Shape
 
@@ -61,7 +60,7 @@ def interpolate(
       (1, 4, 6, 4)
     """
     function = "onednn.interpolate"
-    src = jnp.asarray(src)
+    src = compat.as_array(src)
     shapes.check_float_dtypes(function, src=src.dtype)
     _, steps = _problem(
         function, src.shape, sizes, mode, coordinate_transformation_mode, scales, data_format
@@ -100,7 +99,7 @@ def interpolate_backward(
       Array([0., 3.], dtype=float32)
     """
     function = "onednn.interpolate_backward"
-    src, diff_dst = jnp.asarray(src), jnp.asarray(diff_dst)
+    src, diff_dst = compat.as_array(src), compat.as_array(diff_dst)
     shapes.check_float_dtypes(function, src=src.dtype, diff_dst=diff_dst.dtype)
     shape, steps = _problem(
         function, src.shape, sizes, mode, coordinate_transformation_mode, scales, data_format

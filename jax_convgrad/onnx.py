@@ -22,12 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from jax_convgrad import _foreign, shapes
+from jax_convgrad import _foreign, compat, shapes
 from jax_convgrad.onnx_resize import resize, resize_grad
 from jax_convgrad.shapes import ConvConfig, Shape
 
@@ -77,7 +76,7 @@ def conv(
       >>> onnx.conv(X, W, strides=[2, 2], pads=[1, 0, 1, 0]).shape
       (1, 1, 4, 2)
     """
-    X, W, B = jnp.asarray(X), jnp.asarray(W), None if B is None else jnp.asarray(B)
+    X, W, B = compat.as_array(X), compat.as_array(W), None if B is None else compat.as_array(B)
     shapes.check_float_dtypes("onnx.conv", X=X.dtype, W=W.dtype)
     problem = _conv(
         "onnx.conv", X.shape, W.shape, auto_pad, dilations, group, kernel_shape, pads, strides
@@ -126,7 +125,7 @@ def conv_grad(
       >>> dX.shape, dW.shape, dB
       ((1, 4, 8, 8), (6, 2, 3, 3), None)
     """
-    dY, X, W = jnp.asarray(dY), jnp.asarray(X), jnp.asarray(W)
+    dY, X, W = compat.as_array(dY), compat.as_array(X), compat.as_array(W)
     shapes.check_float_dtypes("onnx.conv_grad", dY=dY.dtype, X=X.dtype, W=W.dtype)
     problem = _conv(
         "onnx.conv_grad", X.shape, W.shape, auto_pad, dilations, group, kernel_shape, pads, strides
@@ -183,7 +182,7 @@ def conv_transpose(
       >>> onnx.conv_transpose(X, W, strides=[3, 2], output_shape=[10, 8]).shape
       (1, 2, 10, 8)
     """
-    X, W, B = jnp.asarray(X), jnp.asarray(W), None if B is None else jnp.asarray(B)
+    X, W, B = compat.as_array(X), compat.as_array(W), None if B is None else compat.as_array(B)
     shapes.check_float_dtypes("onnx.conv_transpose", X=X.dtype, W=W.dtype)
     problem = _conv_transpose(
         "onnx.conv_transpose",
@@ -244,7 +243,7 @@ def conv_transpose_grad(
       >>> dX.shape, dW.shape, dB
       ((1, 1, 3, 3), (1, 2, 3, 3), Array([80., 80.], dtype=float32))
     """
-    dY, X, W = jnp.asarray(dY), jnp.asarray(X), jnp.asarray(W)
+    dY, X, W = compat.as_array(dY), compat.as_array(X), compat.as_array(W)
     shapes.check_float_dtypes("onnx.conv_transpose_grad", dY=dY.dtype, X=X.dtype, W=W.dtype)
     problem = _conv_transpose(
         "onnx.conv_transpose_grad",

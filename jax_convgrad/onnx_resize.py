@@ -22,12 +22,11 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from jax_convgrad import shapes
+from jax_convgrad import compat, shapes
 from jax_convgrad.resize import Options, Steps, apply
 from jax_convgrad.shapes import Shape
 
@@ -89,7 +88,7 @@ def resize(
              [3.  , 3.25, 3.75, 4.  ]], dtype=float32)
     """
     function = "onnx.resize"
-    X = jnp.asarray(X)
+    X = compat.as_array(X)
     shapes.check_float_dtypes(function, X=X.dtype)
     problem = _problem(
         function,
@@ -152,7 +151,7 @@ def resize_grad(
              [6., 6.]], dtype=float32)
     """
     function = "onnx.resize_grad"
-    dY, X = jnp.asarray(dY), jnp.asarray(X)
+    dY, X = compat.as_array(dY), compat.as_array(X)
     shapes.check_float_dtypes(function, dY=dY.dtype, X=X.dtype)
     problem = _problem(
         function,

@@ -12,7 +12,10 @@ implementation, which chooses its route by the sizes that it sees.
 
 NOTE [Whose sharding counts]. Images stay where they are and weights are moved: the first operand's shardings
 come first, and weights' last. A mesh axis that splits one image otherwise than this allows goes to the
-batch, or the groups, if that divides: an exchange of blocks instead of a gathering of the whole.
+batch, or the groups, if that divides: an exchange of blocks instead of a gathering of the whole. Only what
+no image has taken is left to the weights and the result. How the result lies in the program around is
+settled before, by Shardy, which has the larger of two arrays decide that want the same mesh axis: weights
+with more elements than their image, split over the devices of the batch, split the result's channels.
 
 NOTE [Spatial axes]. One is split where the image has stride times as many rows as the result and both
 divide, so that every device needs the same few rows of its neighbours, no more than they have (`halo`).
@@ -27,7 +30,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -160,9 +163,9 @@ def assign(
         used.update(names)
         return True
 
-    def keep(avoided: set[str]) -> None:
-        """Lets axes be split as they are, by mesh axes that are not taken yet."""
-        for position in division.order:
+    def keep(positions: Iterable[int], avoided: set[str]) -> None:
+        """Lets these arrays' axes be split as they are, by mesh axes that are not taken yet."""
+        for position in positions:
             for factor, names in _dealt(division, sizes, splits, position):
                 taken = used | avoided
                 free = next((i for i, name in enumerate(names) if name in taken), len(names))
@@ -174,12 +177,13 @@ def assign(
                 if minor in chosen and whole != division.sizes[major][0]:
                     used.difference_update(chosen.pop(minor))
 
-    keep(avoided=_contested(division, sizes, splits))
+    images = (position for position in division.order if position in division.images)
+    keep(images, avoided=_contested(division, sizes, splits))
     for position in division.images:
         for name in (name for names in splits[position] for name in names):
             if name not in used:
                 any(give(factor, (*chosen.get(factor, ()), name)) for factor in division.spare)
-    keep(avoided=set())
+    keep(division.order, avoided=set())
     return chosen
 
 

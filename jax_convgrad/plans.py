@@ -22,7 +22,7 @@ import json
 import operator
 import os
 import pathlib
-import threading
+import uuid
 from typing import Any, Literal
 
 from jax_convgrad import registry, settings
@@ -177,7 +177,7 @@ def save(path: str | os.PathLike[str]) -> int:
     text = json.dumps({"format": _FORMAT, "choices": [*choices.values()]}, indent=1)
     target = pathlib.Path(os.path.realpath(path))
     # A reader, or a run that is killed now, must not meet half a file.
-    partial = target.with_name(f"{target.name}.{os.getpid()}.{threading.get_ident()}.partial")
+    partial = target.with_name(f".{uuid.uuid4().hex}.partial")
     try:
         partial.write_text(text + "\n")
         partial.replace(target)
@@ -218,7 +218,7 @@ def load(path: str | os.PathLike[str]) -> int:
         choices = [(choice["problem"], choice["engine"]) for choice in content["choices"]]
         if not all(isinstance(text, str) for choice in choices for text in choice):
             raise ValueError("a problem or an engine is not a text")
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"plans.load: {os.fspath(path)!r} holds no plans: {error}") from None
     if (module := registry.cuda_module()) is not None:
         module.remember_choices(choices)

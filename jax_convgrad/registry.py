@@ -61,10 +61,14 @@ class MissingHandlersWarning(UserWarning):
     """The compiled module that this machine should have could not be used."""
 
 
-def handlers(platform: str, *, warn: bool = True) -> Handlers:
-    """The handlers of a platform ("cpu", "cuda", ...), loaded and registered at the first call.
+def look_up(platform: str) -> Handlers:
+    """What a platform ("cpu", "cuda", ...) has, or why nothing, loaded and registered at the first call."""
+    with _lock:
+        return _load(platform)
 
-    With ``warn`` the first call for a platform whose module is missing or broken says so once.
+
+def handlers(platform: str) -> Handlers:
+    """The same for a program that wants to run on them: it says once that they are missing or broken.
 
     Raises:
       RuntimeError: the module cannot be used and JAX_CONVGRAD_REQUIRE_CPU=1 (or _CUDA) forbids
@@ -72,7 +76,7 @@ def handlers(platform: str, *, warn: bool = True) -> Handlers:
     """
     with _lock:
         found = _load(platform)
-        if warn and found.broken and platform not in _warned:
+        if found.broken and platform not in _warned:
             _warned.add(platform)
             warnings.warn(
                 f"jax_convgrad runs without its {platform} handlers, on slower pure-JAX routes: "
@@ -220,7 +224,7 @@ def info() -> dict[str, Any]:
     """
     versions = {"python": machine.python_version()}
     versions |= {name: version(name) for name in (_DISTRIBUTION, "jax", "jaxlib", "numpy")}
-    found = {platform: handlers(platform, warn=False) for platform in ("cpu", "cuda")}
+    found = {platform: look_up(platform) for platform in ("cpu", "cuda")}
     module = cuda_module()
     if module is not None and found["cuda"].reason is None:
         # cuDNN may have been loaded since, one that is too old too.
@@ -252,4 +256,4 @@ def has_cuda() -> bool:
       >>> isinstance(jax_convgrad.has_cuda(), bool)
       True
     """
-    return handlers("cuda", warn=False).reason is None
+    return look_up("cuda").reason is None

@@ -210,14 +210,22 @@ def make_config(
 
 
 def make_dimension_numbers(
-    function: str, x_shape: Shape, w_shape: Shape, dimension_numbers: Any
+    function: str,
+    x_shape: Shape,
+    w_shape: Shape,
+    dimension_numbers: Any,
+    names: tuple[str, str] = ("x", "w"),
 ) -> lax.ConvDimensionNumbers:
-    """``dimension_numbers`` as lax takes them, checked to be three permutations of the axes."""
-    shapes = f"x has shape {_show(x_shape)}, w has shape {_show(w_shape)}"
+    """``dimension_numbers`` as lax takes them, checked to be three permutations of the axes.
+
+    ``names`` are what the function calls its image and its weights.
+    """
+    x, w = names
+    shapes = f"{x} has shape {_show(x_shape)}, {w} has shape {_show(w_shape)}"
     if len(x_shape) != len(w_shape):
-        raise ValueError(f"{function}: x and w must have the same rank, but {shapes}")
+        raise ValueError(f"{function}: {x} and {w} must have the same rank, but {shapes}")
     if len(x_shape) < 2:
-        raise ValueError(f"{function}: x and w need a batch and a channel axis, but {shapes}")
+        raise ValueError(f"{function}: {x} and {w} need a batch and a channel axis, but {shapes}")
     try:
         numbers = lax.conv_dimension_numbers(x_shape, w_shape, dimension_numbers)
     except (TypeError, ValueError, IndexError) as error:
@@ -240,8 +248,8 @@ def channels_last_numbers(function: str, x_shape: Shape, w_shape: Shape) -> tupl
     letters = {2: "", 3: "H", 4: "HW", 5: "HWD"}.get(len(x_shape))
     if letters is None:
         raise ValueError(
-            f"{function}: dimension_numbers have no default for rank {len(x_shape)}: x has shape "
-            f"{_show(x_shape)}, w has shape {_show(w_shape)}"
+            f"{function}: dimension_numbers have no default for rank {len(x_shape)}: lhs has shape "
+            f"{_show(x_shape)}, rhs has shape {_show(w_shape)}"
         )
     return f"N{letters}C", f"{letters}IO", f"N{letters}C"
 

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from jax_convgrad import _foreign, shapes
+from jax_convgrad import _foreign, compat, shapes
 from jax_convgrad.shapes import ConvConfig, Pairs, Shape
 from jax_convgrad.torch_interpolate import interpolate
 
@@ -349,10 +349,10 @@ def _arrays(
     function: str, rank: int, input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None
 ) -> tuple[Array, Array, Array | None, bool]:
     """The arrays, input with a batch axis, and whether it had one."""
-    image, weight = jnp.asarray(input), jnp.asarray(weight)
+    image, weight = compat.as_array(input), compat.as_array(weight)
     dtypes = {"input": image.dtype, "weight": weight.dtype}
     if bias is not None:
-        bias = jnp.asarray(bias)
+        bias = compat.as_array(bias)
         dtypes["bias"] = bias.dtype
     shapes.check_float_dtypes(function, **dtypes)
     arrays = _foreign.describe(input=image.shape, weight=weight.shape)

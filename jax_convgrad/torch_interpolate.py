@@ -29,12 +29,11 @@ from fractions import Fraction
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from jax_convgrad import shapes
+from jax_convgrad import compat, shapes
 from jax_convgrad.resize import Options, apply
 from jax_convgrad.shapes import Shape
 
@@ -103,7 +102,7 @@ def interpolate(
              [2., 1.]], dtype=float32)
     """
     function = "torch.interpolate"
-    x = jnp.asarray(input)
+    x = compat.as_array(input)
     rank = x.ndim - 2
     antialias = bool(antialias)
     method = _method(function, mode, rank, align_corners, antialias, x.shape)

@@ -182,7 +182,7 @@ def resamples_in(text: str) -> int:
 def resample_is_called() -> bool:
     """Whether a resample is a handler's call on this device."""
     platform = jax.default_backend().replace("gpu", "cuda")
-    found = registry.handlers(platform, warn=False)
+    found = registry.look_up(platform)
     return found.serve(registry.RESAMPLE_TARGET, np.dtype(np.float32))
 
 

@@ -32,7 +32,7 @@ from layer_cases import (
     squares,
 )
 
-from jax_convgrad import conv_general_dilated, conv_transpose, resize
+from jax_convgrad import conv_general_dilated, conv_transpose, onednn, onnx, resize, torch
 
 # Forward mode.
 
@@ -197,6 +197,33 @@ def test_residuals_are_the_operands(name: str, rng: np.random.Generator):
         (image,) = kept(lambda w: layer.ours(x, (w, params[1])), params[0])
         assert image is x
         assert kept(lambda b: layer.ours(x, (params[0], b)), params[1]) == []
+
+
+ADAPTERS: dict[str, Callable[..., Any]] = {
+    "torch.conv2d": lambda x, w: torch.conv2d(x, w, padding=1),
+    "torch.conv_transpose2d": lambda x, w: torch.conv_transpose2d(x, w, stride=2),
+    "onnx.conv": onnx.conv,
+    "onnx.conv_transpose": onnx.conv_transpose,
+    "onednn.convolution": lambda x, w: onednn.convolution(
+        x,
+        w,
+        strides=[1, 1],
+        pads_begin=[0, 0],
+        pads_end=[0, 0],
+        dilations=[1, 1],
+        data_format="NCX",
+        weights_format="OIX",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(ADAPTERS))
+def test_adapters_keep_the_operands_too(name: str, rng: np.random.Generator):
+    """Outside of jit, where a conversion would be a copy that is kept."""
+    x, w = ints(rng, (2, 4, 6, 7), (4, 4, 3, 3))
+    residuals = kept(ADAPTERS[name], x, w)
+    assert len(residuals) == 2
+    assert all(any(a is b for b in (x, w)) for a in residuals)
 
 
 def test_inserted_zeros_are_not_kept(rng: np.random.Generator):

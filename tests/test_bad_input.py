@@ -326,7 +326,7 @@ ROWS = [
         transpose(),
         (f32(2, 9, 4), TW),
         V,
-        r"same rank.*\(2, 9, 4\).*\(3, 3, 4, 6\)",
+        r"lhs and rhs .* same rank.*lhs has shape \(2, 9, 4\).*\(3, 3, 4, 6\)",
     ),
     Row(
         "transpose-output-padding",

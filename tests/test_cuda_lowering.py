@@ -608,7 +608,7 @@ def test_bad_settings(call: Callable[[], None], error: type[Exception], text: st
 @pytest.mark.parametrize(
     "content",
     [
-        "", "[]", "{}", '{"format": "other", "choices": []}',
+        "", "[]", "[" * 200_000, "{}", '{"format": "other", "choices": []}',
         '{"format": "jax_convgrad plans 1", "choices": [{"problem": 1, "engine": "e"}]}',
         '{"format": "jax_convgrad plans 1", "choices": [{"engine": "e"}]}',
     ],

@@ -280,7 +280,7 @@ def test_every_handler_s_target_is_allowed():
     allowed = {str(check) for check in export_checks()}
     assert len(allowed) == len(export_checks()) == len(registry.TARGETS)
     for platform in ("cpu", "cuda"):
-        assert registry.handlers(platform, warn=False).targets <= set(registry.TARGETS)
+        assert registry.look_up(platform).targets <= set(registry.TARGETS)
 
 
 def test_without_the_checks_jax_names_the_call(needs_cpu_handlers: None):

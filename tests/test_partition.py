@@ -361,6 +361,56 @@ def test_weights_move_and_images_stay(rng: np.random.Generator):
     assert_same(f(*split), f(x, w))
 
 
+@pytest.mark.parametrize("channels", [2, 3])
+@pytest.mark.parametrize("route", ["handlers"], indirect=True)
+def test_rows_that_cannot_stay_are_exchanged_before_weights_are_looked_at(
+    channels: int, route: str, rng: np.random.Generator
+):
+    """Weights split over the devices of the rows (FSDP along either channels) leave the images alone."""
+    mesh = make_mesh(AxisType.Auto)
+    x, w = ints(rng, (8, 32, 3, 16), (3, 3, 16, 8))
+    ways = {"x": P(None, "data"), "w": P(*(None,) * channels, "data")}
+
+    def loss(x: Any, w: Any) -> Any:
+        y = conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=NUMBERS[2])
+        return jnp.sum(y * (1 + jnp.arange(y.shape[-1])))
+
+    f = jax.jit(
+        jax.grad(loss, (0, 1)),
+        out_shardings=tuple(NamedSharding(mesh, way) for way in ways.values()),
+    )
+    split = tuple(put(a, mesh, *way) for a, way in zip((x, w), ways.values(), strict=True))
+    text = f.lower(*split).compile().as_text()
+    assert set(gathered(text)) <= {math.prod(w.shape)}
+    assert collectives(text)["all-reduce"] <= 1
+    assert_same(f(*split), jax.grad(loss, (0, 1))(x, w))
+
+
+def test_weights_larger_than_their_images_are_gathered_where_images_are_held(
+    rng: np.random.Generator,
+):
+    """Without the constraint Shardy has the weights' split spread to the images."""
+    mesh = make_mesh(AxisType.Auto)
+    x, *ws = ints(rng, (8, 3, 3, 16), *[(3, 3, 16, 16)] * 3)
+    assert math.prod(ws[0].shape) > math.prod(x.shape)
+
+    def loss(ws: Any, x: Any, held: bool) -> Any:
+        for w in ws:
+            x = conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NUMBERS[2])
+            x = jnp.sign(x)
+            x = lax.with_sharding_constraint(x, NamedSharding(mesh, P("data"))) if held else x
+        return jnp.sum(x)
+
+    way = NamedSharding(mesh, P(None, None, None, "data"))
+    f = jax.jit(loss, static_argnums=2)
+    split = [jax.device_put(w, way) for w in ws], put(x, mesh, "data")
+    text = f.lower(*split, True).compile().as_text()
+    found = collectives(text)
+    assert set(gathered(text)) == {math.prod(ws[0].shape)}
+    assert found["all-gather"] == 3 and found["all-to-all"] == 0
+    assert_same(f(*split, True), loss(ws, x, False))
+
+
 # Resizes.
 
 

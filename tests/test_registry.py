@@ -101,6 +101,23 @@ def test_requiring_the_handlers_makes_their_absence_an_error(platform: str):
     assert "library-that-is-not-there.so.3" in result.stderr
 
 
+@per_platform
+def test_what_is_missing_is_told_where_it_is_required(platform: str):
+    code = WITHOUT_HANDLERS.format(platform=platform)
+    code += f"""
+assert "library-that-is-not-there.so.3" in jax_convgrad.info()["handlers"]["{platform}"]["reason"]
+assert jax_convgrad.has_cuda() in (True, False) and "{platform}" in ("cpu", "cuda")
+try:
+    jax_convgrad.load_handlers("{platform}")
+except RuntimeError as error:
+    assert "there are no handlers for {platform}" in str(error), error
+else:
+    raise AssertionError("load_handlers found some")
+"""
+    result = run(code, JAX_PLATFORMS=platform, **{f"JAX_CONVGRAD_REQUIRE_{platform.upper()}": "1"})
+    assert result.returncode == 0, result.stderr
+
+
 def geometry(*, channels: int = 8, groups: int = 1) -> shapes.ConvGeometry:
     x_shape, w_shape = (2, channels, 9, 9), (8, channels // groups, 3, 3)
     config = shapes.make_config(
@@ -161,3 +178,4 @@ def test_threads_save_and_load_one_file(tmp_path: pathlib.Path) -> None:
         thread.join()
     assert not errors
     assert (tmp_path / "link.json").is_symlink() and len(list(tmp_path.iterdir())) == 2
+    plans.save(tmp_path / ("a" * 250 + ".json"))

@@ -474,7 +474,7 @@ def test_one_call_for_all_axes_with_their_tables(
 @pytest.mark.parametrize("method", ["nearest", "linear"])
 def test_the_handler_runs_where_it_is_there(method: str, dtype: str):
     platform = jax.default_backend().replace("gpu", "cuda")
-    served = registry.handlers(platform, warn=False).serve(registry.RESAMPLE_TARGET, dtype)
+    served = registry.look_up(platform).serve(registry.RESAMPLE_TARGET, dtype)
     x = jax.ShapeDtypeStruct((2, 8, 8, 4), dtype)
 
     def text(route: str | None) -> str:
