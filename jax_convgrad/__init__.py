@@ -1,6 +1,6 @@
 """Fast backward passes of convolution, transposed convolution and resize for JAX."""
 
-from jax_convgrad import onednn, onnx, plans, torch
+from jax_convgrad import onednn, onnx, plans, registry, torch
 from jax_convgrad.conv import (
     conv_dgrad,
     conv_fprop,
@@ -41,5 +41,7 @@ __all__ = [
     "torch",
     "uninstall",
 ]
+
+__version__ = registry.version()
 
 install_from_environment()

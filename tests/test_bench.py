@@ -876,6 +876,7 @@ def test_a_reader_who_has_read_enough() -> None:
         (["--passes", ""], "--passes takes names out of fprop, dx, dw, dxdwdb"),
         (["--only", "("], "--only '('"),
         (["--only", "no such case"], "no case is left to run"),
+        (["--only", "^resize", "--passes", "dw"], "no case is left to run"),
         (["--cases", "no-such-file.json"], "cannot read the case file"),
         (["--list", "--json", "."], ". cannot be written: Is a directory"),
         (["--list", "--markdown", "/dev/null/b.md"], "/dev/null/b.md cannot be written: "),

@@ -53,6 +53,7 @@ per_platform = pytest.mark.parametrize(
 def test_info_names_versions_and_handlers():
     info = jax_convgrad.info()
     assert {"python", "jax", "jaxlib", "numpy", "jax-convgrad"} <= set(info["versions"])
+    assert info["versions"]["jax-convgrad"] == jax_convgrad.__version__
     cpu = info["handlers"]["cpu"]
     assert cpu["available"] == (cpu["reason"] is None)
     if cpu["available"]:

@@ -144,7 +144,8 @@ def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
         for case in cases:
             print(case.label)
         return 0
-    if not cases:
+    count = sum(name in case.passes for case in cases for name in passes)
+    if not count:
         raise CaseError("no case is left to run")
     if arguments.plot:
         _require_matplotlib()
@@ -152,7 +153,6 @@ def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
     weights = arguments.weights or case_files.default_weights(layout)
     method = dataclasses.replace(timing.Method(), rounds=arguments.rounds, seed=arguments.seed)
     load = _load(platform)
-    count = sum(name in case.passes for case in cases for name in passes)
     with _Progress(count, "pass") as advance:
         chosen = [FORMS[name] for name in forms]
         results = timing.run(cases, chosen, passes, layout, method, advance, weights)
