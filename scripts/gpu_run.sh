@@ -14,8 +14,8 @@
 #   matrix     the tests that the README's matrix of transformations names; none may be skipped but those
 #              that take more GPUs than there are
 #   large      the tests that take most of the device's memory, one after the other
-#   random     tests/test_random.py alone, on the handlers (RANDOM_CASES, default 2000, from seed
-#              RANDOM_FIRST, default 0)
+#   random     tests/test_random.py and test_wide.py alone, on the handlers (RANDOM_CASES, default 2000,
+#              and WIDE_CASES, default 400, from seed RANDOM_FIRST, default 0)
 #   installed  tests/test_install_random.py alone, with install(), by the measured routes (INSTALL_CASES,
 #              default 1000)
 #   sanitizer  compute-sanitizer's memcheck over a subset of tests/test_cuda.py and test_cuda_resample.py
@@ -109,8 +109,9 @@ large() { jobs=1 run_pytest -m large "$root/tests/test_cuda_resample.py"; }
 
 random() {
   export JAX_CONVGRAD_RANDOM_CASES=${RANDOM_CASES:-2000} JAX_CONVGRAD_RANDOM_FIRST=${RANDOM_FIRST:-0}
+  export JAX_CONVGRAD_WIDE_CASES=${WIDE_CASES:-400}
   echo "$JAX_CONVGRAD_RANDOM_CASES problems from seed $JAX_CONVGRAD_RANDOM_FIRST, 50 to a test"
-  run_pytest --route cudnn "$root/tests/test_random.py"
+  run_pytest --route cudnn "$root"/tests/test_{random,wide}.py
 }
 
 installed() {

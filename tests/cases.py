@@ -249,6 +249,28 @@ class Case:
         return tuple(exact_ints(rng, shape, dtype, size) for shape in (self.x, self.w, self.y))
 
 
+def draw_wide(rng: np.random.Generator, layout: str = "NCX OIX NCX") -> Case:
+    """Rows and channels of more than one vector, of which kernels leave a remainder."""
+    rank = int(rng.choice([1, 2, 2, 3]))
+    any_of = lambda *values: tuple(int(v) for v in rng.choice(values, rank))  # noqa: E731
+    groups = int(rng.choice([1, 1, 1, 2, 5]))
+    channels, outputs = (int(n) for n in rng.integers(1, 40 // groups + 10, 2))
+    if rng.random() < 0.4:  # which many kernels want
+        channels, outputs = channels + -channels % 8, outputs + -outputs % 8
+    kernel, dilation = any_of(1, 2, 3, 3, 5), any_of(1, 1, 2, 3)
+    pad = tuple(tuple(int(v) for v in rng.integers(0, 4, 2)) for _ in range(rank))
+    smallest = [
+        max((k - 1) * d + 1 - sum(pair), 1)
+        for k, d, pair in zip(kernel, dilation, pad, strict=True)
+    ]
+    spatial = tuple(n + int(rng.integers(0, 5)) for n in smallest)
+    spatial = (*spatial[:-1], smallest[-1] + int(rng.integers(20, 70)))
+    x = (int(rng.integers(1, 4)), channels * groups, *spatial)
+    w = (outputs * groups, channels, *kernel)
+    numbers = tuple(spec.replace("X", "DHW"[-rank:]) for spec in layout.split())
+    return Case("wide", x, w, any_of(1, 1, 1, 2, 3), pad, dilation, groups, numbers)
+
+
 def conv_oracle(case: Case, x: np.ndarray, w: np.ndarray, dy: np.ndarray) -> tuple[np.ndarray, ...]:
     """(y, dx, dw) of ``case`` by definition, canonical order; zero sizes included.
 
