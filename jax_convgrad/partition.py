@@ -11,11 +11,12 @@ implementation, which chooses its route by the sizes that it sees.
     wgrad(x: n gi s, y: n go s) -> w: go i k, summed over n and s
 
 NOTE [Whose sharding counts]. Images stay where they are and weights are moved: the first operand's shardings
-come first, and weights' last. A mesh axis that splits one image otherwise than this allows goes to the
-batch, or the groups, if that divides: an exchange of blocks instead of a gathering of the whole. Only what
-no image has taken is left to the weights and the result. How the result lies in the program around is
-settled before, by Shardy, which has the larger of two arrays decide that want the same mesh axis: weights
-with more elements than their image, split over the devices of the batch, split the result's channels.
+come first, and weights' last. What splits an axis of an image otherwise than this allows goes to the batch,
+or the groups, if that divides: an exchange of blocks instead of a gathering of the whole. It goes there
+before a convolution's weights and result have a say if all of it can; of mesh axes that only some can, what
+those leave, as the image is gathered then anyway. How the result lies in the program around is settled
+before, by Shardy, which has the larger of two arrays decide that want the same mesh axis: weights with more
+elements than their image, split over the devices of the batch, split the result's channels.
 
 NOTE [Spatial axes]. One is split where the image has stride times as many rows as the result and both
 divide, so that every device needs the same few rows of its neighbours, no more than they have (`halo`).
@@ -82,7 +83,8 @@ class Division:
       sizes: of each factor; several where the axes that share it have different ones.
       summed: factors that the result does not have: partial results are added up.
       fits: whether a factor can be split into so many equal parts.
-      order: positions in ``arrays``, those first whose shardings come first.
+      order: positions in ``arrays``, those first whose shardings come first, in turns: what those of the
+        first turn cannot keep is taken over before the second has a say.
       spare: factors that take over mesh axes which cannot stay where they are.
       images: positions in ``arrays`` of the operands whose mesh axes are taken over.
       local: from the parts to the function of one device.
@@ -93,7 +95,7 @@ class Division:
     sizes: Mapping[str, tuple[int, ...]]
     summed: tuple[str, ...]
     fits: Callable[[str, int], bool]
-    order: tuple[int, ...]
+    order: tuple[tuple[int, ...], ...]
     spare: tuple[str, ...]
     images: tuple[int, ...]
     local: Callable[[Parts], Callable[..., Array]]
@@ -142,7 +144,7 @@ class Division:
             self,
             sizes=known,
             fits=lambda factor, count: all(size % count == 0 for size in known[factor]),
-            order=tuple(i for i in self.order if i < len(splits)),
+            order=tuple(tuple(i for i in turn if i < len(splits)) for turn in self.order),
             spare=(),
             images=(),
         )
@@ -177,13 +179,21 @@ def assign(
                 if minor in chosen and whole != division.sizes[major][0]:
                     used.difference_update(chosen.pop(minor))
 
-    images = (position for position in division.order if position in division.images)
-    keep(images, avoided=_contested(division, sizes, splits))
-    for position in division.images:
-        for name in (name for names in splits[position] for name in names):
-            if name not in used:
-                any(give(factor, (*chosen.get(factor, ()), name)) for factor in division.spare)
-    keep(division.order, avoided=set())
+    def take_over(names: tuple[str, ...]) -> None:
+        left = tuple(name for name in names if name not in used)
+        if left:
+            any(give(factor, (*chosen.get(factor, ()), *left)) for factor in division.spare)
+
+    split_images = [names for position in division.images for names in splits[position]]
+    everything = tuple(itertools.chain(*division.order))
+    contested = _contested(division, sizes, splits)
+    keep(division.order[0], avoided=contested)
+    for names in split_images:
+        take_over(names)
+    keep(everything, avoided=contested)
+    for name in itertools.chain(*split_images):
+        take_over((name,))
+    keep(everything, avoided=set())
     return chosen
 
 
@@ -234,7 +244,7 @@ def conv_fprop(
 
         return run
 
-    return _conv("conv_fprop", "xwy", "xyw", ("i",), geometry, halos, local, platform, params)
+    return _conv("conv_fprop", "xwy", ("x", "yw"), ("i",), geometry, halos, local, platform, params)
 
 
 def conv_dgrad(
@@ -254,7 +264,7 @@ def conv_dgrad(
 
         return run
 
-    return _conv("conv_dgrad", "ywx", "yxw", ("o",), geometry, halos, local, platform, params)
+    return _conv("conv_dgrad", "ywx", ("y", "xw"), ("o",), geometry, halos, local, platform, params)
 
 
 def conv_wgrad(
@@ -275,13 +285,13 @@ def conv_wgrad(
         return run
 
     summed = ("n", *_spatial(geometry))
-    return _conv("conv_wgrad", "xyw", "xyw", summed, geometry, halos, local, platform, params)
+    return _conv("conv_wgrad", "xyw", ("xy", "w"), summed, geometry, halos, local, platform, params)
 
 
 def _conv(
     operator: str,
     roles: str,
-    order: str,
+    order: tuple[str, ...],
     summed: tuple[str, ...],
     geometry: ConvGeometry,
     halos: tuple[_Halo, ...],
@@ -323,7 +333,7 @@ def _conv(
         sizes=sizes,
         summed=summed,
         fits=fits,
-        order=tuple(map(roles.index, order)),
+        order=tuple(tuple(map(roles.index, turn)) for turn in order),
         spare=("n", "g"),
         images=tuple(i for i, role in enumerate(roles[:2]) if role != "w"),
         local=lambda parts: _routed(summing(parts), forced, carried),
@@ -464,7 +474,7 @@ def resample(
         sizes=sizes,
         summed=(),
         fits=lambda factor, count: factor not in resized and sizes[factor][0] % count == 0,
-        order=(0, 1),
+        order=((0, 1),),
         spare=tuple(factor for (factor,) in factors),
         images=(0,),
         local=local,

@@ -386,6 +386,17 @@ def test_rows_that_cannot_stay_are_exchanged_before_weights_are_looked_at(
     assert_same(f(*split), jax.grad(loss, (0, 1))(x, w))
 
 
+def test_rows_that_the_batch_cannot_take_over_leave_the_weights_alone(rng: np.random.Generator):
+    """They are gathered then, and splitting some of the batch instead would gather the weights as well."""
+    mesh = make_mesh(AxisType.Auto)
+    x, w = ints(rng, (DEVICES // 2, 4 * DEVICES, 3, 16), (3, 3, 16, 8))
+    f = jax.jit(functools.partial(conv_fprop, dimension_numbers=NUMBERS[2]))
+    split = put(x, mesh, None, "data"), put(w, mesh, None, None, None, "data")
+    text = f.lower(*split).compile().as_text()
+    assert math.prod(w.shape) not in gathered(text)
+    assert_same(f(*split), f(x, w))
+
+
 def test_weights_larger_than_their_images_are_gathered_where_images_are_held(
     rng: np.random.Generator,
 ):
@@ -447,6 +458,16 @@ def test_an_axis_that_is_resized(route: str, rng: np.random.Generator):
         assert collectives(text) == Counter({"all-to-all": 2})
         assert_same(run(split), run(x))
         assert run(split).sharding.is_equivalent_to(split.sharding, 4)
+
+
+def test_rows_are_resized_where_their_result_is_to_lie(rng: np.random.Generator):
+    """The image goes there at once, not by way of the batch."""
+    mesh = make_mesh(AxisType.Auto)
+    (x,) = ints(rng, (8, 32, 8, 8))
+    f = jax.jit(resized, out_shardings=NamedSharding(mesh, P(None, None, None, "data")))
+    split = put(x, mesh, None, "data")
+    assert collectives(f.lower(split).compile().as_text()) == Counter({"all-to-all": 1})
+    assert_same(f(split), resized(x))
 
 
 def test_a_resize_of_one_example_gathers_the_axis(rng: np.random.Generator):
