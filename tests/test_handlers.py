@@ -122,6 +122,7 @@ CASES = [
     case("2d-wide-dilation-valid", (1, 17, 11, 43), (6, 17, 4, 2), dilation=(2, 1), **NHWC, **HWIO),
     case("2d-wide-dilation-of-one-row", (1, 40, 7, 50), (8, 40, 1, 3), dilation=(3, 2)),
     case("2d-wide-dilation-stride", (1, 24, 12, 61), (8, 24, 3, 3), (2, 1), 2, (3, 1)),
+    case("2d-wide-dilation-stride-along-it", (1, 24, 9, 61), (8, 24, 3, 3), (1, 2), 2, (2, 1)),
     case("2d-wide-dilation-groups", (2, 16, 9, 33), (8, 8, 3, 3), 1, 3, (3, 1), groups=2),
     case("2d-groups", (2, 24, 7, 8), (16, 3, 3, 3), pad=1, groups=8),
     case("2d-groups-hwio", (2, 12, 7, 8), (20, 3, 3, 3), pad=1, groups=4, **NHWC, **HWIO),

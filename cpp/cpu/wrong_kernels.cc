@@ -6,9 +6,9 @@ namespace jax_convgrad {
 // but one twice, where the channels that it takes at a time, 16, do not divide a group's. It reads
 // rows that are not the window's and, at the end, what lies behind the image: numbers as large as
 // the gradient, NaNs, now and then a segmentation fault. Seen on an AMD EPYC for results of 29 and
-// more columns at stride 1; narrower and strided ones were right, and are kept away from it too, as
-// nothing but the code that oneDNN generates tells them apart. One group of up to 16 channels has
-// a kernel of its own, as has a dilation along another axis: these are right.
+// more columns, strided along them or not; narrower ones were right, and are kept away from it too,
+// as nothing but the code that oneDNN generates tells them apart. One group of up to 16 channels
+// has a kernel of its own, as has a dilation along another axis: these are right.
 //
 // oneDNN's next implementation multiplies matrices and is slower: 24 to 24 channels, 64x64, k3,
 // dilation 2 takes 2.4 ms on one core instead of 0.57, 120 to 256, 65x65, dilation 12 14.9 instead
