@@ -9,7 +9,11 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import itertools
+import os
+import pathlib
 import re
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -117,7 +121,27 @@ CASES = [
     case("2d-1x1-padded", (2, 8, 4, 4), (8, 8, 1, 1), pad=1),
     case("2d-window-wider-than-x", (2, 8, 2, 3), (8, 8, 3, 3), pad=6, dilation=5),
     case("2d-taps-miss-x", (2, 4, 1, 5), (4, 4, 2, 3), stride=9, pad=((1, 6), (0, 0)), dilation=3),
-    # NOTE [Wrong kernels] in cpp/cpu/wrong_kernels.cc.
+    # What oneDNN computes wrong: the notes in cpp/cpu/wrong_kernels.cc, and cpp/cpu/staging.h.
+    case("1d-much-padding", (1, 48, 79), (48, 16, 3), 2, 17, 17, groups=3),
+    case("2d-much-padding", (1, 48, 5, 79), (32, 24, 2, 7), (1, 2), (0, 15), (1, 5), groups=2),
+    case("1d-padding-in-front-only", (1, 16, 12), (16, 16, 16), 8, ((3, 0),)),
+    case("2d-padding-in-front-only", (3, 32, 34, 25), (64, 32, 8, 8), 5, ((2, 0), (4, 0)), 2),
+    case("1d-stride-beyond-x", (2, 1, 6), (39, 1, 1), 8),
+    case("2d-stride-beyond-x", (1, 1, 1, 3), (93, 1, 9, 5), (1, 8), ((6, 6), (2, 1))),
+    case("2d-1x1-stride-of-few", (1, 2, 26, 35), (16, 2, 1, 1), (2, 1)),
+    case("2d-1x1-stride-of-one", (2, 1, 30, 34), (8, 1, 1, 1), (1, 2)),
+    case(
+        "3d-window-as-deep-as-x",
+        (2, 48, 7, 8, 21),
+        (48, 16, 7, 3, 3),
+        (2, 2, 1),
+        (3, 1, 1),
+        groups=3,
+    ),
+    case("2d-1x1-stride-of-four", (2, 4, 58, 82), (16, 4, 1, 1), (2, 1)),
+    case("2d-1x1-stride-of-ten", (2, 10, 68, 74), (20, 10, 1, 1), (1, 2)),
+    case("1d-five-pixels", (1, 32, 5), (256, 32, 1)),
+    case("2d-five-pixels", (1, 144, 5, 1), (96, 144, 1, 1)),
     case("2d-wide-dilation", (2, 24, 9, 40), (20, 24, 3, 3), pad=2, dilation=2),
     case("2d-wide-dilation-valid", (1, 17, 11, 43), (6, 17, 4, 2), dilation=(2, 1), **NHWC, **HWIO),
     case("2d-wide-dilation-of-one-row", (1, 40, 7, 50), (8, 40, 1, 3), dilation=(3, 2)),
@@ -286,6 +310,24 @@ def test_float32_is_exact(operator, c, rng):
 @pytest.mark.parametrize("c", CASES, ids=lambda c: c.id)
 def test_bfloat16_is_exact(operator, c, rng):
     check(operator, c, "bfloat16", "bfloat16", rng)
+
+
+@pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE"])
+def test_on_processors_with_less(isa):
+    """oneDNN has other kernels for each set of instructions, and takes the set at its first call."""
+    here = pathlib.Path(__file__)
+    root = here.parent.parent
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(here)]
+    command += ["-c", str(root / "pyproject.toml"), "--rootdir", str(root)]
+    done = subprocess.run(
+        [*command, "-k", "float32_is_exact or bfloat16_is_exact"],
+        env={**os.environ, "ONEDNN_MAX_CPU_ISA": isa},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed and int(passed[1]) >= len(OPERATORS) * len(CASES), done.stdout[-400:]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -50,6 +50,17 @@ int Slowness(const ConvGeometry& g, const std::string& name) {
   return HasAvx512() && name.find("avx512") == std::string::npos ? 1 : 0;
 }
 
+// To the first implementation that computes it right.
+template <typename PrimitiveDesc>
+void PassOverWrong(ConvKind kind, const ConvGeometry& g, ::xla::ffi::DataType operand_type,
+                   PrimitiveDesc& desc) {
+  while (ComputesWrong(kind, g, operand_type, desc.impl_info_str())) {
+    if (!desc.next_impl()) {
+      throw dnnl::error(dnnl_unimplemented, "oneDNN has no right implementation of the problem");
+    }
+  }
+}
+
 template <typename Primitive, typename PrimitiveDesc>
 OnednnConv Finish(const ConvGeometry& g, const PrimitiveDesc& desc, const memory::desc& x,
                   const memory::desc& w, const memory::desc& y) {
@@ -111,7 +122,8 @@ OnednnConv MakeOnednnConv(ConvKind kind, const ConvGeometry& g, ::xla::ffi::Data
                                    wei, dst, strides, dilation, low, high, attr);
   };
   if (fprop) {
-    const Forward::primitive_desc desc = forward(x, weights, y);
+    Forward::primitive_desc desc = forward(x, weights, y);
+    PassOverWrong(kind, g, operand_type, desc);
     return Finish<Forward>(g, desc, x, desc.weights_desc(), y);
   }
   // The hint that a gradient needs is a forward convolution of the operands' type.
@@ -121,18 +133,15 @@ OnednnConv MakeOnednnConv(ConvKind kind, const ConvGeometry& g, ::xla::ffi::Data
               ActivationDesc(g, g.out, g.out_channels, type));
   if (dgrad) {
     using Backward = dnnl::convolution_backward_data;
-    const Backward::primitive_desc desc(CpuEngine(), algorithm, x, weights, y, strides, dilation,
-                                        low, high, hint, attr);
+    Backward::primitive_desc desc(CpuEngine(), algorithm, x, weights, y, strides, dilation, low,
+                                  high, hint, attr);
+    PassOverWrong(kind, g, operand_type, desc);
     return Finish<Backward>(g, desc, x, desc.weights_desc(), y);
   }
   using Backward = dnnl::convolution_backward_weights;
   Backward::primitive_desc desc(CpuEngine(), algorithm, x, weights, y, strides, dilation, low, high,
                                 hint, attr);
-  while (ComputesWrongWgrad(g, desc.impl_info_str())) {
-    if (!desc.next_impl()) {
-      throw dnnl::error(dnnl_unimplemented, "oneDNN has no right weight gradient for the problem");
-    }
-  }
+  PassOverWrong(kind, g, operand_type, desc);
   return Finish<Backward>(g, desc, x, desc.diff_weights_desc(), y);
 }
 

@@ -58,7 +58,13 @@ bool HasPadding(const ConvGeometry& g) {
 }
 
 bool WgradNeedsStaging(const ConvGeometry& g) {
-  if (g.spatial == 3 && (g.kernel[0] - 1) * g.dilation[0] >= g.in[0]) return true;
+  if (!HasPadding(g)) return false;
+  if (g.spatial == 3) {
+    const int64_t window = g.WindowSize(0);
+    if (window > g.in[0]) return true;
+    const bool both = g.padding_low[0] > 0 && g.padding_high[0] > 0;
+    if (both && window + g.strides[0] - 1 > g.in[0]) return true;
+  }
   for (int axis = 0; axis < g.spatial; ++axis) {
     for (int64_t tap = 0; tap < g.kernel[axis]; ++tap) {
       if (!g.TapReadsInput(axis, tap)) return true;

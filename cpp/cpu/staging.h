@@ -14,10 +14,15 @@ namespace jax_convgrad {
 
 bool HasPadding(const ConvGeometry& geometry);
 
-// Whether oneDNN must not compute a weight gradient but over a staged x. oneDNN 3.2's bfloat16 code
-// leaves the gradient of a tap that lies on no element of x in any window as it finds it, and gives
-// wrong ones along the first of three axes (jit_bf16, on an AMD EPYC) where a window is longer
-// than x: of 1,170 problems, x of 1 to 6 and k of 1 to 4, 60.
+// Whether oneDNN 3.2 must not compute a weight gradient but over a staged x, because that of a
+// padded one is wrong:
+//
+// - the bfloat16 code leaves the gradient of a tap that lies on no element of x in any window as it
+//   finds it, and gives wrong ones along the first of three axes (jit_bf16, on an AMD EPYC) where a
+//   window is longer than x: of 1,170 problems, x of 1 to 6 and k of 1 to 4, 60;
+// - the float32 code for AVX-512 reads what lies behind x where, along the first of three axes, the
+//   window that first leaves the padding in front reaches into the padding behind: 5 of 15,379
+//   problems in three dimensions.
 bool WgradNeedsStaging(const ConvGeometry& geometry);
 
 // The same convolution of an x that contains its padding.

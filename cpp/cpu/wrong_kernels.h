@@ -6,12 +6,14 @@
 #include <string>
 
 #include "common/conv.h"
+#include "xla/ffi/api/ffi.h"
 
 namespace jax_convgrad {
 
 // Whether oneDNN's implementation of that name, "jit_bf16:avx512_core_bf16", must not compute the
-// weight gradient.
-bool ComputesWrongWgrad(const ConvGeometry& geometry, const std::string& implementation);
+// problem, whose padding may have been written out (cpu/staging.h) so that it has none.
+bool ComputesWrong(ConvKind kind, const ConvGeometry& geometry, ::xla::ffi::DataType operand_type,
+                   const std::string& implementation);
 
 }  // namespace jax_convgrad
 
