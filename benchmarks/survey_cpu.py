@@ -1,11 +1,11 @@
 """The measurement behind the CPU rows of `jax_convgrad/routes.py`.
 
-    python benchmarks/survey_cpu.py [float32|bfloat16] [--only REGEX] [--markdown OUT.md]
+    python benchmarks/survey_cpu.py [float32|bfloat16|float16|float64] [--only REGEX] [--markdown OUT.md]
 
-Each operator of each problem by the oneDNN handler and by the pure-JAX route, interleaved in one run, the
-median of several rounds in milliseconds. Problems are channels-last; a time is marked where the handler
-loses by more than 5 %. Strides and dilations with a common factor are divided by it first, as the package
-does.
+Each operator of each problem by the oneDNN handler, which has the first two dtypes, and by the pure-JAX
+route, interleaved in one run, the median of several rounds in milliseconds. Where windows lie side by side
+a matrix product is the third. Problems are channels-last; a time is marked where the handler loses by more
+than 5 %. Strides and dilations with a common factor are divided by it first, as the package does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_convgrad import handlers, reference, registry, shapes
+from jax_convgrad import handlers, patches, reference, registry, shapes
 from jax_convgrad.subsample import subsample
 
 # name, batch, spatial sizes, input channels, output channels, kernel, then what differs from groups 1,
@@ -77,6 +77,20 @@ PROBLEMS: list[tuple[str, int, tuple[int, ...], int, int, int, dict[str, int]]] 
     ("64 to 128, k2 s2", 4, (56, 56), 64, 128, 2, {"stride": 2, "padding": 0}),
     ("patches 3 to 192, k16 s16", 4, (224, 224), 3, 192, 16, {"stride": 16, "padding": 0}),
     ("patches 3 to 96, k4 s4", 4, (112, 112), 3, 96, 4, {"stride": 4, "padding": 0}),
+    ("patches 3 to 768, k16 s16", 8, (224, 224), 3, 768, 16, {"stride": 16, "padding": 0}),
+    ("patches 3 to 1024, k14 s14", 2, (224, 224), 3, 1024, 14, {"stride": 14, "padding": 0}),
+    ("patches 1 to 384, k16 s16", 2, (128, 1024), 1, 384, 16, {"stride": 16, "padding": 0}),
+    ("patches 3 to 48, k8 s8", 8, (128, 128), 3, 48, 8, {"stride": 8, "padding": 0}),
+    ("patches 3 to 512, k4 s4", 8, (64, 64), 3, 512, 4, {"stride": 4, "padding": 0}),
+    ("patches 3 to 8, k4 s4", 8, (128, 128), 3, 8, 4, {"stride": 4, "padding": 0}),
+    ("patches 4 to 1152, k2 s2", 8, (32, 32), 4, 1152, 2, {"stride": 2, "padding": 0}),
+    ("patches 3 to 32, k2 s2", 8, (64, 64), 3, 32, 2, {"stride": 2, "padding": 0}),
+    ("patches 8 to 128, k4 s4", 8, (128, 128), 8, 128, 4, {"stride": 4, "padding": 0}),
+    ("patches 64 to 64, k8 s8", 2, (128, 128), 64, 64, 8, {"stride": 8, "padding": 0}),
+    ("patches 128 to 128, k4 s4", 4, (56, 56), 128, 128, 4, {"stride": 4, "padding": 0}),
+    ("patches 384 to 768, k2 s2", 8, (14, 14), 384, 768, 2, {"stride": 2, "padding": 0}),
+    ("1-D patches 1 to 256, k16 s16", 8, (16000,), 1, 256, 16, {"stride": 16, "padding": 0}),
+    ("3-D patches 3 to 384, k8 s8", 1, (16, 96, 96), 3, 384, 8, {"stride": 8, "padding": 0}),
     ("64 to 256, k1", 4, (56, 56), 64, 256, 1, {"padding": 0}),
     ("256 to 512, k1 s2", 4, (28, 28), 256, 512, 1, {"stride": 2, "padding": 0}),
     ("512 to 512, k3, 7x7", 4, (7, 7), 512, 512, 3, {}),
@@ -121,10 +135,11 @@ ROUNDS = 9
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("dtype", nargs="?", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("dtype", nargs="?", default="float32", choices=shapes.FLOAT_DTYPES)
     parser.add_argument("--only", default="", help="problems whose names match")
     parser.add_argument("--markdown", metavar="OUT.md")
     arguments = parser.parse_args()
+    jax.config.update("jax_enable_x64", arguments.dtype == "float64")
     found = registry.handlers("cpu")
     if found.reason is not None:
         raise SystemExit(f"there are no CPU handlers to measure: {found.reason}")
@@ -132,8 +147,8 @@ def main() -> None:
         f"# Handler against pure JAX, {arguments.dtype}, channels-last",
         "",
         f"{os.cpu_count()} cores of {cpu_name()}; jax {jax.__version__}, {dict(found.versions)}. "
-        f"Milliseconds, handler / pure JAX, medians of {ROUNDS} interleaved rounds; bold where the "
-        "handler loses by more than 5 %.",
+        "Milliseconds, handler / pure JAX (/ matrix product), medians of "
+        f"{ROUNDS} interleaved rounds; bold where the handler loses by more than 5 %.",
         "",
         "| problem | fprop | dgrad | wgrad |",
         "|---|---|---|---|",
@@ -176,7 +191,8 @@ def row(
     )
     if smaller := subsample(config, x.shape):  # as in primitives.py
         x, config = smaller.take(x), smaller.config
-    y_shape = shapes.ConvGeometry.make("survey", config, x.shape, w.shape).y_shape
+    geometry = shapes.ConvGeometry.make("survey", config, x.shape, w.shape)
+    y_shape = geometry.y_shape
     dy = jnp.asarray(rng.normal(size=y_shape), dtype)
     ours: dict[str, Any] = {
         "platform": "cpu",
@@ -192,15 +208,15 @@ def row(
     )
     cells = []
     for operator, arrays, our_shape, jax_shape in operators:
-        times = medians(
-            [
-                jax.jit(functools.partial(getattr(handlers, operator), **ours, **our_shape)),
-                jax.jit(functools.partial(getattr(reference, operator), **jaxs, **jax_shape)),
-            ],
-            arrays,
-        )
-        cell = f"{show(times[0])} / {show(times[1])}"
-        cells.append(f"**{cell}**" if times[0] > 1.05 * times[1] else cell)
+        forms = [functools.partial(getattr(reference, operator), **jaxs, **jax_shape)]
+        if geometry.tiles:
+            shape = jax_shape if operator == "conv_dgrad" else {}
+            forms.append(functools.partial(getattr(patches, operator), **jaxs, **shape))
+        if served := dtype in registry.handlers("cpu").dtypes:
+            forms.insert(0, functools.partial(getattr(handlers, operator), **ours, **our_shape))
+        times = medians([jax.jit(form) for form in forms], arrays)
+        cell = " / ".join(([] if served else ["-"]) + [*map(show, times)])
+        cells.append(f"**{cell}**" if served and times[0] > 1.05 * min(times[1:]) else cell)
     return f"| {name} | " + " | ".join(cells) + " |"
 
 

@@ -2,12 +2,14 @@
 
     python benchmarks/survey_cuda.py --json survey.json --seconds 300
     python benchmarks/survey_cuda.py --cases benchmarks/route_cases.json --routes cudnn,xla
+    python benchmarks/survey_cuda.py --cases benchmarks/patch_cases.json --routes cudnn,xla,matmul
 
 The rows of jax_convgrad/routes.py for CUDA, the default choice of engines and the size of the
-workspace come from what this prints. "cudnn" is the handler with an exhaustive search, "first" the
-first engine in the order of the heuristics (timed by that search), "xla" the pure-JAX form, "torch"
-PyTorch. Times are microseconds of device time, measured as `python -m jax_convgrad bench` does; a "!"
-marks one that the host was too slow to measure.
+workspace come from what this prints. "cudnn" is the handler with an exhaustive search (or as --search
+says), "first" the first engine in the order of the heuristics (timed by that search), "xla" the pure-JAX
+form, "matmul" the matrix product where windows lie side by side, "torch" PyTorch. Times are microseconds of
+device time, measured as `python -m jax_convgrad bench` does; a "!" marks one that the host was too slow to
+measure.
 """
 
 from __future__ import annotations
@@ -41,10 +43,12 @@ def main() -> None:
     parser.add_argument("--cases", metavar="FILE", help="default: the published ones for a GPU")
     parser.add_argument("--only", metavar="REGEX", default="", help="cases whose label matches")
     parser.add_argument("--routes", default="cudnn,xla,torch", help="default: %(default)s")
+    parser.add_argument("--passes", default=",".join(PASSES), help="default: %(default)s")
+    parser.add_argument("--search", default="exhaustive", help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     arguments = parser.parse_args()
     wanted = arguments.routes.split(",")
-    jax_convgrad.set_algorithm_search("exhaustive")
+    jax_convgrad.set_algorithm_search(arguments.search)
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}")
     started, rows = time.monotonic(), []
     every = cases.load_cases(arguments.cases) if arguments.cases else cases.published("gpu")
@@ -53,7 +57,7 @@ def main() -> None:
             continue
         with jax.enable_x64(True) if case.dtype == "f64" else contextlib.nullcontext():
             inputs = forms.Inputs.random(case, np.random.default_rng(0))
-            for pass_ in PASSES:
+            for pass_ in arguments.passes.split(","):
                 if time.monotonic() - started > arguments.seconds:
                     print("out of time")
                     break
@@ -125,6 +129,7 @@ def line(row: dict[str, Any]) -> str:
         ("timed", plan.get("microseconds")),
         ("first", timed[0]["microseconds"] if timed else None),
         ("xla", row.get("xla")),
+        ("matmul", row.get("matmul")),
         ("torch", row.get("torch")),
     ):
         mark = "!" if row.get(f"{name}_host_bound") else " "
@@ -132,7 +137,7 @@ def line(row: dict[str, Any]) -> str:
     if plan:
         texts.append(f"{plan['engine'].split('_')[0]} ws {plan['workspace_bytes'] / 2**20:.1f}M")
         texts.append(f"of {len(timed)}")
-    for key in ("cudnn_difference", "torch_difference"):
+    for key in ("cudnn_difference", "matmul_difference", "torch_difference"):
         if key in row:
             texts.append(f"{row[key]:.0e}")
     failures = [f"{k}: {v[:300]}" for k, v in row.items() if k.endswith("_failure")]

@@ -25,7 +25,7 @@ from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jax_convgrad import compat, handlers, partition, reference, registry, routes
+from jax_convgrad import compat, handlers, partition, patches, reference, registry, routes
 from jax_convgrad.routes import Route
 from jax_convgrad.shapes import ConvConfig, ConvGeometry, Shape, check_float_dtypes, wider_dtype
 from jax_convgrad.subsample import subsample
@@ -369,6 +369,10 @@ def _conv_fprop_implementation(
             result_dtype=preferred_element_type,
             y_shape=geometry.y_shape,
         )
+    if route.name == routes.MATMUL:
+        return patches.conv_fprop(
+            x, w, config=config, precision=precision, preferred_element_type=preferred_element_type
+        )
     return reference.conv_fprop(
         x, w, config=config, precision=precision, preferred_element_type=preferred_element_type
     )
@@ -416,6 +420,15 @@ def _conv_dgrad_implementation(
             precision=precision,
             result_dtype=preferred_element_type,
             x_shape=x_shape,
+        )
+    if route.name == routes.MATMUL:
+        return patches.conv_dgrad(
+            dy,
+            w,
+            x_shape=x_shape,
+            config=config,
+            precision=precision,
+            preferred_element_type=preferred_element_type,
         )
     return reference.conv_dgrad(
         dy,
@@ -468,6 +481,14 @@ def _conv_wgrad_implementation(
             precision=precision,
             result_dtype=preferred_element_type,
             w_shape=w_shape,
+        )
+    if route.name == routes.MATMUL:
+        return patches.conv_wgrad(
+            x,
+            dy,
+            config=config,
+            precision=precision,
+            preferred_element_type=preferred_element_type,
         )
     return reference.conv_wgrad(
         x,

@@ -1,9 +1,9 @@
 """Who does which problem: a pure function, with the measurement behind every row.
 
 Routes: "onednn" and "cudnn" (the handlers on CPU and CUDA), "xla" (the plain lax op, where XLA is at its
-best and can fuse) and "swap" (pure JAX in its role-swapped form, which is also where a problem goes that
-no handler of its platform serves). A resample goes to "native", the platform's own kernel, or to "xla",
-the forms in `resample_reference`.
+best and can fuse), "matmul" (`patches`: a matrix product, where windows lie side by side) and "swap" (pure
+JAX in its role-swapped form, which is also where a problem goes that no handler of its platform serves).
+A resample goes to "native", the platform's own kernel, or to "xla", the forms in `resample_reference`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from jax_convgrad.shapes import ConvGeometry
 # Where each route of the handlers is.
 PLATFORMS = {"onednn": "cpu", "cudnn": "cuda"}
 HANDLER_ROUTES = frozenset(PLATFORMS)
+MATMUL = "matmul"
 NATIVE = "native"
 
 _forced: str | None = None
@@ -60,6 +61,9 @@ def choose(
     if _forced in PLATFORMS:
         if PLATFORMS[_forced] == platform and result_dtype == dtype:
             return Route(_forced, "forced")
+    elif _forced == MATMUL:
+        if geometry.tiles:
+            return Route(MATMUL, "forced")
     elif _forced not in (None, NATIVE):
         return Route(_forced, "forced")
     if platform == "cpu":
@@ -84,7 +88,7 @@ def choose_resample(platform: str | None, dtype: Any, copies: bool, grows: bool)
         return Route("xla", "no kernel for this platform")
     if PLATFORMS.get(_forced or "", platform) != platform:
         return Route("xla", "forced for another platform")
-    if copies and _forced is None:
+    if copies and _forced in (None, MATMUL):
         if platform == "cpu":
             return Route(
                 "xla",
@@ -106,7 +110,7 @@ def is_lax_form(name: str, operator: str, geometry: ConvGeometry, swapped: bool)
     ``swapped`` says that the equation has the operator's operands the other way round: lax then dilates
     its lhs, or has a window as large as an image, where the routes' own forms do not.
     """
-    if name in HANDLER_ROUTES or swapped:
+    if name in HANDLER_ROUTES or name == MATMUL or swapped:
         return False
     # "swap" has weight gradients in feature groups, lax in groups of the batch.
     return name == "xla" or operator != "conv_wgrad" or geometry.config.groups == 1
@@ -116,7 +120,8 @@ def is_lax_form(name: str, operator: str, geometry: ConvGeometry, swapped: bool)
 def force(name: str | None) -> Iterator[None]:
     """One route for every problem lowered inside, for tests and for measuring the rows below.
 
-    A handlers' route leaves out other platforms, and problems whose result is wider than the operands.
+    A handlers' route leaves out other platforms, and problems whose result is wider than the operands;
+    "matmul" all that `ConvGeometry.tiles` does not hold of.
     None is no route in particular, whatever was forced outside.
     """
     global _forced
@@ -142,9 +147,27 @@ def fallback(platform: str | None) -> Route:
 def _cpu(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) -> Route:
     """Rows measured by benchmarks/survey_cpu.py, its output in benchmarks/cpu/."""
     if dtype not in ("float32", "bfloat16") or result_dtype not in (dtype, "float32"):
+        if geometry.tiles:
+            return Route(
+                MATMUL,
+                "forward, dX, dW: patches of 16x16, 3 to 768, f64 21, 21, 22 ms against 23, 168, 34 by "
+                "XLA:CPU's convolutions, f16 11, 11, 11 against 12, 148, 13; of 4x4, 128 to 128, f64 11, "
+                "6, 8 against 12, 100, 12, f16 4.4, 3.5, 4.4 against 4.6, 3.7, 6.5",
+            )
         return Route("swap", f"oneDNN's CPU convolutions have no {dtype} to {result_dtype}")
     if not _has_known_channels(geometry):
         return Route("onednn", UNKNOWN)
+    if operator == "conv_dgrad" and geometry.tiles and geometry.in_channels <= 4:
+        # In float32 XLA:CPU and this project's kernels for few channels are faster for small windows.
+        few = geometry.spatial_rank <= 2 and _has_few_channels(operator, geometry)
+        taps = math.prod(geometry.kernel)
+        if taps >= 64 and not few if dtype == "float32" else taps >= 16:
+            return Route(
+                MATMUL,
+                "dX of patches: 16x16, 3 to 768, f32 10 ms against 60 by oneDNN, bf16 10 against 35; 3-D "
+                "8x8x8, 3 to 384, 2.4 against 12, 2.3 against 7.4; bf16 4x4, 3 to 512, 1.6 against 2.7; "
+                "2x2, 4 to 1152, 2.8 against 2.0",
+            )
     config = geometry.config
     if dtype == "bfloat16":
         if operator == "conv_wgrad" and 1 < config.groups == geometry.in_channels:
@@ -231,6 +254,9 @@ def _cuda(
     if not _has_known_channels(geometry):
         return Route("cudnn", UNKNOWN)
     half = dtype in ("float16", "bfloat16")
+    if geometry.tiles and (half or (dtype == "float32" and allows_tf32(precision))):
+        if route := _cuda_tiles(operator, geometry):
+            return route
     strided = any(s > 1 for s in config.strides)
     if geometry.in_channels == geometry.out_channels == config.groups > 1:
         return _cuda_depthwise(operator, geometry, strided, half)
@@ -281,6 +307,30 @@ def _cuda(
     if operator == "conv_fprop":
         return Route("cudnn", "XLA pads first where the sides differ: k3s2p1op1 20 against 32")
     return Route("cudnn", "dcgan2 47 against 69, dcgan4 62 against 66, unet_up equal")
+
+
+def _cuda_tiles(operator: str, geometry: ConvGeometry) -> Route | None:
+    """Windows side by side: benchmarks/patch_cases.json, benchmarks/h100/patches.txt.
+
+    With more channels a convolution's kernels read patches as fast as they lie, and what has been cut is
+    written and read once more: dX of downsample2, 96 to 192, bf16 42 us by cuDNN, 66 as a product.
+    """
+    if geometry.in_channels <= 4:
+        return Route(
+            MATMUL,
+            "forward, dX, dW: vit_patch16 bf16 49, 47, 60 against 463, 109, 121, f32 95, 92, 129 against "
+            "475, 168, 379; stem4 bf16 39, 40, 76 against 124, 108, 132, f32 77, 72, 133 against 106, 149, "
+            "162; dit_patch2 bf16 17, 17, 19 against 39, 49, 33; tubelet bf16 46, 46, 51 against 721, 648, "
+            "243",
+        )
+    if operator == "conv_dgrad" and math.prod(geometry.kernel) >= 16:
+        return Route(
+            MATMUL,
+            "dX: reduce8 bf16 19 against 24 by XLA and 47 by cuDNN, reduce4 bf16 11 against 15, f32 21 "
+            "against 30, patch4_8ch bf16 32 against 98; windows of four: reduce2 bf16 9 against 16, "
+            "downsample2 66 against 40",
+        )
+    return None
 
 
 def _cuda_dense(operator: str, geometry: ConvGeometry, dtype: str, precision: Any) -> Route:

@@ -15,6 +15,7 @@ Nothing flows back to them: dgrad writes zeros there and wgrad skips them.
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -140,6 +141,24 @@ class ConvGeometry:
     def y_shape(self) -> Shape:
         return _logical(
             self.config.dimension_numbers.out_spec, self.batch, self.out_channels, self.out_spatial
+        )
+
+    @property
+    def tiles(self) -> bool:
+        """Whether the windows lie side by side: each element of x is in one of them, and in one alone.
+
+        Never with groups, with windows of one element, or where spatial sizes are symbolic.
+        """
+        config = self.config
+        sizes = (*self.in_spatial, *self.kernel)
+        if config.groups > 1 or not all(isinstance(size, int | np.integer) for size in sizes):
+            return False
+        return (
+            math.prod(self.kernel) > 1
+            and tuple(self.kernel) == config.strides
+            and self.dilated_kernel == tuple(self.kernel)
+            and not any(map(any, config.padding))
+            and all(x % k == 0 for x, k in zip(self.in_spatial, self.kernel, strict=True))
         )
 
     def check_dy(self, function: str, dy_shape: Shape) -> None:

@@ -376,6 +376,18 @@ def test_measured_routes(dtype: str) -> None:
     assert of((3, 16), dilation=2, strides=2) == ["cudnn"] * 3
     assert of((8, 16), padding=((-1, 0), (0, 0))) == ["xla", gradients_by[0], "cudnn"]
     assert of((8, 16), groups=2) == ["xla"] * 3
+    # Windows side by side.
+    if double:
+        assert of((3, 16), strides=3) == ["xla"] * 3
+    else:
+        product = ["matmul"] * 3
+        assert of((3, 16), strides=3) == of((4, 16), strides=3, rank=1) == product
+        assert of((1, 16), strides=3, rank=3) == product
+        assert of((8, 16), strides=3, rank=3) == ["cudnn", "matmul", "cudnn"]
+        assert of((8, 16), strides=9, window=9) == ["xla", "matmul", "cudnn"]
+    assert of((8, 16), strides=3) == ["xla", *gradients_by]
+    if dtype == "float32":
+        assert "matmul" not in of((3, 16), strides=3, precision="highest")
     few, many = ["cudnn", "xla", "cudnn"], ["cudnn"] * 3
     if dtype == "float32":
         few, many = ["cudnn", "cudnn", "xla"], ["cudnn", "xla", "xla"]

@@ -36,7 +36,8 @@ class Row:
       sizes: of the convolution x -> y that the operator belongs to, or of a resize's image and result.
       dtype, result_dtype: of operands and result.
       ours: whether this package computes it with `jax_convgrad.install` on.
-      route: who: "onednn", "cudnn", "native", or a form in plain JAX: "swap", "xla".
+      route: who: "onednn", "cudnn", "native", or a form in plain JAX: "swap", "xla",
+        "matmul".
       reason: why.
       xla: what XLA has without this package.
       floor: bytes and operations that it cannot do without; None where the equation was not read or
