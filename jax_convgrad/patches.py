@@ -16,7 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from jax_convgrad.precision import stated
+from jax_convgrad.precision import of_product
 from jax_convgrad.shapes import ConvConfig, Shape
 
 # Names for einsum, beside n, c and o: which patch along each spatial axis, and which place in it.
@@ -32,7 +32,7 @@ def conv_fprop(
         f"{x_axes},{w_axes}->{y_axes}",
         _cut(x, config),
         w,
-        precision=stated(precision),
+        precision=of_product(precision),
         preferred_element_type=preferred_element_type,
     )
 
@@ -52,7 +52,7 @@ def conv_dgrad(
         f"{y_axes},{w_axes}->{x_axes}",
         dy,
         w,
-        precision=stated(precision),
+        precision=of_product(precision),
         preferred_element_type=preferred_element_type,
     )
     return patches.reshape(x_shape)
@@ -67,7 +67,7 @@ def conv_wgrad(
         f"{x_axes},{y_axes}->{w_axes}",
         _cut(x, config),
         dy,
-        precision=stated(precision),
+        precision=of_product(precision),
         preferred_element_type=preferred_element_type,
     )
 

@@ -22,11 +22,22 @@ def stated(precision: Any) -> Any:
     return lax.Precision.DEFAULT if precision is None else precision
 
 
+def of_product(precision: Any) -> Any:
+    """The same for a matrix product in a convolution's place."""
+    if isinstance(precision, tuple | list):
+        return tuple(map(_known, precision))
+    return _known(precision)
+
+
 def _is_highest(part: Any) -> bool:
-    """False too for an algorithm of matrix products, which lax's convolutions take for DEFAULT."""
+    return _known(part) == lax.Precision.HIGHEST
+
+
+def _known(part: Any) -> lax.Precision:
+    """DEFAULT for an algorithm too, as lax's convolutions have it; a matrix product would obey it."""
     if part is None:
-        return False
+        return lax.Precision.DEFAULT
     try:
-        return lax.Precision(part) == lax.Precision.HIGHEST
+        return lax.Precision(part)
     except ValueError:
-        return False
+        return lax.Precision.DEFAULT

@@ -515,10 +515,11 @@ def choose_route(
     ``operations_only``: XLA divides the program among devices, and cannot divide a call there.
     """
     route = routes.choose(platform, operator, geometry, dtype, result_dtype, precision)
+    # XLA's older partitioner cannot say either how an axis is split that is cut into patches.
+    if operations_only and route.name in routes.HANDLER_ROUTES | {routes.MATMUL}:
+        return routes.OPERATIONS_ONLY._replace(name=routes.fallback(platform).name)
     if route.name in routes.HANDLER_ROUTES:
         assert platform is not None
-        if operations_only:
-            return routes.OPERATIONS_ONLY._replace(name=routes.fallback(platform).name)
         if not registry.handlers(platform).serve(registry.CONV_TARGETS[operator], dtype):
             return routes.fallback(platform)
     return route

@@ -147,13 +147,8 @@ def fallback(platform: str | None) -> Route:
 def _cpu(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) -> Route:
     """Rows measured by benchmarks/survey_cpu.py, its output in benchmarks/cpu/."""
     if dtype not in ("float32", "bfloat16") or result_dtype not in (dtype, "float32"):
-        if geometry.tiles:
-            return Route(
-                MATMUL,
-                "forward, dX, dW: patches of 16x16, 3 to 768, f64 21, 21, 22 ms against 23, 168, 34 by "
-                "XLA:CPU's convolutions, f16 11, 11, 11 against 12, 148, 13; of 4x4, 128 to 128, f64 11, "
-                "6, 8 against 12, 100, 12, f16 4.4, 3.5, 4.4 against 4.6, 3.7, 6.5",
-            )
+        if geometry.tiles and (route := _cpu_tiles_without_onednn(operator, geometry, dtype)):
+            return route
         return Route("swap", f"oneDNN's CPU convolutions have no {dtype} to {result_dtype}")
     if not _has_known_channels(geometry):
         return Route("onednn", UNKNOWN)
@@ -179,6 +174,24 @@ def _cpu(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) -
         if reason is not None:
             return Route("swap", reason)
     return Route("onednn", "1.05 to 500 times faster than XLA:CPU")
+
+
+def _cpu_tiles_without_onednn(operator: str, geometry: ConvGeometry, dtype: str) -> Route | None:
+    """Windows side by side in a dtype that XLA:CPU computes: benchmarks/cpu/survey_patches.md."""
+    if dtype == "float64":
+        return Route(
+            MATMUL,
+            "forward, dX, dW: patches of 16x16, 3 to 768, f64 21, 21, 22 ms against 23, 168, 34 by XLA:CPU's "
+            "convolutions; of 4x4, 128 to 128, 11, 6, 8 against 12, 100, 12",
+        )
+    large = geometry.in_channels <= 4 and math.prod(geometry.kernel) >= 64
+    if operator == "conv_wgrad" or (operator == "conv_dgrad" and large):
+        return Route(
+            MATMUL,
+            "dX, dW: patches of 16x16, 3 to 768, f16 11, 11 ms against 148, 13 by XLA:CPU's convolutions; dW "
+            "of 4x4, 128 to 128, 4.4 against 6.5; but dX of 2x2, 4 to 1152, 1.7 against 1.1",
+        )
+    return None
 
 
 def _cpu_plane_slow(operator: str, geometry: ConvGeometry) -> str | None:

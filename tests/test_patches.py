@@ -23,6 +23,7 @@ from cases import (
     value_and_gradients,
 )
 from jax import lax
+from jax.sharding import AxisType
 from meshes import DEVICES, collectives, make_mesh, put
 
 from jax_convgrad import (
@@ -142,8 +143,11 @@ def test_the_cpus_measured_routes(dtype: str) -> None:
                 for operator in operators
             ]
 
-    if dtype in ("float16", "float64"):
+    if dtype == "float64":
         assert of(3, 16) == of(4, 4) == of(64, 2) == ["matmul"] * 3
+    elif dtype == "float16":
+        assert of(3, 16) == ["swap", "matmul", "matmul"]
+        assert of(4, 4) == of(64, 8) == ["swap", "swap", "matmul"]
     else:
         product, handler = ["onednn", "matmul", "onednn"], ["onednn"] * 3
         assert of(3, 16) == of(4, 8) == product
@@ -218,11 +222,9 @@ def test_a_symbolic_batch(forced: None, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.devices(2)
-@pytest.mark.parametrize("axis_type", list(jax.sharding.AxisType), ids=str)
-def test_a_split_batch(axis_type: Any, forced: None, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_a_split_batch(axis_type: AxisType, forced: None, rng: np.random.Generator) -> None:
     """Images and their gradients stay where they are; the weights' gradient is one sum."""
-    if axis_type == jax.sharding.AxisType.Manual:
-        pytest.skip("a mesh is made for it by shard_map alone")
     assert X[0] % DEVICES == 0
     x, w, dy = operands(rng)
     mesh = make_mesh(axis_type)
@@ -253,3 +255,64 @@ def test_precision_and_a_wider_result(forced: None, rng: np.random.Generator) ->
     assert run(x, w).dtype == "float32"
     expected = layer(*(a.astype("float32") for a in (x, w)), lax)
     np.testing.assert_array_equal(run(x, w), expected)
+
+
+ALGORITHMS = ("BF16_BF16_F32", "TF32_TF32_F32", "F16_F16_F32", "F32_F32_F32")
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("precision", [*ALGORITHMS, "highest", ("highest", "default"), None])
+def test_precisions_mean_what_they_mean_to_convolutions(
+    precision: Any, dtype: str, forced: None, rng: np.random.Generator
+) -> None:
+    """Convolutions take an algorithm of matrix products for the default; a product would obey it."""
+    arrays = operands(rng)
+
+    def run(**keywords: Any) -> Any:
+        # Not small integers: whatever rounds them shows.
+        dy, x, w = (jnp.asarray(a / 7, dtype) for a in (arrays[2], *arrays[:2]))
+        f = value_and_gradients(
+            lambda x, w: conv_general_dilated(
+                x, w, (4, 3), "VALID", dimension_numbers=NUMBERS, **keywords
+            )
+        )
+        return jax.jit(f)(dy, x, w)
+
+    with jax.enable_x64(dtype == "float64"):
+        plain = run(precision="default")
+        ways = [run(precision=precision)]
+        if precision in ALGORITHMS:
+            with jax.default_matmul_precision(precision):
+                ways.append(run())
+        for way in ways:
+            for got, expected in zip(way, plain, strict=True):
+                if precision in (*ALGORITHMS, None):
+                    np.testing.assert_array_equal(got, expected)
+                else:
+                    tolerance = {"float64": 1e-12}.get(dtype, 1e-2)
+                    wide = (np.asarray(a).astype("float64") for a in (got, expected))
+                    np.testing.assert_allclose(*wide, tolerance, tolerance)
+
+
+@pytest.mark.devices(8)
+def test_split_rows_without_shardy(rng: np.random.Generator) -> None:
+    """By the measured routes: the older partitioner cannot cut 32 split rows into 2 patches of 16."""
+    mesh = make_mesh(AxisType.Auto)
+    dtype = "float16" if jax.default_backend() == "cpu" else "bfloat16"
+    x = rng.integers(-3, 4, (2, 32, 32, 3)).astype(dtype)
+    w = rng.integers(-1, 2, (16, 16, 3, 8)).astype(dtype)
+
+    def f(x: Any, w: Any) -> Any:
+        return conv_general_dilated(x, w, (16, 16), "VALID", dimension_numbers=NUMBERS)
+
+    dy = rng.integers(-1, 2, (2, 2, 2, 8)).astype(dtype)
+    run = value_and_gradients(f)
+    expected = run(dy, x, w)
+    before = jax.config.jax_use_shardy_partitioner
+    jax.config.update("jax_use_shardy_partitioner", False)
+    try:
+        got = jax.jit(run)(dy, put(x, mesh, None, "data"), put(w, mesh))
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", before)
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
