@@ -140,6 +140,7 @@ CASES = [
     ),
     case("2d-1x1-stride-of-four", (2, 4, 58, 82), (16, 4, 1, 1), (2, 1)),
     case("2d-1x1-stride-of-ten", (2, 10, 68, 74), (20, 10, 1, 1), (1, 2)),
+    case("2d-1x1-stride-to-many", (2, 8, 68, 86), (256, 8, 1, 1), 2),
     case("1d-five-pixels", (1, 32, 5), (256, 32, 1)),
     case("2d-five-pixels", (1, 144, 5, 1), (96, 144, 1, 1)),
     case("2d-wide-dilation", (2, 24, 9, 40), (20, 24, 3, 3), pad=2, dilation=2),
