@@ -198,7 +198,9 @@ def _installed_file(distribution: str, name: str) -> Path:
     for file in files:
         if file.name == name:
             return Path(str(file.locate()))
-    raise ImportError(f"the package {distribution} holds no {name}")
+    raise ImportError(
+        f"the package {distribution} is installed without its {name}, which `pip install --target` leaves out"
+    )
 
 
 @functools.cache

@@ -160,9 +160,13 @@ def run(problem: Problem, data: Data, dtype: str) -> np.ndarray:
 
 
 def check(rng: np.random.Generator, problem: Problem, dtype: str, integers: bool) -> None:
-    """Bit for bit on integers; otherwise within one rounding to dtype and those of the sums."""
     data = make_data(rng, problem, dtype, integers)
-    got = run(problem, data, dtype)
+    compare(problem, data, integers, run(problem, data, dtype))
+
+
+def compare(problem: Problem, data: Data, integers: bool, got: np.ndarray) -> None:
+    """Bit for bit on integers; otherwise within one rounding to dtype and those of the sums."""
+    dtype = str(data.x.dtype)
     assert got.dtype == data.x.dtype and got.shape == problem.y
     expected = reference(problem, data)
     if integers and np.abs(expected).max(initial=0) <= 256:

@@ -1,0 +1,29 @@
+"""Tests as they run on processors with fewer instructions than this one.
+
+oneDNN has other kernels for each set of instructions, and takes the set at its first call.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+PROCESSORS_WITH_LESS = ("AVX2", "AVX512_CORE")  # for ONEDNN_MAX_CPU_ISA
+
+
+def passed_on(isa: str, file: str, names: str) -> int:
+    """How many tests of a file, those whose names pytest's expression matches, pass; none may fail."""
+    root = pathlib.Path(__file__).parent.parent
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file, "-k", names]
+    done = subprocess.run(
+        [*command, "-c", str(root / "pyproject.toml"), "--rootdir", str(root)],
+        env={**os.environ, "ONEDNN_MAX_CPU_ISA": isa},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    return int(passed[1]) if passed else 0
