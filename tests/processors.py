@@ -17,9 +17,10 @@ PROCESSORS_WITH_LESS = ("AVX2", "AVX512_CORE")  # for ONEDNN_MAX_CPU_ISA
 def passed_on(isa: str, file: str, names: str) -> int:
     """How many tests of a file, those whose names pytest's expression matches, pass; none may fail."""
     root = pathlib.Path(__file__).parent.parent
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file, "-k", names]
+    # -P: the package that is installed, not the folder of that name where this may have been started.
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", file]
     done = subprocess.run(
-        [*command, "-c", str(root / "pyproject.toml"), "--rootdir", str(root)],
+        [*command, "-k", names, "-c", str(root / "pyproject.toml"), "--rootdir", str(root)],
         env={**os.environ, "ONEDNN_MAX_CPU_ISA": isa},
         capture_output=True,
         text=True,
