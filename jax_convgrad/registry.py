@@ -196,8 +196,9 @@ def _installed_file(distribution: str, name: str) -> Path:
     except importlib.metadata.PackageNotFoundError:
         raise ImportError(f"the package {distribution} is not installed") from None
     for file in files:
-        if file.name == name:
-            return Path(str(file.locate()))
+        # What is listed need not be there; Python 3.11 lists it all the same.
+        if file.name == name and (path := Path(str(file.locate()))).exists():
+            return path
     raise ImportError(
         f"the package {distribution} is installed without its {name}, which `pip install --target` leaves out"
     )

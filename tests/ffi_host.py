@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_MOST_SECONDS = 300  # of one call
+_MOST_SECONDS = 300  # of what a handler goes on doing once it has returned
 _STAGES = {"initialize": 2, "execute": 3}  # XLA_FFI_ExecutionStage
 _BUFFER = 1  # XLA_FFI_ArgType and XLA_FFI_RetType
 _ARRAY, _SCALAR = 1, 3  # XLA_FFI_AttrType

@@ -73,6 +73,8 @@ class DeviceArray:
 
     _MARGIN = 256 * 1024
 
+    _memory = 0
+
     def __init__(self, shape: tuple[int, ...], dtype: str, stream: int) -> None:
         self._shape, self._dtype, self._stream = shape, dtype, stream
         self._bytes = math.prod(shape) * numpy_dtype(dtype).itemsize
@@ -81,7 +83,8 @@ class DeviceArray:
         cuda_driver.fill(self._memory, _NAN, self._size, stream)
 
     def __del__(self) -> None:
-        cuda_driver.free(self._memory)
+        if self._memory:
+            cuda_driver.free(self._memory)
 
     @property
     def buffer(self) -> Buffer:

@@ -1,6 +1,7 @@
-"""Tests as they run on processors with fewer instructions than this one.
+"""Tests as they run with oneDNN's kernels for processors with fewer instructions than this one.
 
-oneDNN has other kernels for each set of instructions, and takes the set at its first call.
+It has others for each set of instructions, and takes the set at its first call. This project's own kernels
+ask the processor and stay as they are.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ def passed_on(isa: str, file: str, names: str) -> int:
     root = pathlib.Path(__file__).parent.parent
     # -P: the package that is installed, not the folder of that name where this may have been started.
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", file]
+    configuration = ["-c", str(root / "pyproject.toml"), "--rootdir", str(root)]
     done = subprocess.run(
-        [*command, "-k", names, "-c", str(root / "pyproject.toml"), "--rootdir", str(root)],
+        # --capture=sys lets through what is said where the process is ended.
+        [*command, *configuration, "-k", names, "--capture=sys"],
         env={**os.environ, "ONEDNN_MAX_CPU_ISA": isa},
         capture_output=True,
         text=True,

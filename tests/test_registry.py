@@ -182,6 +182,19 @@ def test_threads_save_and_load_one_file(tmp_path: pathlib.Path) -> None:
     plans.save(tmp_path / ("a" * 250 + ".json"))
 
 
-def test_a_package_without_its_library_is_named():
-    with pytest.raises(ImportError, match="numpy is installed without its libdnnl"):
-        registry._installed_file("numpy", "libdnnl.so.3")
+def test_a_package_without_its_library_is_named(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What `pip install --target` leaves out is listed in what it installed."""
+    folder = tmp_path / "half-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: half\nVersion: 1.0\n")
+    (folder / "RECORD").write_text("../../libhalf.so,,\nhalf/there.py,,\n")
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "there.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert registry._installed_file("half", "there.py") == tmp_path / "half" / "there.py"
+    with pytest.raises(ImportError, match="half is installed without its libhalf"):
+        registry._installed_file("half", "libhalf.so")
+    with pytest.raises(ImportError, match="the package none-such is not installed"):
+        registry._installed_file("none-such", "libhalf.so")

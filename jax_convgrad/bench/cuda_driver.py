@@ -93,6 +93,10 @@ def create_stream() -> int:
     return stream.value
 
 
+def destroy_stream(stream: int) -> None:
+    _call("cuStreamDestroy_v2", ctypes.c_void_p(stream))
+
+
 def synchronize(stream: int) -> None:
     _call("cuStreamSynchronize", ctypes.c_void_p(stream))
 
@@ -136,9 +140,12 @@ def destroy_event(event: int) -> None:
 
 
 def copy_to_device(pointer: int, array: np.ndarray) -> None:
+    """The copy is done when this returns, for whatever stream comes next."""
     array = np.ascontiguousarray(array)
     size = ctypes.c_size_t(array.nbytes)
     _call("cuMemcpyHtoD_v2", ctypes.c_uint64(pointer), _address(array), size)
+    # From memory that may be paged out, what returned may have been copied no further than to a buffer.
+    synchronize(0)
 
 
 def fill(pointer: int, byte: int, size: int, stream: int) -> None:
