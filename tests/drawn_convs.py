@@ -10,6 +10,7 @@ import dataclasses
 import math
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from cases import Case, Pairs, Shape, conv_oracle, in_layout
 
@@ -24,17 +25,26 @@ _ROUNDING = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """An operator on small integers. Arrays are float64, in the case's layout."""
+    """An operator on small integers. Arrays are in the case's layout, what is expected is float64.
+
+    A result is the sum rounded once, unless ``rounds_parts``: then parts of it may be rounded before.
+    """
 
     operator: str
     case: Case
-    dtype: str
     result_dtype: str
     operands: tuple[np.ndarray, np.ndarray]
     expected: np.ndarray
+    rounds_parts: bool = False
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, dtypes: list[tuple[str, str]], order: str = "") -> Call:
+    def draw(
+        cls,
+        rng: np.random.Generator,
+        dtypes: list[tuple[str, str]],
+        order: str = "",
+        rounds_parts: bool = False,
+    ) -> Call:
         """``dtypes``: pairs of what operands and result may be. ``order``: of the weights' axes."""
         case = draw(rng, order)
         operator = str(rng.choice(list(_ROLES)))
@@ -43,15 +53,19 @@ class Call:
         y, dx, dw = conv_oracle(case, *data)
         lhs, rhs, result = _ROLES[operator]
         arrays, results = in_layout(case, *data), in_layout(case, dx, dw, y)
-        operands = (arrays[lhs], arrays[rhs])
-        return cls(operator, case, dtype, result_dtype, operands, results[result])
+        operands = arrays[lhs].astype(jnp.dtype(dtype)), arrays[rhs].astype(jnp.dtype(dtype))
+        return cls(operator, case, result_dtype, operands, results[result], rounds_parts)
 
     def __str__(self) -> str:
-        return f"{self.operator} {self.dtype} to {self.result_dtype}, {self.case}"
+        return f"{self.operator} {self.operands[0].dtype} to {self.result_dtype}, {self.case}"
 
     @property
     def target(self) -> str:
         return registry.CONV_TARGETS[self.operator]
+
+    @property
+    def result_shape(self) -> Shape:
+        return self.expected.shape
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -66,13 +80,10 @@ class Call:
         attributes: dict[str, Any] = {k: np.array(v, np.int64) for k, v in vectors.items()}
         return attributes | {"groups": np.int64(case.groups)}
 
-    def compare(self, got: np.ndarray, rounds_parts: bool = False) -> str:
-        """What is wrong with a result, empty if nothing.
-
-        It is the sum rounded once, but for ``rounds_parts``.
-        """
+    def compare(self, got: np.ndarray) -> str:
+        """What is wrong with a result, empty if nothing."""
         values = got.astype(np.float64)
-        if rounds_parts:
+        if self.rounds_parts:
             largest = np.abs(self.expected).max(initial=0)
             right = np.abs(values - self.expected) <= _ROUNDING.get(self.result_dtype, 0) * largest
         else:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
-from ffi_host import Buffer
+from ffi_host import Buffer, HandlerError
 
 from jax_convgrad.bench import cuda_driver
 
@@ -21,10 +21,6 @@ _PAGE = mmap.PAGESIZE
 _ALIGNMENT = 64  # of XLA's arrays on the CPU
 _NAN = 0xFF  # four of these bytes, or two or eight, are a NaN in every floating type
 _NO_ACCESS = 0  # PROT_NONE
-
-
-def numpy_dtype(dtype: str) -> Any:
-    return np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
 
 
 class HostArray:
@@ -36,7 +32,7 @@ class HostArray:
 
     def __init__(self, shape: tuple[int, ...], dtype: str, page: bool = False) -> None:
         self._shape, self._dtype = shape, dtype
-        self._bytes = math.prod(shape) * numpy_dtype(dtype).itemsize
+        self._bytes = math.prod(shape) * jnp.dtype(dtype).itemsize
         aligned = -(-self._bytes // _ALIGNMENT) * _ALIGNMENT
         pages = max(-(-aligned // _PAGE), 1) * _PAGE
         self._map = mmap.mmap(-1, _PAGE + pages + _PAGE)
@@ -54,10 +50,10 @@ class HostArray:
     @property
     def values(self) -> np.ndarray:
         inside = self._memory[self._begin : self._begin + self._bytes]
-        return inside.view(numpy_dtype(self._dtype)).reshape(self._shape)
+        return inside.view(jnp.dtype(self._dtype)).reshape(self._shape)
 
     def fill(self, values: np.ndarray) -> HostArray:
-        self.values[...] = values.astype(numpy_dtype(self._dtype))
+        self.values[...] = values.astype(jnp.dtype(self._dtype))
         return self
 
     def is_untouched_outside(self) -> bool:
@@ -72,12 +68,11 @@ class DeviceArray:
     """
 
     _MARGIN = 256 * 1024
-
-    _memory = 0
+    _memory = 0  # where allocating it fails
 
     def __init__(self, shape: tuple[int, ...], dtype: str, stream: int) -> None:
         self._shape, self._dtype, self._stream = shape, dtype, stream
-        self._bytes = math.prod(shape) * numpy_dtype(dtype).itemsize
+        self._bytes = math.prod(shape) * jnp.dtype(dtype).itemsize
         self._size = self._MARGIN + self._bytes + self._MARGIN
         self._memory = cuda_driver.allocate(self._size)
         cuda_driver.fill(self._memory, _NAN, self._size, stream)
@@ -94,11 +89,11 @@ class DeviceArray:
     def values(self) -> np.ndarray:
         """A copy."""
         inside = self._copy(self._MARGIN, self._bytes)
-        return inside.view(numpy_dtype(self._dtype)).reshape(self._shape)
+        return inside.view(jnp.dtype(self._dtype)).reshape(self._shape)
 
     def fill(self, values: np.ndarray) -> DeviceArray:
         cuda_driver.synchronize(self._stream)
-        cuda_driver.copy_to_device(self.buffer.address, values.astype(numpy_dtype(self._dtype)))
+        cuda_driver.copy_to_device(self.buffer.address, values.astype(jnp.dtype(self._dtype)))
         return self
 
     def is_untouched_outside(self) -> bool:
@@ -111,6 +106,24 @@ class DeviceArray:
         if size > 0:
             cuda_driver.copy_to_host(memory, self._memory + begin, self._stream)
         return memory
+
+
+def misdeed(
+    call: Callable[[list[Buffer], list[Buffer]], None],
+    operands: Sequence[HostArray | DeviceArray],
+    results: Sequence[HostArray | DeviceArray],
+) -> str:
+    """Makes a call. Its error, or what it did to memory that is not its own; empty if nothing."""
+    before = [operand.values.tobytes() for operand in operands]
+    try:
+        call([array.buffer for array in operands], [array.buffer for array in results])
+    except HandlerError as error:
+        return str(error)
+    if not all(array.is_untouched_outside() for array in (*operands, *results)):
+        return "a write outside of its arrays"
+    if before != [operand.values.tobytes() for operand in operands]:
+        return "a write to an operand"
+    return ""
 
 
 def _protect(address: int, size: int) -> None:

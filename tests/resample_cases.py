@@ -7,11 +7,9 @@ A problem is an array and, for some of its axes, a band: ``start`` and ``weights
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 
 TARGET = "jax_convgrad_resample"
@@ -125,11 +123,7 @@ def make_data(rng: np.random.Generator, problem: Problem, dtype: str, integers: 
         weights[rng.uniform(size=m) < 0.1] = 0
         weights = weights.astype(np.float32).astype(np.float64)
         tables.append((start.astype(np.int32), weights))
-    return Data(x.astype(_numpy_dtype(dtype)), tuple(tables))
-
-
-def _numpy_dtype(dtype: str) -> Any:
-    return ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    return Data(x.astype(jnp.dtype(dtype)), tuple(tables))
 
 
 def reference(problem: Problem, data: Data, absolute: bool = False) -> np.ndarray:

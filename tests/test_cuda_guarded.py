@@ -10,13 +10,13 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import drawn_convs
+import drawn_resamples
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import resample_cases
-from drawn_convs import Call
-from ffi_host import HandlerError, Host
-from guarded_memory import DeviceArray
+from ffi_host import Buffer, Host
+from guarded_memory import DeviceArray, misdeed
 
 from jax_convgrad import registry
 from jax_convgrad.bench import cuda_driver
@@ -35,70 +35,28 @@ def _device(needs_cuda_handlers: None) -> Iterator[None]:
         yield
 
 
-def misdeed(
+def failure(
+    call: drawn_convs.Call | drawn_resamples.Call,
     stream: int,
-    target: str,
-    operands: list[DeviceArray],
-    results: list[DeviceArray],
-    attributes: dict[str, Any],
+    workspace: int = 0,
+    **attributes: Any,
 ) -> str:
-    """Calls a handler. Its error, or what it did to memory that is not its own; empty if nothing."""
-    before = [operand.values.tobytes() for operand in operands]
-    host = Host(stream=stream)
-    buffers = [[array.buffer for array in arrays] for arrays in (operands, results)]
-    module = registry.cuda_module()
+    """What is wrong with a handler's call, its workspace NaNs beforehand; empty if nothing."""
+    operands = [DeviceArray(a.shape, str(a.dtype), stream).fill(a) for a in call.operands]
+    results = [DeviceArray(call.result_shape, call.result_dtype, stream)]
+    if workspace > 0:
+        results.append(DeviceArray((workspace,), "uint8", stream))
+    module, host = registry.cuda_module(), Host(stream=stream)
     assert module is not None
-    handlers = module.handlers()[target]
-    try:
+    handlers = module.handlers()[call.target]
+
+    def run(*buffers: list[Buffer]) -> None:
         for stage in ("initialize", "execute"):
             if stage in handlers:
-                host.call(handlers[stage], *buffers, attributes, stage)
-    except HandlerError as error:
-        return str(error)
-    if not all(array.is_untouched_outside() for array in (*operands, *results)):
-        return "a write outside of its arrays"
-    if before != [operand.values.tobytes() for operand in operands]:
-        return "a write to an operand"
-    return ""
+                host.call(handlers[stage], *buffers, call.attributes | attributes, stage)
 
-
-def conv_failure(seed: int, stream: int) -> str:
-    """What is wrong with a random operator, empty if nothing."""
-    rng = np.random.default_rng(seed)
-    call = Call.draw(rng, DTYPES, order="OXI")
-    attributes = {
-        "allow_tf32": np.bool_(rng.random() < 0.5),
-        "deterministic": np.bool_(rng.random() < 0.2),
-        "search": "default",
-        "generation": np.int64(registry.cuda_module().generation()),
-    }
-    operands = [DeviceArray(a.shape, call.dtype, stream).fill(a) for a in call.operands]
-    result = DeviceArray(call.expected.shape, call.result_dtype, stream)
-    workspace = DeviceArray((WORKSPACE,), "uint8", stream)
-    what = misdeed(stream, call.target, operands, [result, workspace], call.attributes | attributes)
-    what = what or call.compare(result.values, rounds_parts=True)
+    what = misdeed(run, operands, results) or call.compare(results[0].values)
     return what and f"{call}, {attributes}: {what}"
-
-
-def resample_failure(seed: int, stream: int) -> str:
-    """What is wrong with a random resample, empty if nothing."""
-    rng = np.random.default_rng(seed)
-    problem = resample_cases.random_problem(rng)
-    dtype = str(rng.choice(resample_cases.DTYPES))
-    integers = bool(rng.random() < 0.5)
-    data = resample_cases.make_data(rng, problem, dtype, integers)
-    operands = [
-        DeviceArray(a.shape, str(a.dtype), stream).fill(a)
-        for a in resample_cases.arguments(data, dtype)
-    ]
-    result = DeviceArray(problem.y, dtype, stream)
-    attributes = {"axes": np.array(problem.axes, np.int64)}
-    what = misdeed(stream, registry.RESAMPLE_TARGET, operands, [result], attributes)
-    try:
-        resample_cases.compare(problem, data, integers, result.values)
-    except AssertionError as error:
-        what = what or str(error)
-    return what and f"resample {dtype}, {problem}: {what}"
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +70,18 @@ def stream(needs_cuda_handlers: None) -> Iterator[int]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_convolutions(seed: int, stream: int) -> None:
-    assert not (failure := conv_failure(seed, stream)), failure
+    rng = np.random.default_rng(seed)
+    call = drawn_convs.Call.draw(rng, DTYPES, order="OXI", rounds_parts=True)
+    attributes = {
+        "allow_tf32": np.bool_(rng.random() < 0.5),
+        "deterministic": np.bool_(rng.random() < 0.2),
+        "search": "default",
+        "generation": np.int64(registry.cuda_module().generation()),
+    }
+    assert not (what := failure(call, stream, WORKSPACE, **attributes)), what
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_resamples(seed: int, stream: int) -> None:
-    assert not (failure := resample_failure(seed, stream)), failure
+    call = drawn_resamples.Call.draw(np.random.default_rng(seed))
+    assert not (what := failure(call, stream)), what

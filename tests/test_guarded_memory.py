@@ -31,7 +31,7 @@ class Fprop:
         data = [rng.integers(-3, 4, shape).astype(np.float64) for shape in (CASE.x, CASE.w, CASE.y)]
         y, *_ = conv_oracle(CASE, *data)
         x, w, y = in_layout(CASE, data[0], data[1], y)
-        self.call = Call("conv_fprop", CASE, "float32", "float32", (x, w), y)
+        self.call = Call("conv_fprop", CASE, "float32", (x, w), y)
         self.told = x.shape, w.shape, y.shape
         x = x[:, : x.shape[1] - missing_of_x]
         y = y[:, : y.shape[1] - missing_of_y]
