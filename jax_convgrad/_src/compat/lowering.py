@@ -30,7 +30,7 @@ def lower_fun(implementation: Any, divide: Any = None) -> Any:
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         if divide is not None and asks_for_parts(ctx):
-            return divided_call(ctx, operands, divide(*ctx.avals_in, **params))
+            return divided_call(ctx, operands, divide())
         if any(map(is_placed, ctx.avals_in)):
             ctx = ctx.replace(avals_in=[*map(unplaced, ctx.avals_in)])
         with lowering_implementation(divides_operations_only(ctx)):

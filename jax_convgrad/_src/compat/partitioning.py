@@ -188,18 +188,18 @@ def divided_call(ctx: Any, operands: Any, division: Any) -> Any:
 
 def _sharding_rule(division: Any) -> SdyShardingRule:
     """How shardings spread over the call: along factors that arrays share."""
-    axes = {factors for array in division.arrays for factors in array}
+    axes = {factors for array in division.rule.arrays for factors in array}
     alone = {factors[0] for factors in axes if len(factors) == 1}
     inside = {factor for factors in axes for factor in factors} - alone
     *operands, result = (
         ArrayMapping(*(f[0] if len(f) == 1 else CompoundFactor(*f) for f in array))
-        for array in division.arrays
+        for array in division.rule.arrays
     )
     # In the order in which the arrays name them, by which Shardy numbers them and wants these sorted.
-    named = dict.fromkeys(f for array in division.arrays for factors in array for f in factors)
+    named = dict.fromkeys(f for array in division.rule.arrays for factors in array for f in factors)
     return SdyShardingRule(
         tuple(operands),
         (result,),
-        reduction_factors=tuple(factor for factor in named if factor in division.summed),
-        **{factor: division.sizes[factor][0] for factor in sorted(inside)},
+        reduction_factors=tuple(factor for factor in named if factor in division.rule.summed),
+        **{factor: division.rule.sizes[factor][0] for factor in sorted(inside)},
     )
