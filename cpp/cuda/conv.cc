@@ -178,7 +178,7 @@ ffi::Error Execute(ConvKind kind, cudaStream_t stream, int32_t device, const Cud
     if (chosen.has_error()) return ffi::Error(chosen.error());
     ffi::ErrorOr<DnnHandle> handle = DnnHandle::Borrow(ConvName(kind), device, stream);
     if (handle.has_error()) return WithSizes(handle.error(), sizes);
-    ffi::Error run = (*chosen)->plan->Run(*handle, call->buffers);
+    ffi::Error run = (*chosen)->plan->Run(handle->get(), handle->stream(), call->buffers);
     ffi::Error finish = handle->Finish(ConvName(kind));
     return run.failure() ? run : WithSizes(finish, sizes);
   };

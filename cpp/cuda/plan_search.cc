@@ -58,7 +58,7 @@ class Offers {
   static ffi::ErrorOr<Offers> Query(const ConvProblem& problem, const DnnHandle& handle) {
     // Where cuDNN has nothing the project's own kernels may still do, and the other way round.
     ffi::ErrorOr<Plan> native = MakeNativePlan(problem);
-    ffi::ErrorOr<ConvCandidates> candidates = ConvCandidates::Query(problem, handle);
+    ffi::ErrorOr<ConvCandidates> candidates = ConvCandidates::Query(problem, handle.get());
     Offers offers;
     if (native.has_error()) {
       offers.note_ = Text("the project's own kernels failed: ", native.error().message());
@@ -92,9 +92,9 @@ class Offers {
     return IsNative(i) ? native_->workspace_bytes() : candidates_->workspace_bytes(i - First());
   }
   bool transforms(size_t i) const { return !IsNative(i) && candidates_->transforms(i - First()); }
-  ffi::ErrorOr<Plan> Build(size_t i, const DnnHandle& handle) const {
+  ffi::ErrorOr<Plan> Build(size_t i) const {
     if (IsNative(i)) return native_;
-    return candidates_->Build(i - First(), handle);
+    return candidates_->Build(i - First());
   }
 
  private:
@@ -255,7 +255,7 @@ class Search {
     if (plans_[i] != nullptr || !tried_[i].failure.empty()) return plans_[i];
     // Building a plan can take long and allocate, so the limit is checked before where it can be.
     if (OverLimit(i)) return nullptr;
-    ffi::ErrorOr<Plan> plan = offers_.Build(i, handle_);
+    ffi::ErrorOr<Plan> plan = offers_.Build(i);
     if (plan.has_error()) {
       Fail(i, plan.error());
       return nullptr;
@@ -302,7 +302,7 @@ class Search {
     const cudaStream_t stream = handle_.stream();
     cudaError_t status = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
     if (status != cudaSuccess) return CudaError(op, "cudaStreamBeginCapture", status);
-    const ffi::Error run = plan.Run(handle_, buffers_);
+    const ffi::Error run = plan.Run(handle_.get(), Stream(), buffers_);
     cudaGraph_t graph = nullptr;
     status = cudaStreamEndCapture(stream, &graph);
     if (graph != nullptr) (void)cudaGraphDestroy(graph);
@@ -317,7 +317,8 @@ class Search {
     const auto group = [&](int runs) -> ffi::ErrorOr<double> {
       ffi::Error error =
           CudaError(ConvName(problem_.kind), "timing", cudaEventRecord(start.get(), Stream()));
-      for (int i = 0; i < runs && error.success(); ++i) error = plan.Run(handle_, arrays);
+      for (int i = 0; i < runs && error.success(); ++i)
+        error = plan.Run(handle_.get(), Stream(), arrays);
       if (error.failure()) return ffi::Unexpected(error);
       float milliseconds = 0;
       cudaError_t status = cudaEventRecord(stop.get(), Stream());
