@@ -38,3 +38,19 @@ def test_plans(fake: pathlib.Path, tmp_path: pathlib.Path) -> None:
     sources = ("tests/cpp/cudnn_plan_test.cc", *PLANS)
     program = native.build(tmp_path, sources, "-ldl", headers=HEADERS)
     native.run(program, str(fake))
+
+
+def test_calls(fake: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    sources = (
+        "tests/cpp/cuda_conv_call_test.cc",
+        "benchmarks/ffi_caller.cc",
+        "cpp/cuda/conv.cc",
+        "cpp/cuda/cudnn/late_engines.cc",
+        "cpp/cuda/device_scratch.cc",
+        "cpp/cuda/plan_cache.cc",
+        "cpp/cuda/plan_search.cc",
+        "cpp/cuda/workspace_cost.cc",
+        *PLANS,
+    )
+    program = native.build(tmp_path, sources, "-ldl", "-pthread", headers=HEADERS)
+    native.run(program, str(fake))

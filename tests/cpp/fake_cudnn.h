@@ -22,7 +22,7 @@ struct FakeEngine {
 };
 
 struct FakeCudnn {
-  std::map<int, std::vector<FakeEngine>> heuristics;  // by mode
+  std::map<int, std::vector<FakeEngine>> heuristics;  // by mode; engine 1 unless a test has others
   size_t version = 91900;
 
   // A call that fails: "finalize", "set", "get" or "create", the descriptor's type and the
