@@ -17,6 +17,8 @@ from jax_convgrad._src.explain.equations import Equation
 from jax_convgrad._src.explain.roofline import Roofline
 from jax_convgrad._src.explain.walk import Found, SourceLine
 from jax_convgrad._src.install.lowering_rules import installed, pointed_images
+from jax_convgrad._src.timing.compare import Operands, compare
+from jax_convgrad._src.timing.method import Method
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,9 +197,6 @@ def _key(found: Found) -> Any:
 
 
 def _measure(asked: Equation) -> dict[str, float]:
-    from jax_convgrad.bench.compare import Operands, compare
-    from jax_convgrad.bench.timing import Method
-
     keys = jax.random.split(jax.random.key(0), len(asked.operands))
     arrays = tuple(
         jax.random.normal(key, operand.shape, jnp.float32).astype(operand.dtype)
