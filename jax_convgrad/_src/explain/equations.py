@@ -69,7 +69,7 @@ def is_problem(equation: Any) -> bool:
     """Whether an equation is a convolution or a resize."""
     primitive = equation.primitive
     known = primitive in _CONVOLUTIONS or primitive is resize_primitives.resample_p
-    return known or primitive is lax.conv_general_dilated_p or _is_jax_image(equation)
+    return known or primitive is lax.conv_general_dilated_p or compat.is_jax_image_resize(equation)
 
 
 def make(platform: str, found: Found) -> Problem:
@@ -246,14 +246,6 @@ def _jax_image(equation: Any) -> Problem:
         route = Route("xla", f"{image.dtype} is not for this package")
     sizes = f"{_times(image)} to {_times(out)}"
     return Problem("resize", sizes, (image,), out, False, route, "jax.image", None, {})
-
-
-def _is_jax_image(equation: Any) -> bool:
-    """Whether it calls the jitted function that is in jax.image.resize."""
-    if equation.primitive.name != "jit" or "_resize" not in str(equation.params.get("name")):
-        return False
-    file = compat.defined_in(getattr(equation.params["jaxpr"], "jaxpr", None))
-    return file.replace("\\", "/").endswith("/jax/_src/image/scale.py")
 
 
 def _image(equation: Any, out: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
