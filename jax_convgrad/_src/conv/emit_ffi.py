@@ -27,7 +27,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, core, lax
+from jax import Array, lax
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.conv.arrays import pad_spatial
@@ -199,9 +199,9 @@ def _workspace_size(
             size += math.prod(shape) * itemsize
     # Of sizes that are symbolic too, which an exported program knows when it runs.
     if fast and config.groups == 1:
-        size = core.min_dim(size, limit_if_fast)
+        size = compat.min_dim(size, limit_if_fast)
     if limit is not None:
-        size = core.min_dim(size, limit)
+        size = compat.min_dim(size, limit)
     return size + _WORKSPACE_ALIGNMENT
 
 

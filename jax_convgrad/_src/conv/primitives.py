@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from jax import Array, lax
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.conv import sharding
@@ -28,6 +28,7 @@ from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.problem import ConvOperator, ConvProblem
 from jax_convgrad._src.dtypes import check_float_dtypes, wider_dtype
 from jax_convgrad._src.shapes import show
+from jax_convgrad._src.sharding import custom_partitioning
 
 conv_fprop_p = Primitive("conv_fprop")
 conv_dgrad_p = Primitive("conv_dgrad")
@@ -197,10 +198,10 @@ def _lower(
         decision = decide(problem, Target.of(platform, custom_calls))
     # The operator's name is seen in profiles, whatever it is lowered to.
     run = jax.named_scope(problem.operator)(functools.partial(emit, decision))
-    divide = None
+    make_call = None
     if platform is not None:
-        divide = functools.partial(sharding.partitioned_call, problem, decision)
-    return compat.lower_fun(run, divide)(ctx, first, second)
+        make_call = functools.partial(sharding.partitioned_call, problem, decision)
+    return custom_partitioning.lower_fun(run, make_call)(ctx, first, second)
 
 
 def _define(operator: ConvOperator) -> None:
@@ -212,7 +213,7 @@ def _define(operator: ConvOperator) -> None:
     compat.checkpoint_like(primitive, lax.conv_general_dilated_p, _lax_parameters)
     compat.differentiate_like(primitive, lax.conv_general_dilated_p)
     for platform in (None, "cpu", "cuda"):
-        mlir.register_lowering(primitive, functools.partial(_lower, platform), platform=platform)
+        compat.register_lowering(primitive, functools.partial(_lower, platform), platform=platform)
 
 
 for _operator in PRIMITIVES:

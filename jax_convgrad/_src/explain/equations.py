@@ -90,7 +90,7 @@ def is_described(equation: Any) -> bool:
     """Whether an equation is a convolution or a resize."""
     primitive = equation.primitive
     known = primitive in _CONVOLUTIONS or primitive is resample_p
-    return known or primitive is lax.conv_general_dilated_p or _is_jax_image(equation)
+    return known or primitive is lax.conv_general_dilated_p or compat.is_jax_image_resize(equation)
 
 
 def describe(platform: str, found: Found) -> Equation:
@@ -251,14 +251,6 @@ def _jax_image(equation: Any) -> Equation:
         backend = Backend(XLA, f"{image.dtype} is not for this package")
     sizes = f"{_times(image)} to {_times(out)}"
     return Equation("resize", sizes, (image,), out, False, backend, "jax.image", None, {})
-
-
-def _is_jax_image(equation: Any) -> bool:
-    """Whether it calls the jitted function that is in jax.image.resize."""
-    if equation.primitive.name != "jit" or "_resize" not in str(equation.params.get("name")):
-        return False
-    file = compat.defined_in(getattr(equation.params["jaxpr"], "jaxpr", None))
-    return file.replace("\\", "/").endswith("/jax/_src/image/scale.py")
 
 
 def _image(equation: Any, out: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.dispatch.decide import decide
@@ -29,6 +29,7 @@ from jax_convgrad._src.dtypes import check_float_dtypes
 from jax_convgrad._src.resize import sharding
 from jax_convgrad._src.resize.bands import Band
 from jax_convgrad._src.resize.lowering import emit
+from jax_convgrad._src.sharding import custom_partitioning
 
 MAX_AXES = 3
 
@@ -93,10 +94,10 @@ def _lower(platform: str | None, ctx: Any, x: Any, *, problem: ResampleProblem) 
     decision = decide(problem, Target.of(platform, custom_calls))
     # The operator's name is seen in profiles, whatever it is lowered to.
     run = jax.named_scope(resample_p.name)(functools.partial(emit, decision))
-    divide = None
+    make_call = None
     if platform is not None:
-        divide = functools.partial(sharding.partitioned_call, problem, decision)
-    return compat.lower_fun(run, divide)(ctx, x)
+        make_call = functools.partial(sharding.partitioned_call, problem, decision)
+    return custom_partitioning.lower_fun(run, make_call)(ctx, x)
 
 
 resample_p.def_impl(functools.partial(compat.apply_primitive, resample_p))
@@ -105,4 +106,4 @@ ad.deflinear2(resample_p, _transpose)
 compat.differentiate_like(resample_p, lax.neg_p)
 batching.primitive_batchers[resample_p] = _batch
 for _platform in (None, "cpu", "cuda"):
-    mlir.register_lowering(resample_p, functools.partial(_lower, _platform), platform=_platform)
+    compat.register_lowering(resample_p, functools.partial(_lower, _platform), platform=_platform)
