@@ -150,7 +150,7 @@ def conv_features(
         is_dilated=any(d > 1 for d in config.dilation),
         is_cropped=any(known_below(n, 0) for pair in config.padding for n in pair),
         has_uneven_padding=any(low != high for low, high in config.padding),
-        has_nonoverlapping_windows=geometry.tiles,
+        has_nonoverlapping_windows=geometry.has_nonoverlapping_windows,
         is_beyond_memory=_is_beyond_memory(geometry),
         is_thin=thin,
     )
