@@ -1,19 +1,18 @@
 // The convolution handlers: checks, what needs no library, and errors as values. See handlers.h.
 
-#include "common/conv.h"
-
 #include <array>
 #include <cstring>
 #include <string>
 #include <utility>
 
-#include "common/error.h"
-#include "common/guard.h"
-#include "cpu/direct_conv.h"
-#include "cpu/few_channels.h"
 #include "cpu/handlers.h"
-#include "cpu/parallel_for.h"
-#include "cpu/sliced_conv.h"
+#include "cpu/kernels/direct.h"
+#include "cpu/kernels/thin/conv.h"
+#include "cpu/onednn/sliced_conv.h"
+#include "cpu/runtime/parallel_for.h"
+#include "ffi/conv.h"
+#include "ffi/error.h"
+#include "ffi/guard.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
 namespace jax_convgrad {

@@ -2,8 +2,8 @@
 
 #include <nanobind/nanobind.h>
 
-#include "cpu/conv_plan.h"
 #include "cpu/handlers.h"
+#include "cpu/onednn/conv_plan.h"
 
 namespace nb = nanobind;
 

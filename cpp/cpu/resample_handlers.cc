@@ -1,17 +1,16 @@
 // The resample handler: checks, the choice of kernels, and errors as values. See handlers.h.
 
-#include "common/resample.h"
-
 #include <algorithm>
 #include <cstring>
 
-#include "common/checked.h"
-#include "common/guard.h"
 #include "cpu/handlers.h"
-#include "cpu/parallel_for.h"
-#include "cpu/resample_plan.h"
-#include "cpu/resample_tile.h"
-#include "cpu/scratch.h"
+#include "cpu/kernels/resample/plan.h"
+#include "cpu/kernels/resample/tile.h"
+#include "cpu/runtime/parallel_for.h"
+#include "cpu/runtime/scratch.h"
+#include "ffi/checked.h"
+#include "ffi/guard.h"
+#include "ffi/resample.h"
 
 namespace jax_convgrad {
 

@@ -1,7 +1,5 @@
 // The convolution handlers: checks, what needs no library, and errors as values. See handlers.h.
 
-#include "common/conv.h"
-
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -11,13 +9,14 @@
 #include <string>
 #include <string_view>
 
-#include "common/error.h"
-#include "common/guard.h"
-#include "cuda/conv_plan.h"
-#include "cuda/dnn_handle.h"
+#include "cuda/cudnn/cache.h"
+#include "cuda/cudnn/handle.h"
+#include "cuda/cudnn/plan.h"
 #include "cuda/handlers.h"
-#include "cuda/plan_cache.h"
 #include "cuda/status.h"
+#include "ffi/conv.h"
+#include "ffi/error.h"
+#include "ffi/guard.h"
 
 namespace jax_convgrad {
 

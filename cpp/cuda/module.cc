@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/dnn_handle.h"
+#include "cuda/cudnn/cache.h"
+#include "cuda/cudnn/handle.h"
 #include "cuda/handlers.h"
-#include "cuda/plan_cache.h"
 
 namespace nb = nanobind;
 

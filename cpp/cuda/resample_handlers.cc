@@ -1,13 +1,12 @@
 // The resample handler: checks, and errors as values. See handlers.h.
 
-#include "common/resample.h"
-
 #include <cuda_runtime_api.h>
 
-#include "common/guard.h"
 #include "cuda/handlers.h"
-#include "cuda/resample_kernels.h"
+#include "cuda/kernels/resample/launch.h"
 #include "cuda/status.h"
+#include "ffi/guard.h"
+#include "ffi/resample.h"
 
 namespace jax_convgrad {
 namespace {

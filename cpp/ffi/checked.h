@@ -1,7 +1,7 @@
 // Size arithmetic that cannot overflow, for the checks that stand before any access to memory.
 
-#ifndef JAX_CONVGRAD_COMMON_CHECKED_H_
-#define JAX_CONVGRAD_COMMON_CHECKED_H_
+#ifndef JAX_CONVGRAD_FFI_CHECKED_H_
+#define JAX_CONVGRAD_FFI_CHECKED_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -51,4 +51,4 @@ bool ByteSizeOverflows(const Dims& dims) {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_COMMON_CHECKED_H_
+#endif  // JAX_CONVGRAD_FFI_CHECKED_H_

@@ -1,4 +1,4 @@
-#include "common/conv.h"
+#include "ffi/conv.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -6,8 +6,8 @@
 #include <optional>
 #include <tuple>
 
-#include "common/checked.h"
-#include "common/error.h"
+#include "ffi/checked.h"
+#include "ffi/error.h"
 
 namespace jax_convgrad {
 namespace {

@@ -6,8 +6,8 @@
 //
 // where dx, dw and dy have the shapes of x, w and y.
 
-#ifndef JAX_CONVGRAD_COMMON_CONV_H_
-#define JAX_CONVGRAD_COMMON_CONV_H_
+#ifndef JAX_CONVGRAD_FFI_CONV_H_
+#define JAX_CONVGRAD_FFI_CONV_H_
 
 #include <array>
 #include <cstdint>
@@ -101,4 +101,4 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("w_spec"),
     ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("y_spec"));
 
-#endif  // JAX_CONVGRAD_COMMON_CONV_H_
+#endif  // JAX_CONVGRAD_FFI_CONV_H_

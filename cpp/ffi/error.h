@@ -1,8 +1,8 @@
 // Small helpers that turn values into the text of an ffi::Error. Errors are values everywhere in
 // this code base: XLA reports an exception that leaves a handler as UNKNOWN and loses its code.
 
-#ifndef JAX_CONVGRAD_COMMON_ERROR_H_
-#define JAX_CONVGRAD_COMMON_ERROR_H_
+#ifndef JAX_CONVGRAD_FFI_ERROR_H_
+#define JAX_CONVGRAD_FFI_ERROR_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -56,4 +56,4 @@ std::string ListText(const Numbers& numbers) {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_COMMON_ERROR_H_
+#endif  // JAX_CONVGRAD_FFI_ERROR_H_

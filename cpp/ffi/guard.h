@@ -1,11 +1,11 @@
-#ifndef JAX_CONVGRAD_COMMON_GUARD_H_
-#define JAX_CONVGRAD_COMMON_GUARD_H_
+#ifndef JAX_CONVGRAD_FFI_GUARD_H_
+#define JAX_CONVGRAD_FFI_GUARD_H_
 
 #include <exception>
 #include <new>
 #include <string>
 
-#include "common/error.h"
+#include "ffi/error.h"
 
 namespace jax_convgrad {
 
@@ -40,4 +40,4 @@ ffi::Error Guarded(const char* op, const Body& body) noexcept {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_COMMON_GUARD_H_
+#endif  // JAX_CONVGRAD_FFI_GUARD_H_

@@ -1,5 +1,5 @@
-#ifndef JAX_CONVGRAD_COMMON_LRU_CACHE_H_
-#define JAX_CONVGRAD_COMMON_LRU_CACHE_H_
+#ifndef JAX_CONVGRAD_FFI_LRU_CACHE_H_
+#define JAX_CONVGRAD_FFI_LRU_CACHE_H_
 
 #include <cstddef>
 #include <iterator>
@@ -76,4 +76,4 @@ class LruCache {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_COMMON_LRU_CACHE_H_
+#endif  // JAX_CONVGRAD_FFI_LRU_CACHE_H_

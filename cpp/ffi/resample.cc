@@ -1,12 +1,12 @@
-#include "common/resample.h"
+#include "ffi/resample.h"
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <limits>
 
-#include "common/checked.h"
-#include "common/error.h"
+#include "ffi/checked.h"
+#include "ffi/error.h"
 
 namespace jax_convgrad {
 namespace {

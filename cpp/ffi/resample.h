@@ -6,13 +6,13 @@
 //
 // A gradient is the same operator with the transposed bands.
 
-#ifndef JAX_CONVGRAD_COMMON_RESAMPLE_H_
-#define JAX_CONVGRAD_COMMON_RESAMPLE_H_
+#ifndef JAX_CONVGRAD_FFI_RESAMPLE_H_
+#define JAX_CONVGRAD_FFI_RESAMPLE_H_
 
 #include <cstdint>
 #include <string>
 
-#include "common/resample_form.h"
+#include "ffi/resample_form.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_convgrad {
@@ -42,4 +42,4 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     ::jax_convgrad::ResampleConfig,
     ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("axes"));
 
-#endif  // JAX_CONVGRAD_COMMON_RESAMPLE_H_
+#endif  // JAX_CONVGRAD_FFI_RESAMPLE_H_

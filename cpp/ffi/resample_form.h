@@ -1,7 +1,7 @@
 // A checked resample as the kernels see it: plain sizes and strides, no XLA.
 
-#ifndef JAX_CONVGRAD_COMMON_RESAMPLE_FORM_H_
-#define JAX_CONVGRAD_COMMON_RESAMPLE_FORM_H_
+#ifndef JAX_CONVGRAD_FFI_RESAMPLE_FORM_H_
+#define JAX_CONVGRAD_FFI_RESAMPLE_FORM_H_
 
 #include <cstdint>
 
@@ -49,4 +49,4 @@ struct ResampleForm {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_COMMON_RESAMPLE_FORM_H_
+#endif  // JAX_CONVGRAD_FFI_RESAMPLE_FORM_H_

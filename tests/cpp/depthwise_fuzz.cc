@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "cuda/depthwise.cu"
+#include "cuda/kernels/depthwise/plan.cu"
 #include "fuzz.h"
 
 namespace {

@@ -8,8 +8,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "cuda/dilated.cu"
-#include "cuda/dilated_work.cc"
+#include "cuda/kernels/dilated/plan.cu"
+#include "cuda/kernels/dilated/work.cc"
 #include "fuzz.h"
 
 namespace {

@@ -16,13 +16,13 @@
 #include <thread>
 #include <vector>
 
-#include "common/checked.h"
-#include "common/error.h"
-#include "common/guard.h"
-#include "common/lru_cache.h"
-#include "cpu/job.h"
-#include "cpu/parallel_for.h"
-#include "cpu/scratch.h"
+#include "cpu/runtime/job.h"
+#include "cpu/runtime/parallel_for.h"
+#include "cpu/runtime/scratch.h"
+#include "ffi/checked.h"
+#include "ffi/error.h"
+#include "ffi/guard.h"
+#include "ffi/lru_cache.h"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "common/resample.h"
+#include "ffi/resample.h"
 
 namespace resample_test {
 

@@ -13,8 +13,8 @@
 #include <memory>
 #include <random>
 
-#include "cuda/resample_instances.cuh"
-#include "cuda/resample_tiling.h"
+#include "cuda/kernels/resample/instances.cuh"
+#include "cuda/kernels/resample/tiling.h"
 #include "resample_problem.h"
 
 namespace jax_convgrad {

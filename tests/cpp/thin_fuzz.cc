@@ -13,9 +13,9 @@
 #include <numeric>
 #include <vector>
 
-#include "common/conv.h"
-#include "cpu/few_channels_kernels.h"
-#include "cpu/few_channels_work.h"
+#include "cpu/kernels/thin/kernels.h"
+#include "cpu/kernels/thin/work.h"
+#include "ffi/conv.h"
 #include "fuzz.h"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "cpu/depthwise.h"
+#include "cpu/kernels/depthwise.h"
 
 #include <algorithm>
 #include <cstdint>

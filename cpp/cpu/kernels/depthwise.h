@@ -2,10 +2,10 @@
 // wider than 3, dilation, one and three spatial axes. oneDNN runs those as grouped convolutions, 10
 // to 50 times slower.
 
-#ifndef JAX_CONVGRAD_CPU_DEPTHWISE_H_
-#define JAX_CONVGRAD_CPU_DEPTHWISE_H_
+#ifndef JAX_CONVGRAD_CPU_KERNELS_DEPTHWISE_H_
+#define JAX_CONVGRAD_CPU_KERNELS_DEPTHWISE_H_
 
-#include "common/conv.h"
+#include "ffi/conv.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_convgrad {
@@ -20,4 +20,4 @@ void DepthwiseWgrad(const ConvGeometry& geometry, ::xla::ffi::DataType type, con
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_DEPTHWISE_H_
+#endif  // JAX_CONVGRAD_CPU_KERNELS_DEPTHWISE_H_

@@ -1,4 +1,4 @@
-#include "cpu/direct_conv.h"
+#include "cpu/kernels/direct.h"
 
 #include <algorithm>
 #include <array>
@@ -8,10 +8,10 @@
 #include <optional>
 #include <vector>
 
-#include "common/checked.h"
-#include "cpu/first_exception.h"
-#include "cpu/parallel_for.h"
-#include "cpu/staging.h"
+#include "cpu/onednn/staging.h"
+#include "cpu/runtime/first_exception.h"
+#include "cpu/runtime/parallel_for.h"
+#include "ffi/checked.h"
 
 namespace jax_convgrad {
 namespace {

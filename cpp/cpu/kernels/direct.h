@@ -3,11 +3,11 @@
 // them, or needs a copy of x that contains it. The plain loops here touch nothing but what is read,
 // and take no memory worth speaking of.
 
-#ifndef JAX_CONVGRAD_CPU_DIRECT_CONV_H_
-#define JAX_CONVGRAD_CPU_DIRECT_CONV_H_
+#ifndef JAX_CONVGRAD_CPU_KERNELS_DIRECT_H_
+#define JAX_CONVGRAD_CPU_KERNELS_DIRECT_H_
 
-#include "common/conv.h"
-#include "cpu/conv_plan.h"
+#include "cpu/onednn/conv_plan.h"
+#include "ffi/conv.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_convgrad {
@@ -23,4 +23,4 @@ void DirectConv(::xla::ffi::ThreadPool& pool, const ConvProblem& problem, const 
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_DIRECT_CONV_H_
+#endif  // JAX_CONVGRAD_CPU_KERNELS_DIRECT_H_

@@ -1,11 +1,11 @@
-#include "cpu/onednn_conv.h"
+#include "cpu/onednn/conv.h"
 
 #include <omp.h>
 
 #include <string>
 
-#include "cpu/depthwise.h"
-#include "cpu/wrong_kernels.h"
+#include "cpu/kernels/depthwise.h"
+#include "cpu/onednn/errata.h"
 
 namespace jax_convgrad {
 namespace {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <unordered_map>
 
-#include "common/conv.h"
+#include "ffi/conv.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "xla/ffi/api/ffi.h"
 

@@ -1,19 +1,19 @@
-#include "cpu/conv_plan.h"
+#include "cpu/onednn/conv_plan.h"
 
 #include <algorithm>
 #include <new>
 #include <optional>
 #include <utility>
 
-#include "common/checked.h"
-#include "cpu/conv_split.h"
-#include "cpu/depthwise.h"
-#include "cpu/first_exception.h"
-#include "cpu/onednn_conv.h"
-#include "cpu/parallel_for.h"
-#include "cpu/scratch.h"
-#include "cpu/staging.h"
-#include "cpu/weights_reorder.h"
+#include "cpu/kernels/depthwise.h"
+#include "cpu/onednn/conv.h"
+#include "cpu/onednn/conv_split.h"
+#include "cpu/onednn/staging.h"
+#include "cpu/onednn/weights_reorder.h"
+#include "cpu/runtime/first_exception.h"
+#include "cpu/runtime/parallel_for.h"
+#include "cpu/runtime/scratch.h"
+#include "ffi/checked.h"
 
 namespace jax_convgrad {
 namespace {

@@ -1,5 +1,5 @@
-#ifndef JAX_CONVGRAD_CPU_CONV_PLAN_H_
-#define JAX_CONVGRAD_CPU_CONV_PLAN_H_
+#ifndef JAX_CONVGRAD_CPU_ONEDNN_CONV_PLAN_H_
+#define JAX_CONVGRAD_CPU_ONEDNN_CONV_PLAN_H_
 
 #include <array>
 #include <cstddef>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/conv.h"
+#include "ffi/conv.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_convgrad {
@@ -73,4 +73,4 @@ std::string OnednnVersion();
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_CONV_PLAN_H_
+#endif  // JAX_CONVGRAD_CPU_ONEDNN_CONV_PLAN_H_

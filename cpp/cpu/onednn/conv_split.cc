@@ -1,4 +1,4 @@
-#include "cpu/conv_split.h"
+#include "cpu/onednn/conv_split.h"
 
 #include <algorithm>
 

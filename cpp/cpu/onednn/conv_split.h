@@ -3,13 +3,13 @@
 // are contiguous in channels-last memory, so a piece is a convolution with its own padding and two
 // offsets.
 
-#ifndef JAX_CONVGRAD_CPU_CONV_SPLIT_H_
-#define JAX_CONVGRAD_CPU_CONV_SPLIT_H_
+#ifndef JAX_CONVGRAD_CPU_ONEDNN_CONV_SPLIT_H_
+#define JAX_CONVGRAD_CPU_ONEDNN_CONV_SPLIT_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "common/conv.h"
+#include "ffi/conv.h"
 
 namespace jax_convgrad {
 
@@ -39,4 +39,4 @@ std::vector<ConvPiece> SplitConv(ConvKind kind, const ConvGeometry& geometry,
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_CONV_SPLIT_H_
+#endif  // JAX_CONVGRAD_CPU_ONEDNN_CONV_SPLIT_H_

@@ -1,4 +1,4 @@
-#include "cpu/wrong_kernels.h"
+#include "cpu/onednn/errata.h"
 
 namespace jax_convgrad {
 namespace {

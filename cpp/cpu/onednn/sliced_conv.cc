@@ -1,4 +1,4 @@
-#include "cpu/sliced_conv.h"
+#include "cpu/onednn/sliced_conv.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,13 +6,13 @@
 #include <optional>
 #include <utility>
 
-#include "common/checked.h"
-#include "common/lru_cache.h"
-#include "cpu/first_exception.h"
-#include "cpu/onednn_conv.h"
-#include "cpu/parallel_for.h"
-#include "cpu/scratch.h"
-#include "cpu/staging.h"
+#include "cpu/onednn/conv.h"
+#include "cpu/onednn/staging.h"
+#include "cpu/runtime/first_exception.h"
+#include "cpu/runtime/parallel_for.h"
+#include "cpu/runtime/scratch.h"
+#include "ffi/checked.h"
+#include "ffi/lru_cache.h"
 
 namespace jax_convgrad {
 namespace {

@@ -2,15 +2,15 @@
 // large that oneDNN's copies of them would not fit into the memory that a call may take, one after
 // another; or because it has many groups that are large enough to be run side by side.
 
-#ifndef JAX_CONVGRAD_CPU_SLICED_CONV_H_
-#define JAX_CONVGRAD_CPU_SLICED_CONV_H_
+#ifndef JAX_CONVGRAD_CPU_ONEDNN_SLICED_CONV_H_
+#define JAX_CONVGRAD_CPU_ONEDNN_SLICED_CONV_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "cpu/conv_plan.h"
+#include "cpu/onednn/conv_plan.h"
 
 namespace jax_convgrad {
 
@@ -58,4 +58,4 @@ class SlicedConv {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_SLICED_CONV_H_
+#endif  // JAX_CONVGRAD_CPU_ONEDNN_SLICED_CONV_H_

@@ -1,9 +1,9 @@
-#include "cpu/staging.h"
+#include "cpu/onednn/staging.h"
 
 #include <cstdint>
 #include <cstring>
 
-#include "common/checked.h"
+#include "ffi/checked.h"
 
 namespace jax_convgrad {
 namespace {

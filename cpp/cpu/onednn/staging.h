@@ -2,13 +2,13 @@
 // (asymmetric ones, or as wide as the kernel) that it has for the same convolution without padding,
 // and the copy costs little beside the difference.
 
-#ifndef JAX_CONVGRAD_CPU_STAGING_H_
-#define JAX_CONVGRAD_CPU_STAGING_H_
+#ifndef JAX_CONVGRAD_CPU_ONEDNN_STAGING_H_
+#define JAX_CONVGRAD_CPU_ONEDNN_STAGING_H_
 
 #include <cstddef>
 #include <optional>
 
-#include "common/conv.h"
+#include "ffi/conv.h"
 
 namespace jax_convgrad {
 
@@ -39,4 +39,4 @@ void CopyFromStaged(const ConvGeometry& geometry, size_t element_bytes, const ch
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_STAGING_H_
+#endif  // JAX_CONVGRAD_CPU_ONEDNN_STAGING_H_

@@ -1,10 +1,10 @@
-#include "cpu/weights_reorder.h"
+#include "cpu/onednn/weights_reorder.h"
 
 #include <algorithm>
 
-#include "cpu/first_exception.h"
-#include "cpu/onednn_conv.h"
-#include "cpu/parallel_for.h"
+#include "cpu/onednn/conv.h"
+#include "cpu/runtime/first_exception.h"
+#include "cpu/runtime/parallel_for.h"
 
 namespace jax_convgrad {
 namespace {

@@ -1,11 +1,11 @@
-#ifndef JAX_CONVGRAD_CPU_WEIGHTS_REORDER_H_
-#define JAX_CONVGRAD_CPU_WEIGHTS_REORDER_H_
+#ifndef JAX_CONVGRAD_CPU_ONEDNN_WEIGHTS_REORDER_H_
+#define JAX_CONVGRAD_CPU_ONEDNN_WEIGHTS_REORDER_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "common/checked.h"
+#include "ffi/checked.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "xla/ffi/api/ffi.h"
 
@@ -41,4 +41,4 @@ class WeightsReorder {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_WEIGHTS_REORDER_H_
+#endif  // JAX_CONVGRAD_CPU_ONEDNN_WEIGHTS_REORDER_H_

@@ -1,5 +1,5 @@
-#ifndef JAX_CONVGRAD_CPU_FIRST_EXCEPTION_H_
-#define JAX_CONVGRAD_CPU_FIRST_EXCEPTION_H_
+#ifndef JAX_CONVGRAD_CPU_RUNTIME_FIRST_EXCEPTION_H_
+#define JAX_CONVGRAD_CPU_RUNTIME_FIRST_EXCEPTION_H_
 
 #include <atomic>
 #include <exception>
@@ -37,4 +37,4 @@ class FirstException {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_FIRST_EXCEPTION_H_
+#endif  // JAX_CONVGRAD_CPU_RUNTIME_FIRST_EXCEPTION_H_

@@ -9,7 +9,7 @@
 #include <limits>
 #include <new>
 
-#include "cpu/scratch.h"
+#include "cpu/runtime/scratch.h"
 
 namespace jax_convgrad {
 namespace {

@@ -1,7 +1,7 @@
 // Work that several threads share, none of which waits for another.
 
-#ifndef JAX_CONVGRAD_CPU_JOB_H_
-#define JAX_CONVGRAD_CPU_JOB_H_
+#ifndef JAX_CONVGRAD_CPU_RUNTIME_JOB_H_
+#define JAX_CONVGRAD_CPU_RUNTIME_JOB_H_
 
 #include <atomic>
 #include <cstdint>
@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
-#include "common/guard.h"
-#include "cpu/first_exception.h"
+#include "cpu/runtime/first_exception.h"
+#include "ffi/guard.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_convgrad {
@@ -86,4 +86,4 @@ int64_t ScheduleJob(::xla::ffi::ThreadPool& pool, const std::shared_ptr<Job<Work
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_JOB_H_
+#endif  // JAX_CONVGRAD_CPU_RUNTIME_JOB_H_

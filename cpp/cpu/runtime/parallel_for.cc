@@ -1,4 +1,4 @@
-#include "cpu/parallel_for.h"
+#include "cpu/runtime/parallel_for.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,5 +1,5 @@
-#ifndef JAX_CONVGRAD_CPU_PARALLEL_FOR_H_
-#define JAX_CONVGRAD_CPU_PARALLEL_FOR_H_
+#ifndef JAX_CONVGRAD_CPU_RUNTIME_PARALLEL_FOR_H_
+#define JAX_CONVGRAD_CPU_RUNTIME_PARALLEL_FOR_H_
 
 #include <cstdint>
 #include <functional>
@@ -22,4 +22,4 @@ void ParallelFor(::xla::ffi::ThreadPool& pool, int64_t workers, int64_t tasks,
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_PARALLEL_FOR_H_
+#endif  // JAX_CONVGRAD_CPU_RUNTIME_PARALLEL_FOR_H_

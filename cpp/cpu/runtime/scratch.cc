@@ -1,4 +1,4 @@
-#include "cpu/scratch.h"
+#include "cpu/runtime/scratch.h"
 
 #include <sys/mman.h>
 
@@ -16,7 +16,7 @@ constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 constexpr size_t kMostKeptBuffers = 32;
 // Together with the 64 MB that a backward pass may take beside its arrays: see kMostScratchBytes in
-// conv_plan.h for the share of one call.
+// onednn/conv_plan.h for the share of one call.
 constexpr size_t kMostBytes = size_t{56} << 20;
 
 struct Buffer {

@@ -1,5 +1,5 @@
-#ifndef JAX_CONVGRAD_CPU_SCRATCH_H_
-#define JAX_CONVGRAD_CPU_SCRATCH_H_
+#ifndef JAX_CONVGRAD_CPU_RUNTIME_SCRATCH_H_
+#define JAX_CONVGRAD_CPU_RUNTIME_SCRATCH_H_
 
 #include <cstddef>
 
@@ -25,4 +25,4 @@ class Scratch {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_SCRATCH_H_
+#endif  // JAX_CONVGRAD_CPU_RUNTIME_SCRATCH_H_

@@ -1,4 +1,4 @@
-#include "cuda/plan_cache.h"
+#include "cuda/cudnn/cache.h"
 
 #include <algorithm>
 #include <atomic>
@@ -7,10 +7,10 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "common/lru_cache.h"
-#include "cuda/device_scratch.h"
-#include "cuda/dnn_handle.h"
+#include "cuda/cudnn/handle.h"
+#include "cuda/cudnn/scratch.h"
 #include "cuda/status.h"
+#include "ffi/lru_cache.h"
 
 namespace jax_convgrad {
 namespace {

@@ -1,7 +1,7 @@
 // The process's plans and choices. All of it may be used from several threads at once.
 
-#ifndef JAX_CONVGRAD_CUDA_PLAN_CACHE_H_
-#define JAX_CONVGRAD_CUDA_PLAN_CACHE_H_
+#ifndef JAX_CONVGRAD_CUDA_CUDNN_CACHE_H_
+#define JAX_CONVGRAD_CUDA_CUDNN_CACHE_H_
 
 #include <cuda_runtime_api.h>
 
@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/error.h"
-#include "cuda/conv_plan.h"
-#include "cuda/plan_search.h"
+#include "cuda/cudnn/plan.h"
+#include "cuda/cudnn/search.h"
+#include "ffi/error.h"
 
 namespace jax_convgrad {
 
@@ -61,4 +61,4 @@ void SetMostPlans(size_t most);
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_PLAN_CACHE_H_
+#endif  // JAX_CONVGRAD_CUDA_CUDNN_CACHE_H_

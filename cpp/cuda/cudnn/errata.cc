@@ -1,4 +1,4 @@
-#include "cuda/wrong_engines.h"
+#include "cuda/cudnn/errata.h"
 
 #include <algorithm>
 #include <iterator>

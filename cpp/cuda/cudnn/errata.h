@@ -1,11 +1,11 @@
 // The engines that cuDNN offers although they compute wrong numbers.
 
-#ifndef JAX_CONVGRAD_CUDA_WRONG_ENGINES_H_
-#define JAX_CONVGRAD_CUDA_WRONG_ENGINES_H_
+#ifndef JAX_CONVGRAD_CUDA_CUDNN_ERRATA_H_
+#define JAX_CONVGRAD_CUDA_CUDNN_ERRATA_H_
 
 #include <string>
 
-#include "cuda/conv_plan.h"
+#include "cuda/cudnn/plan.h"
 
 namespace jax_convgrad {
 
@@ -14,4 +14,4 @@ bool ComputesWrongNumbers(const ConvProblem& problem, const std::string& engine)
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_WRONG_ENGINES_H_
+#endif  // JAX_CONVGRAD_CUDA_CUDNN_ERRATA_H_

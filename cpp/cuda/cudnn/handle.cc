@@ -1,4 +1,4 @@
-#include "cuda/dnn_handle.h"
+#include "cuda/cudnn/handle.h"
 
 #include <dlfcn.h>
 

@@ -1,7 +1,7 @@
 // The cuDNN library of this process, and a pool of its handles.
 
-#ifndef JAX_CONVGRAD_CUDA_DNN_HANDLE_H_
-#define JAX_CONVGRAD_CUDA_DNN_HANDLE_H_
+#ifndef JAX_CONVGRAD_CUDA_CUDNN_HANDLE_H_
+#define JAX_CONVGRAD_CUDA_CUDNN_HANDLE_H_
 
 #include <cuda_runtime_api.h>
 #include <cudnn_graph.h>
@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <string>
 
-#include "common/error.h"
+#include "ffi/error.h"
 
 namespace jax_convgrad {
 
@@ -113,4 +113,4 @@ class DnnHandle {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_DNN_HANDLE_H_
+#endif  // JAX_CONVGRAD_CUDA_CUDNN_HANDLE_H_

@@ -1,4 +1,4 @@
-#include "cuda/conv_plan.h"
+#include "cuda/cudnn/plan.h"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 // Not cudnn_frontend.h: its other half takes most of the compiler's time and wants nvrtc.h.
 #include <cudnn.h>
 
-#include "cuda/wrong_engines.h"
+#include "cuda/cudnn/errata.h"
 #include "cudnn_frontend_ConvDesc.h"
 #include "cudnn_frontend_ExecutionPlan.h"
 #include "cudnn_frontend_Heuristics.h"

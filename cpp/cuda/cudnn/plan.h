@@ -1,18 +1,18 @@
 // A convolution problem as cuDNN sees it, the engines that cuDNN offers for it, and an engine (of
-// cuDNN's or of this project's own) made ready to run. conv_plan.cc is the one file that includes
+// cuDNN's or of this project's own) made ready to run. plan.cc is the one file that includes
 // cudnn_frontend.h.
 
-#ifndef JAX_CONVGRAD_CUDA_CONV_PLAN_H_
-#define JAX_CONVGRAD_CUDA_CONV_PLAN_H_
+#ifndef JAX_CONVGRAD_CUDA_CUDNN_PLAN_H_
+#define JAX_CONVGRAD_CUDA_CUDNN_PLAN_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
-#include "common/conv.h"
-#include "common/error.h"
-#include "cuda/dnn_handle.h"
+#include "cuda/cudnn/handle.h"
+#include "ffi/conv.h"
+#include "ffi/error.h"
 
 namespace jax_convgrad {
 
@@ -90,4 +90,4 @@ class ConvCandidates {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_CONV_PLAN_H_
+#endif  // JAX_CONVGRAD_CUDA_CUDNN_PLAN_H_

@@ -1,4 +1,4 @@
-#include "cuda/device_scratch.h"
+#include "cuda/cudnn/scratch.h"
 
 #include <algorithm>
 #include <cstring>

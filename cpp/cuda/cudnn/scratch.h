@@ -1,12 +1,12 @@
-#ifndef JAX_CONVGRAD_CUDA_DEVICE_SCRATCH_H_
-#define JAX_CONVGRAD_CUDA_DEVICE_SCRATCH_H_
+#ifndef JAX_CONVGRAD_CUDA_CUDNN_SCRATCH_H_
+#define JAX_CONVGRAD_CUDA_CUDNN_SCRATCH_H_
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <vector>
 
-#include "cuda/conv_plan.h"
+#include "cuda/cudnn/plan.h"
 
 namespace jax_convgrad {
 
@@ -40,4 +40,4 @@ class DeviceScratch {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_DEVICE_SCRATCH_H_
+#endif  // JAX_CONVGRAD_CUDA_CUDNN_SCRATCH_H_

@@ -1,14 +1,14 @@
-#include "cuda/plan_search.h"
+#include "cuda/cudnn/search.h"
 
 #include <algorithm>
 #include <limits>
 #include <optional>
 #include <utility>
 
-#include "cuda/dnn_handle.h"
-#include "cuda/native_plan.h"
+#include "cuda/cudnn/handle.h"
+#include "cuda/cudnn/workspace_cost.h"
+#include "cuda/kernels/plan.h"
 #include "cuda/status.h"
-#include "cuda/workspace_cost.h"
 
 namespace jax_convgrad {
 namespace {

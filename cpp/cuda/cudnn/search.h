@@ -1,7 +1,7 @@
 // Chooses an engine for a problem, builds its plan and makes it ready for capture.
 
-#ifndef JAX_CONVGRAD_CUDA_PLAN_SEARCH_H_
-#define JAX_CONVGRAD_CUDA_PLAN_SEARCH_H_
+#ifndef JAX_CONVGRAD_CUDA_CUDNN_SEARCH_H_
+#define JAX_CONVGRAD_CUDA_CUDNN_SEARCH_H_
 
 #include <cuda_runtime_api.h>
 
@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include "common/error.h"
-#include "cuda/conv_plan.h"
-#include "cuda/device_scratch.h"
+#include "cuda/cudnn/plan.h"
+#include "cuda/cudnn/scratch.h"
+#include "ffi/error.h"
 
 namespace jax_convgrad {
 
@@ -61,4 +61,4 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_PLAN_SEARCH_H_
+#endif  // JAX_CONVGRAD_CUDA_CUDNN_SEARCH_H_

@@ -1,4 +1,4 @@
-#include "cuda/workspace_cost.h"
+#include "cuda/cudnn/workspace_cost.h"
 
 #include <cuda_runtime_api.h>
 

@@ -1,7 +1,7 @@
 // What a workspace costs the rest of a program, beside the time of the engine that uses it.
 
-#ifndef JAX_CONVGRAD_CUDA_WORKSPACE_COST_H_
-#define JAX_CONVGRAD_CUDA_WORKSPACE_COST_H_
+#ifndef JAX_CONVGRAD_CUDA_CUDNN_WORKSPACE_COST_H_
+#define JAX_CONVGRAD_CUDA_CUDNN_WORKSPACE_COST_H_
 
 #include <cstdint>
 
@@ -28,4 +28,4 @@ class WorkspaceCost {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_WORKSPACE_COST_H_
+#endif  // JAX_CONVGRAD_CUDA_CUDNN_WORKSPACE_COST_H_

@@ -1,4 +1,4 @@
-#include "cuda/native_plan.h"
+#include "cuda/kernels/plan.h"
 
 #include <cuda_runtime_api.h>
 
@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "cuda/depthwise.h"
-#include "cuda/device_attribute.h"
-#include "cuda/dilated.h"
+#include "cuda/kernels/common/device_attribute.h"
+#include "cuda/kernels/depthwise/plan.h"
+#include "cuda/kernels/dilated/plan.h"
 #include "cuda/status.h"
 
 namespace jax_convgrad {

@@ -1,12 +1,12 @@
 // The project's own kernels as one more engine beside cuDNN's.
 
-#ifndef JAX_CONVGRAD_CUDA_NATIVE_PLAN_H_
-#define JAX_CONVGRAD_CUDA_NATIVE_PLAN_H_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_PLAN_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_PLAN_H_
 
 #include <memory>
 
-#include "common/error.h"
-#include "cuda/conv_plan.h"
+#include "cuda/cudnn/plan.h"
+#include "ffi/error.h"
 
 namespace jax_convgrad {
 
@@ -28,4 +28,4 @@ bool NativeIsFast(const ConvProblem& problem);
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_NATIVE_PLAN_H_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_PLAN_H_

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "cpu/resample_tile.h"
+#include "cpu/kernels/resample/tile.h"
 
 #pragma GCC target("avx2,fma,f16c")
 
@@ -16,7 +16,7 @@
 namespace jax_convgrad {
 namespace resample_avx2 {
 
-#include "cpu/resample_simd.inc"
+#include "cpu/kernels/resample/simd.inc"
 
 }  // namespace resample_avx2
 }  // namespace jax_convgrad

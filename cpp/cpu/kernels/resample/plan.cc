@@ -1,10 +1,10 @@
-#include "cpu/resample_plan.h"
+#include "cpu/kernels/resample/plan.h"
 
 #include <algorithm>
 #include <limits>
 
-#include "common/checked.h"
-#include "common/error.h"
+#include "ffi/checked.h"
+#include "ffi/error.h"
 
 namespace jax_convgrad {
 namespace {

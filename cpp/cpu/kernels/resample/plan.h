@@ -1,12 +1,12 @@
-#ifndef JAX_CONVGRAD_CPU_RESAMPLE_PLAN_H_
-#define JAX_CONVGRAD_CPU_RESAMPLE_PLAN_H_
+#ifndef JAX_CONVGRAD_CPU_KERNELS_RESAMPLE_PLAN_H_
+#define JAX_CONVGRAD_CPU_KERNELS_RESAMPLE_PLAN_H_
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "common/resample_form.h"
+#include "ffi/resample_form.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_convgrad {
@@ -71,4 +71,4 @@ struct ResamplePlan {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_RESAMPLE_PLAN_H_
+#endif  // JAX_CONVGRAD_CPU_KERNELS_RESAMPLE_PLAN_H_

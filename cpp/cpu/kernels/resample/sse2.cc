@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "cpu/resample_tile.h"
+#include "cpu/kernels/resample/tile.h"
 
 #define CONVGRAD_LANES 4
 #define CONVGRAD_F16C 0
@@ -14,7 +14,7 @@
 namespace jax_convgrad {
 namespace resample_sse2 {
 
-#include "cpu/resample_simd.inc"
+#include "cpu/kernels/resample/simd.inc"
 
 }  // namespace resample_sse2
 }  // namespace jax_convgrad

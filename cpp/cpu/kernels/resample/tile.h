@@ -1,12 +1,12 @@
 // The compiled kernels, one set per instruction set. All give a tile of y by the same steps, in
 // vectors of as many bytes as their registers have.
 
-#ifndef JAX_CONVGRAD_CPU_RESAMPLE_TILE_H_
-#define JAX_CONVGRAD_CPU_RESAMPLE_TILE_H_
+#ifndef JAX_CONVGRAD_CPU_KERNELS_RESAMPLE_TILE_H_
+#define JAX_CONVGRAD_CPU_KERNELS_RESAMPLE_TILE_H_
 
 #include <cstdint>
 
-#include "cpu/resample_plan.h"
+#include "cpu/kernels/resample/plan.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_convgrad {
@@ -34,4 +34,4 @@ void RunTile(const ResamplePlan&, ::xla::ffi::DataType, int64_t, char*);
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_RESAMPLE_TILE_H_
+#endif  // JAX_CONVGRAD_CPU_KERNELS_RESAMPLE_TILE_H_

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "cpu/few_channels_kernels.h"
+#include "cpu/kernels/thin/kernels.h"
 
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
 
@@ -15,7 +15,7 @@
 namespace jax_convgrad {
 namespace few_channels_avx512 {
 
-#include "cpu/few_channels_simd.inc"
+#include "cpu/kernels/thin/simd.inc"
 
 }  // namespace few_channels_avx512
 }  // namespace jax_convgrad

@@ -1,12 +1,12 @@
-#include "cpu/few_channels.h"
+#include "cpu/kernels/thin/conv.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <memory>
 
-#include "cpu/few_channels_kernels.h"
-#include "cpu/few_channels_work.h"
-#include "cpu/job.h"
+#include "cpu/kernels/thin/kernels.h"
+#include "cpu/kernels/thin/work.h"
+#include "cpu/runtime/job.h"
 
 namespace jax_convgrad {
 namespace {

@@ -2,10 +2,10 @@
 // fills such channels up to blocks of 8 or 16, copies arrays to other formats and back, or
 // multiplies matrices that it makes of them.
 
-#ifndef JAX_CONVGRAD_CPU_FEW_CHANNELS_H_
-#define JAX_CONVGRAD_CPU_FEW_CHANNELS_H_
+#ifndef JAX_CONVGRAD_CPU_KERNELS_THIN_CONV_H_
+#define JAX_CONVGRAD_CPU_KERNELS_THIN_CONV_H_
 
-#include "cpu/conv_plan.h"
+#include "cpu/onednn/conv_plan.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_convgrad {
@@ -25,4 +25,4 @@ void BeginFewChannelsConv(::xla::ffi::ThreadPool& pool, const ConvProblem& probl
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_FEW_CHANNELS_H_
+#endif  // JAX_CONVGRAD_CPU_KERNELS_THIN_CONV_H_

@@ -3,8 +3,8 @@
 #include <numeric>
 #include <utility>
 
-#include "common/checked.h"
-#include "cpu/few_channels_work.h"
+#include "cpu/kernels/thin/work.h"
+#include "ffi/checked.h"
 
 namespace jax_convgrad {
 namespace {

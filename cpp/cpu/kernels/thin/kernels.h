@@ -1,8 +1,8 @@
-// The compiled kernels of few_channels.h, one set per instruction set. A vector is some channels of
+// The compiled kernels of conv.h, one set per instruction set. A vector is some channels of
 // one position; 4 channels are too few for a register, which then holds those of several positions.
 
-#ifndef JAX_CONVGRAD_CPU_FEW_CHANNELS_KERNELS_H_
-#define JAX_CONVGRAD_CPU_FEW_CHANNELS_KERNELS_H_
+#ifndef JAX_CONVGRAD_CPU_KERNELS_THIN_KERNELS_H_
+#define JAX_CONVGRAD_CPU_KERNELS_THIN_KERNELS_H_
 
 #include <cstdint>
 
@@ -85,4 +85,4 @@ extern const FewChannelsKernels kKernels;
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_FEW_CHANNELS_KERNELS_H_
+#endif  // JAX_CONVGRAD_CPU_KERNELS_THIN_KERNELS_H_

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/few_channels_work.h"
+#include "cpu/kernels/thin/work.h"
 
 namespace jax_convgrad {
 namespace {

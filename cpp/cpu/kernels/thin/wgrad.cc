@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "common/checked.h"
-#include "cpu/few_channels_work.h"
+#include "cpu/kernels/thin/work.h"
+#include "ffi/checked.h"
 
 namespace jax_convgrad {
 namespace {

@@ -1,17 +1,17 @@
 // A convolution of few channels, cut into tasks that may run in any order and at the same time: the
 // work of a Job.
 
-#ifndef JAX_CONVGRAD_CPU_FEW_CHANNELS_WORK_H_
-#define JAX_CONVGRAD_CPU_FEW_CHANNELS_WORK_H_
+#ifndef JAX_CONVGRAD_CPU_KERNELS_THIN_WORK_H_
+#define JAX_CONVGRAD_CPU_KERNELS_THIN_WORK_H_
 
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "cpu/conv_plan.h"
-#include "cpu/few_channels_kernels.h"
-#include "cpu/scratch.h"
+#include "cpu/kernels/thin/kernels.h"
+#include "cpu/onednn/conv_plan.h"
+#include "cpu/runtime/scratch.h"
 
 namespace jax_convgrad {
 
@@ -119,4 +119,4 @@ class FewChannelsWgrad {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_FEW_CHANNELS_WORK_H_
+#endif  // JAX_CONVGRAD_CPU_KERNELS_THIN_WORK_H_

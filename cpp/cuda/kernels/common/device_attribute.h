@@ -1,12 +1,12 @@
 // What a device says about itself.
 
-#ifndef JAX_CONVGRAD_CUDA_DEVICE_ATTRIBUTE_H_
-#define JAX_CONVGRAD_CUDA_DEVICE_ATTRIBUTE_H_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_COMMON_DEVICE_ATTRIBUTE_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_COMMON_DEVICE_ATTRIBUTE_H_
 
 #include <cuda_runtime_api.h>
 
-#include "common/error.h"
 #include "cuda/status.h"
+#include "ffi/error.h"
 
 namespace jax_convgrad {
 
@@ -20,4 +20,4 @@ inline ffi::ErrorOr<int> DeviceAttribute(const char* op, int device, cudaDeviceA
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_DEVICE_ATTRIBUTE_H_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_COMMON_DEVICE_ATTRIBUTE_H_

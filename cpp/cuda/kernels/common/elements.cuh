@@ -1,7 +1,7 @@
 // Elements, vectors of channels and division by a constant, for the depthwise kernels.
 
-#ifndef JAX_CONVGRAD_CUDA_DEPTHWISE_ELEMENTS_CUH_
-#define JAX_CONVGRAD_CUDA_DEPTHWISE_ELEMENTS_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_COMMON_ELEMENTS_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_COMMON_ELEMENTS_CUH_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -154,4 +154,4 @@ class Divider {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_DEPTHWISE_ELEMENTS_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_COMMON_ELEMENTS_CUH_

@@ -1,8 +1,8 @@
 // What a warpgroup, four warps, does with shared memory and the tensor cores: copies and products
 // of TF32 matrices, both in the background. Needs compute capability 9.0, and code for sm_90a.
 
-#ifndef JAX_CONVGRAD_CUDA_TENSOR_CORE_CUH_
-#define JAX_CONVGRAD_CUDA_TENSOR_CORE_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_COMMON_TENSOR_CORE_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_COMMON_TENSOR_CORE_CUH_
 
 #include <cuda_runtime.h>
 
@@ -107,4 +107,4 @@ __device__ inline void MultiplyAdd(const float (&a)[4], const float* b, int dept
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_TENSOR_CORE_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_COMMON_TENSOR_CORE_CUH_

@@ -6,10 +6,10 @@
 // every (stride / g)th tap from the first with k * dilation = r mod stride, where g = gcd(dilation,
 // stride), and one such tap further is dilation / g elements of dy back. No tap is tested in vain.
 
-#ifndef JAX_CONVGRAD_CUDA_DEPTHWISE_GATHER_CUH_
-#define JAX_CONVGRAD_CUDA_DEPTHWISE_GATHER_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_DEPTHWISE_GATHER_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_DEPTHWISE_GATHER_CUH_
 
-#include "cuda/depthwise_elements.cuh"
+#include "cuda/kernels/common/elements.cuh"
 
 namespace jax_convgrad {
 
@@ -401,4 +401,4 @@ __global__ void __launch_bounds__(256) GatherUpsampled(GatherParams p) {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_DEPTHWISE_GATHER_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_DEPTHWISE_GATHER_CUH_

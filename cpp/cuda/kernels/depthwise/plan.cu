@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cuda/depthwise.h"
-#include "cuda/depthwise_elements.cuh"
-#include "cuda/depthwise_gather.cuh"
-#include "cuda/depthwise_wgrad.cuh"
+#include "cuda/kernels/common/elements.cuh"
+#include "cuda/kernels/depthwise/gather.cuh"
+#include "cuda/kernels/depthwise/plan.h"
+#include "cuda/kernels/depthwise/wgrad.cuh"
 
 namespace jax_convgrad {
 namespace {

@@ -1,8 +1,8 @@
 // Depthwise convolution and its two gradients by CUDA kernels of this project. Knows the CUDA
 // runtime and nothing of XLA or cuDNN.
 
-#ifndef JAX_CONVGRAD_CUDA_DEPTHWISE_H_
-#define JAX_CONVGRAD_CUDA_DEPTHWISE_H_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_DEPTHWISE_PLAN_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_DEPTHWISE_PLAN_H_
 
 #include <cuda_runtime_api.h>
 
@@ -59,4 +59,4 @@ class DepthwisePlan {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_DEPTHWISE_H_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_DEPTHWISE_PLAN_H_

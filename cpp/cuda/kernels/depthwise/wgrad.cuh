@@ -2,10 +2,10 @@
 // channels and rows of taps in registers and leaves one partial sum per weight; SumParts adds the
 // parts in their order.
 
-#ifndef JAX_CONVGRAD_CUDA_DEPTHWISE_WGRAD_CUH_
-#define JAX_CONVGRAD_CUDA_DEPTHWISE_WGRAD_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_DEPTHWISE_WGRAD_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_DEPTHWISE_WGRAD_CUH_
 
-#include "cuda/depthwise_elements.cuh"
+#include "cuda/kernels/common/elements.cuh"
 
 namespace jax_convgrad {
 
@@ -212,4 +212,4 @@ __global__ void __launch_bounds__(kSumColumns* kSumSegments) SumParts(SumPartsPa
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_DEPTHWISE_WGRAD_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_DEPTHWISE_WGRAD_CUH_

@@ -6,16 +6,16 @@
 // consecutive steps of consecutive tiles. What it sums of a tile that the worker before it began
 // goes to the workspace, and is added afterwards.
 
-#ifndef JAX_CONVGRAD_CUDA_DILATED_KERNELS_CUH_
-#define JAX_CONVGRAD_CUDA_DILATED_KERNELS_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_DILATED_MATMUL_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_DILATED_MATMUL_CUH_
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "cuda/depthwise_elements.cuh"
-#include "cuda/dilated_work.h"
-#include "cuda/tensor_core.cuh"
+#include "cuda/kernels/common/elements.cuh"
+#include "cuda/kernels/common/tensor_core.cuh"
+#include "cuda/kernels/dilated/work.h"
 
 namespace jax_convgrad {
 
@@ -599,4 +599,4 @@ __global__ void DilatedAdd(const __grid_constant__ typename Work::Params p) {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_DILATED_KERNELS_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_DILATED_MATMUL_CUH_

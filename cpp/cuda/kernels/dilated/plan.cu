@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "cuda/dilated.h"
-#include "cuda/dilated_kernels.cuh"
+#include "cuda/kernels/dilated/matmul.cuh"
+#include "cuda/kernels/dilated/plan.h"
 
 namespace jax_convgrad {
 namespace {

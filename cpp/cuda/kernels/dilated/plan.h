@@ -1,15 +1,15 @@
 // Gradients of dense dilated convolutions by CUDA kernels of this project, in TF32 on the tensor
 // cores. Knows the CUDA runtime and nothing of XLA or cuDNN.
 
-#ifndef JAX_CONVGRAD_CUDA_DILATED_H_
-#define JAX_CONVGRAD_CUDA_DILATED_H_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_DILATED_PLAN_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_DILATED_PLAN_H_
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <memory>
 
-#include "cuda/dilated_work.h"
+#include "cuda/kernels/dilated/work.h"
 
 namespace jax_convgrad {
 
@@ -37,4 +37,4 @@ class DilatedPlan {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_DILATED_H_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_DILATED_PLAN_H_

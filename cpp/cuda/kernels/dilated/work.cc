@@ -1,4 +1,4 @@
-#include "cuda/dilated_work.h"
+#include "cuda/kernels/dilated/work.h"
 
 #include <algorithm>
 #include <utility>

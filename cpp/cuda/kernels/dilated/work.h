@@ -1,8 +1,8 @@
 // Which products a dilated gradient consists of, without those with the padding: the geometry of
 // what the kernel's taps read, as pure functions.
 
-#ifndef JAX_CONVGRAD_CUDA_DILATED_WORK_H_
-#define JAX_CONVGRAD_CUDA_DILATED_WORK_H_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_DILATED_WORK_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_DILATED_WORK_H_
 
 #include <array>
 #include <cstdint>
@@ -72,4 +72,4 @@ std::vector<DilatedWindows> DilatedTapWindows(const DilatedProblem& problem);
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_DILATED_WORK_H_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_DILATED_WORK_H_

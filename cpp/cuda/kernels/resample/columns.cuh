@@ -2,13 +2,13 @@
 // read little more than one: a window of a row in the stage, as packs, with weights that the thread
 // keeps. The width is combined first, so that a row of y that is done is just written.
 
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_COLUMNS_CUH_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_COLUMNS_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_COLUMNS_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_COLUMNS_CUH_
 
 #include <cstdint>
 
-#include "cuda/resample_elements.cuh"
-#include "cuda/resample_stage.cuh"
+#include "cuda/kernels/resample/elements.cuh"
+#include "cuda/kernels/resample/stage.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -101,4 +101,4 @@ CONVGRAD_DEVICE void WriteColumns(const Lines& lines, typename Lines::State& min
 }  // namespace resample_kernels
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_COLUMNS_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_COLUMNS_CUH_

@@ -1,12 +1,12 @@
 // One element of y at a time from x directly: for what does not fit the kernel of
-// resample_walk.cuh.
+// walk.cuh.
 
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_DIRECT_CUH_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_DIRECT_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_DIRECT_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_DIRECT_CUH_
 
 #include <cstdint>
 
-#include "cuda/resample_elements.cuh"
+#include "cuda/kernels/resample/elements.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -90,4 +90,4 @@ struct LongBands {
 }  // namespace resample_kernels
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_DIRECT_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_DIRECT_CUH_

@@ -8,15 +8,15 @@
 // Threads meet between phases only: see ForEachThread. So the kernels also run on the host, where
 // they are tested.
 
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_ELEMENTS_CUH_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_ELEMENTS_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_ELEMENTS_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_ELEMENTS_CUH_
 
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
-#include "common/resample_form.h"
-#include "cuda/resample_tiling.h"
+#include "cuda/kernels/resample/tiling.h"
+#include "ffi/resample_form.h"
 
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
@@ -316,4 +316,4 @@ struct BatchAt {
 }  // namespace resample_kernels
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_ELEMENTS_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_ELEMENTS_CUH_

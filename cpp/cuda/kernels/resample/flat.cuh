@@ -2,7 +2,7 @@
 // rows grow many times. Rows of y follow each other without a gap, so that a batch of them is one
 // run of memory: they are made in shared memory, on a sheet, and copied from there as if there were
 // no rows, in whole lines of the cache. Written line by line, as vectors that a thread passes on to
-// its neighbour (resample_shifted.cuh), the same took 1.71 instead of 1.43 times the memory floor
+// its neighbour (shifted.cuh), the same took 1.71 instead of 1.43 times the memory floor
 // on an H100, and 1.8 as words.
 //
 // Every other row is aligned to a word of two elements, those between to the next element. Of its
@@ -12,14 +12,14 @@
 // What a block reads of x is in shared memory from the beginning, as sums, beside a row and a
 // column of zeros that stand in for whatever has a weight of zero.
 
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_FLAT_CUH_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_FLAT_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_FLAT_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_FLAT_CUH_
 
 #include <cstdint>
 
-#include "cuda/resample_direct.cuh"
-#include "cuda/resample_elements.cuh"
-#include "cuda/resample_shape.cuh"
+#include "cuda/kernels/resample/direct.cuh"
+#include "cuda/kernels/resample/elements.cuh"
+#include "cuda/kernels/resample/shape.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -402,4 +402,4 @@ struct Flat : Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1> {
 }  // namespace resample_kernels
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_FLAT_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_FLAT_CUH_

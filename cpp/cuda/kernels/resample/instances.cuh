@@ -1,12 +1,12 @@
 // The instances of the kernel that are compiled, and which of them takes a problem.
 
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_INSTANCES_CUH_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_INSTANCES_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_INSTANCES_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_INSTANCES_CUH_
 
-#include "cuda/resample_flat.cuh"
-#include "cuda/resample_shape.cuh"
-#include "cuda/resample_tiling.h"
-#include "cuda/resample_walk.cuh"
+#include "cuda/kernels/resample/flat.cuh"
+#include "cuda/kernels/resample/shape.cuh"
+#include "cuda/kernels/resample/tiling.h"
+#include "cuda/kernels/resample/walk.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -172,4 +172,4 @@ bool VisitInstance(ResampleNeeds needs, const Visit& visit) {
 }  // namespace resample_kernels
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_INSTANCES_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_INSTANCES_CUH_

@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <limits>
 
-#include "cuda/resample_instances.cuh"
-#include "cuda/resample_kernels.h"
-#include "cuda/resample_tiling.h"
+#include "cuda/kernels/resample/instances.cuh"
+#include "cuda/kernels/resample/launch.h"
+#include "cuda/kernels/resample/tiling.h"
 
 namespace jax_convgrad {
 namespace {

@@ -1,9 +1,9 @@
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_KERNELS_H_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_KERNELS_H_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_LAUNCH_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_LAUNCH_H_
 
 #include <cuda_runtime_api.h>
 
-#include "common/resample_form.h"
+#include "ffi/resample_form.h"
 
 namespace jax_convgrad {
 
@@ -16,4 +16,4 @@ cudaError_t LaunchResample(const ResampleForm& form, ResampleType type, const vo
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_KERNELS_H_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_LAUNCH_H_

@@ -1,20 +1,20 @@
 // What a thread owns of a line of y, and how it reads x for that: the paths of ResampleLoad under
 // one name each.
 
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_LINES_CUH_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_LINES_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_LINES_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_LINES_CUH_
 
 #include <cstdint>
 
-#include "cuda/resample_columns.cuh"
-#include "cuda/resample_elements.cuh"
-#include "cuda/resample_pairs.cuh"
-#include "cuda/resample_shifted.cuh"
-#include "cuda/resample_spread.cuh"
-#include "cuda/resample_stage.cuh"
-#include "cuda/resample_strip.cuh"
-#include "cuda/resample_taps.cuh"
-#include "cuda/resample_window.cuh"
+#include "cuda/kernels/resample/columns.cuh"
+#include "cuda/kernels/resample/elements.cuh"
+#include "cuda/kernels/resample/pairs.cuh"
+#include "cuda/kernels/resample/shifted.cuh"
+#include "cuda/kernels/resample/spread.cuh"
+#include "cuda/kernels/resample/stage.cuh"
+#include "cuda/kernels/resample/strip.cuh"
+#include "cuda/kernels/resample/taps.cuh"
+#include "cuda/kernels/resample/window.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -239,4 +239,4 @@ struct Lines : ShapeType {
 }  // namespace resample_kernels
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_LINES_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_LINES_CUH_

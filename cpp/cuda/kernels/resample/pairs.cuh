@@ -1,12 +1,12 @@
 // kPairs: a thread owns elements of x, and combines two columns when their rows are, with weights
 // that it keeps: between them they read little more than one, as vectors.
 
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_PAIRS_CUH_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_PAIRS_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_PAIRS_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_PAIRS_CUH_
 
 #include <cstdint>
 
-#include "cuda/resample_elements.cuh"
+#include "cuda/kernels/resample/elements.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -112,4 +112,4 @@ CONVGRAD_DEVICE void WritePairs(const Lines& lines, typename Lines::State& mine,
 }  // namespace resample_kernels
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_PAIRS_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_PAIRS_CUH_

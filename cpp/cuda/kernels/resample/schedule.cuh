@@ -1,12 +1,12 @@
 // Which weights the rows of x have for the rows of y of a walk, in shared memory: see
-// resample_walk.cuh.
+// walk.cuh.
 
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_SCHEDULE_CUH_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_SCHEDULE_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SCHEDULE_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SCHEDULE_CUH_
 
 #include <cstdint>
 
-#include "cuda/resample_elements.cuh"
+#include "cuda/kernels/resample/elements.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -144,4 +144,4 @@ CONVGRAD_DEVICE bool MakeSchedule(const Walk& walk, int low, int there) {
 }  // namespace resample_kernels
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_SCHEDULE_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SCHEDULE_CUH_

@@ -1,12 +1,12 @@
 // What an instance of the kernel of resample was compiled for, and what follows for its threads.
 
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_SHAPE_CUH_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_SHAPE_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SHAPE_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SHAPE_CUH_
 
 #include <cstdint>
 
-#include "cuda/resample_elements.cuh"
-#include "cuda/resample_stage.cuh"
+#include "cuda/kernels/resample/elements.cuh"
+#include "cuda/kernels/resample/stage.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -158,4 +158,4 @@ struct Shape {
 }  // namespace resample_kernels
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_SHAPE_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SHAPE_CUH_

@@ -2,13 +2,13 @@
 // passes on those that lie in the vector of the thread behind it, so that all are written as
 // vectors.
 
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_SHIFTED_CUH_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_SHIFTED_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SHIFTED_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SHIFTED_CUH_
 
 #include <cstdint>
 #include <cstring>
 
-#include "cuda/resample_elements.cuh"
+#include "cuda/kernels/resample/elements.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -80,4 +80,4 @@ CONVGRAD_DEVICE void WriteShifted(Lines& lines) {
 }  // namespace resample_kernels
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_SHIFTED_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SHIFTED_CUH_

@@ -1,12 +1,12 @@
 // kSpread: columns of x that each become as many of y. A thread reads the vector that its columns
 // lie on and one element on either side, and writes a vector.
 
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_SPREAD_CUH_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_SPREAD_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SPREAD_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SPREAD_CUH_
 
 #include <cstdint>
 
-#include "cuda/resample_elements.cuh"
+#include "cuda/kernels/resample/elements.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -119,4 +119,4 @@ CONVGRAD_DEVICE void CombineSpread(const typename Lines::State& mine,
 }  // namespace resample_kernels
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_SPREAD_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SPREAD_CUH_

@@ -2,13 +2,13 @@
 // gives them: copied as they lie, in aligned pieces of 16 bytes, several rows ahead and through no
 // register. Where a line begins within its first piece differs from row to row.
 
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_STAGE_CUH_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_STAGE_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_STAGE_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_STAGE_CUH_
 
 #include <cstdint>
 #include <cstring>
 
-#include "cuda/resample_elements.cuh"
+#include "cuda/kernels/resample/elements.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -185,4 +185,4 @@ CONVGRAD_DEVICE const typename Lines::T* NextStaged(const Lines& lines, typename
 }  // namespace resample_kernels
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_STAGE_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_STAGE_CUH_

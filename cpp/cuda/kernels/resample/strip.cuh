@@ -1,12 +1,12 @@
 // kStrip: a thread owns elements of x. When a row of y is done, the sums of a line meet in shared
 // memory, where its columns are combined.
 
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_STRIP_CUH_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_STRIP_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_STRIP_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_STRIP_CUH_
 
 #include <cstdint>
 
-#include "cuda/resample_stage.cuh"
+#include "cuda/kernels/resample/stage.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -202,4 +202,4 @@ CONVGRAD_DEVICE void WriteStrip(const Lines& lines, typename Lines::State& mine,
 }  // namespace resample_kernels
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_STRIP_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_STRIP_CUH_

@@ -1,12 +1,12 @@
 // kVectors, kElements, kStaged and the elements of x in strips: reads that each begin where they
 // may, and the taps that follow them.
 
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_TAPS_CUH_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_TAPS_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_TAPS_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_TAPS_CUH_
 
 #include <cstdint>
 
-#include "cuda/resample_stage.cuh"
+#include "cuda/kernels/resample/stage.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -239,4 +239,4 @@ CONVGRAD_DEVICE void CombineAny(const Lines& lines, const typename Lines::State&
 }  // namespace resample_kernels
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_TAPS_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_TAPS_CUH_

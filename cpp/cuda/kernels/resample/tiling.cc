@@ -1,4 +1,4 @@
-#include "cuda/resample_tiling.h"
+#include "cuda/kernels/resample/tiling.h"
 
 #include <algorithm>
 #include <cmath>

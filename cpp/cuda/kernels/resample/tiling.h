@@ -1,25 +1,25 @@
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_TILING_H_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_TILING_H_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_TILING_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_TILING_H_
 
 #include <cstdint>
 
-#include "common/resample_form.h"
+#include "ffi/resample_form.h"
 
 namespace jax_convgrad {
 
 // What a thread owns of a line of y, that is of the columns and the inner run of one row, and how
-// it reads x for that. See resample_walk.cuh.
+// it reads x for that. See walk.cuh.
 enum class ResampleLoad {
   kVectors,   // a vector of the inner run of one column: whole vectors of x
   kElements,  // elements, each with reads of its own: few x that become many y
-  kStaged,    // the same from rows of x in shared memory: see resample_stage.cuh
+  kStaged,    // the same from rows of x in shared memory: see stage.cuh
   kWindow,    // columns that each start as much further on in x: all that they read between them
   kStrip,     // elements of x, whose columns are combined when their rows are: many x, few y
   kPairs,     // the same, each thread combining two columns with weights that it keeps
   kColumns,   // two columns of lines of one channel, from rows of x in shared memory
   kSpread,    // columns that each become as many: all that they read between them, as vectors
   kShifted,   // kElements that are passed on to a neighbour, for lines of y that are not aligned
-  kFlat,      // elements of lines that are written as one: see resample_flat.cuh
+  kFlat,      // elements of lines that are written as one: see flat.cuh
 };
 
 inline constexpr int kMostThreads = 256;  // of a block, but for kFlat
@@ -28,7 +28,7 @@ inline constexpr int kMostSharedBytes = 96 << 10;
 inline constexpr int kFlatThreads = 288;  // kFlat: of a block, at most
 inline constexpr int kFlatVector = 4;     // kFlat: elements of a thread in a row of y
 
-// What is copied to a stage at once; see resample_stage.cuh.
+// What is copied to a stage at once; see stage.cuh.
 inline constexpr int kStagePieceBytes = 16;
 // A line of the cache, which shared memory takes at once if its pieces are as far apart there.
 inline constexpr int kStageLineBytes = 128;
@@ -133,4 +133,4 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_TILING_H_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_TILING_H_

@@ -17,7 +17,7 @@
 // elements are written from (kSpread), or elements are passed on so that writes are vectors
 // (kShifted).
 //
-// Rows of x go through shared memory (resample_stage.cuh) where threads would otherwise read single
+// Rows of x go through shared memory (stage.cuh) where threads would otherwise read single
 // elements, or the same ones: strips of lines that are not aligned, kColumns, and many taps of few
 // columns that become many (kStaged).
 //
@@ -27,14 +27,14 @@
 //
 // Each element of y is written once, by one thread and in one order.
 
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_WALK_CUH_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_WALK_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_WALK_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_WALK_CUH_
 
 #include <cstdint>
 
-#include "cuda/resample_direct.cuh"
-#include "cuda/resample_lines.cuh"
-#include "cuda/resample_schedule.cuh"
+#include "cuda/kernels/resample/direct.cuh"
+#include "cuda/kernels/resample/lines.cuh"
+#include "cuda/kernels/resample/schedule.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -630,4 +630,4 @@ struct Walk : Lines<ShapeType> {
 }  // namespace resample_kernels
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_WALK_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_WALK_CUH_

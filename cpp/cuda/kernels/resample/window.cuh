@@ -1,12 +1,12 @@
 // kWindow: columns that each start as many columns of x further on. A thread reads the vectors that
 // its columns lie on, and the few elements beside them that their taps reach.
 
-#ifndef JAX_CONVGRAD_CUDA_RESAMPLE_WINDOW_CUH_
-#define JAX_CONVGRAD_CUDA_RESAMPLE_WINDOW_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_WINDOW_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_WINDOW_CUH_
 
 #include <cstdint>
 
-#include "cuda/resample_elements.cuh"
+#include "cuda/kernels/resample/elements.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -108,4 +108,4 @@ CONVGRAD_DEVICE void CombineWindow(const typename Lines::State& mine, int slot,
 }  // namespace resample_kernels
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_RESAMPLE_WINDOW_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_WINDOW_CUH_

@@ -1,5 +1,5 @@
-// cuda/tensor_core.cuh on the processor. Copies arrive when they are waited for, and not before;
-// products are done at once.
+// cuda/kernels/common/tensor_core.cuh on the processor. Copies arrive when they are waited for, and
+// not before; products are done at once.
 
 #ifndef JAX_CONVGRAD_TESTS_EMULATED_CUDA_TENSOR_CORE_CUH_
 #define JAX_CONVGRAD_TESTS_EMULATED_CUDA_TENSOR_CORE_CUH_
