@@ -57,9 +57,9 @@ ffi::Error RunChecked(const ConvProblem& problem, ffi::ThreadPool& pool, void* x
     DirectConv(pool, problem, x, w, y, result);
     return ffi::Error::Success();
   }
-  if (HasFewChannels(problem)) {
-    BeginFewChannelsConv(pool, problem, static_cast<float*>(x), static_cast<float*>(w),
-                         static_cast<float*>(y), completion->promise);
+  if (IsThinConv(problem)) {
+    BeginThinConv(pool, problem, static_cast<float*>(x), static_cast<float*>(w),
+                  static_cast<float*>(y), completion->promise);
     completion->later = true;
     return ffi::Error::Success();
   }

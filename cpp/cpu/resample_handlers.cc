@@ -14,7 +14,7 @@
 
 namespace jax_convgrad {
 
-const ResampleKernels& TheResampleKernels() {
+const ResampleKernels& FindResampleKernels() {
   static const ResampleKernels kernels = [] {
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                           __builtin_cpu_supports("f16c");
@@ -33,12 +33,12 @@ namespace {
 // Inside a single axis; with fewer bytes, rows are turned over to lie side by side in vectors.
 constexpr int64_t kFewInnerBytes = 64;
 // A thread is worth waking for this many bytes.
-constexpr size_t kLeastBytes = 128 << 10;
+constexpr size_t kMinBytes = 128 << 10;
 
 ffi::Error Run(ffi::ThreadPool& pool, const ResampleForm& form, const ffi::AnyBuffer& x,
                const ffi::AnyBuffer& y) {
-  const ResampleKernels& kernels = TheResampleKernels();
-  const int64_t useful = static_cast<int64_t>((x.size_bytes() + y.size_bytes()) / kLeastBytes) + 1;
+  const ResampleKernels& kernels = FindResampleKernels();
+  const int64_t useful = static_cast<int64_t>((x.size_bytes() + y.size_bytes()) / kMinBytes) + 1;
   const int64_t threads = std::min(NumThreads(pool), useful);
   const ffi::ErrorOr<ResamplePlan> plan = MakeResamplePlan(
       form, x.element_type(), x.untyped_data(), y.untyped_data(), kernels.lanes, threads);

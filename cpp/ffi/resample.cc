@@ -26,13 +26,13 @@ ffi::Error CheckAxes(const ResampleConfig& config, Dims x) {
     return InvalidArgument(kOp, ": axes is ", ListText(axes), ", expected 1 to ", kMaxResampledAxes,
                            " entries");
   }
-  int64_t least = 0;
+  int64_t min_axis = 0;
   for (int64_t axis : axes) {
-    if (axis < least || axis >= static_cast<int64_t>(x.size())) {
+    if (axis < min_axis || axis >= static_cast<int64_t>(x.size())) {
       return InvalidArgument(kOp, ": axes is ", ListText(axes),
                              ", expected ascending positions in x, which has shape ", ListText(x));
     }
-    least = axis + 1;
+    min_axis = axis + 1;
   }
   return ffi::Error::Success();
 }

@@ -101,8 +101,8 @@ bool CanLaunch(const ResampleForm& form, uintptr_t x, uintptr_t y) {
             ChooseResampleTiling(task, needs, instance.kValues, sizeof(T),
                                  GetResampleLimits(needs, instance.kValues, sizeof(T)));
         good = tiling.blocks == 0 ||
-               (tiling.threads <= Kernel::kMostThreads && tiling.threads % 32 == 0 &&
-                tiling.shared_bytes <= kMostSharedBytes);
+               (tiling.threads <= Kernel::kMaxThreads && tiling.threads % 32 == 0 &&
+                tiling.shared_bytes <= kMaxSharedBytes);
         if (good) return;
         std::printf(
             "%lld x %lld x %lld of %lld to %lld x %lld, %lld and %lld taps, %d bytes: load %d, "
@@ -112,7 +112,7 @@ bool CanLaunch(const ResampleForm& form, uintptr_t x, uintptr_t y) {
             static_cast<long long>(form.height.out), static_cast<long long>(form.width.out),
             static_cast<long long>(form.height.taps), static_cast<long long>(form.width.taps),
             static_cast<int>(sizeof(T)), static_cast<int>(needs.load), tiling.threads,
-            Kernel::kMostThreads, tiling.shared_bytes);
+            Kernel::kMaxThreads, tiling.shared_bytes);
       });
   return good;
 }
@@ -164,10 +164,10 @@ bool CheckLaunches(unsigned seed, int problems) {
     const int64_t outs[] = {in, size(), in * factor, std::max<int64_t>(1, in / factor)};
     const int64_t out = outs[random() % 4];
     if (out == in && random() % 2 == 0) return ResampleAxis{false, in, in};
-    const int64_t most = random() % 2 == 0 ? 4 : 300;
+    const int64_t max_taps = random() % 2 == 0 ? 4 : 300;
     return ResampleAxis{
         true, in, out,
-        std::min(in, 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(most)))};
+        std::min(in, 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(max_taps)))};
   };
   const int64_t inners[] = {1, 1, 2, 3, 4, 8, 17, 64, 1000};
   for (int i = 0; i < problems; ++i) {

@@ -1,9 +1,9 @@
-// The kernels for few channels, each set that this processor runs, over random problems: exact
+// The kernels of thin convolutions, each set that this processor runs, over random problems: exact
 // against plain loops on small integers, within the rounding of float32 on others, inside their
 // arrays, every element of the result written, the same bits whatever the number of threads and the
 // order of the tasks.
 //
-//   few_channels_fuzz SEED COUNT
+//   thin_fuzz SEED COUNT
 
 #include <algorithm>
 #include <array>
@@ -23,15 +23,15 @@ namespace {
 using jax_convgrad::ConvGeometry;
 using jax_convgrad::ConvKind;
 using jax_convgrad::ConvProblem;
-using jax_convgrad::FewChannelsGather;
-using jax_convgrad::FewChannelsKernels;
-using jax_convgrad::FewChannelsWgrad;
+using jax_convgrad::ThinGather;
+using jax_convgrad::ThinKernels;
+using jax_convgrad::ThinWgrad;
 
 using fuzz::Array;
 using fuzz::Between;
 using fuzz::Random;
 
-constexpr int64_t kMostProducts = 3000000;
+constexpr int64_t kMaxProducts = 3000000;
 
 int64_t OneOf(Random* random, std::initializer_list<int64_t> values) {
   return values.begin()[Between(random, 0, static_cast<int64_t>(values.size()) - 1)];
@@ -62,8 +62,8 @@ ConvProblem RandomProblem(Random* random) {
     const int64_t window = g.WindowSize(static_cast<int>(i));
     g.padding_low[i] = Between(random, 0, 1) ? window / 2 : Between(random, 0, window + 2);
     g.padding_high[i] = Between(random, 0, window + 2);
-    const int64_t least = std::max<int64_t>(1, window - g.padding_low[i] - g.padding_high[i]);
-    g.in[i] = least + Between(random, 0, g.spatial == 1 ? 700 : 40);
+    const int64_t min_in = std::max<int64_t>(1, window - g.padding_low[i] - g.padding_high[i]);
+    g.in[i] = min_in + Between(random, 0, g.spatial == 1 ? 700 : 40);
     g.out[i] = (g.in[i] + g.padding_low[i] + g.padding_high[i] - window) / g.strides[i] + 1;
   }
   // Axes of the weights in any order.
@@ -87,8 +87,7 @@ ConvProblem RandomProblem(Random* random) {
 }
 
 bool IsSupported(const ConvProblem& p) {
-  return p.kind == ConvKind::kWgrad ? FewChannelsWgrad::Supports(p)
-                                    : FewChannelsGather::Supports(p);
+  return p.kind == ConvKind::kWgrad ? ThinWgrad::Supports(p) : ThinGather::Supports(p);
 }
 
 int64_t Products(const ConvGeometry& g) {
@@ -137,20 +136,20 @@ void RunTasks(Random* random, Work* work) {
   for (int64_t task : tasks) work->RunTask(task);
 }
 
-void Run(const ConvProblem& p, const FewChannelsKernels& kernels, int64_t threads, float* x,
-         float* w, float* y, Random* random) {
+void Run(const ConvProblem& p, const ThinKernels& kernels, int64_t threads, float* x, float* w,
+         float* y, Random* random) {
   if (p.kind == ConvKind::kWgrad) {
-    FewChannelsWgrad work(p, kernels, threads, x, y, w);
+    ThinWgrad work(p, kernels, threads, x, y, w);
     RunTasks(random, &work);
     work.Finish();
     return;
   }
   const bool fprop = p.kind == ConvKind::kFprop;
-  FewChannelsGather work(p, kernels, threads, fprop ? x : y, w, fprop ? y : x);
+  ThinGather work(p, kernels, threads, fprop ? x : y, w, fprop ? y : x);
   RunTasks(random, &work);
 }
 
-bool Check(const ConvProblem& p, const char* set, const FewChannelsKernels& kernels, bool integers,
+bool Check(const ConvProblem& p, const char* set, const ThinKernels& kernels, bool integers,
            Random* random) {
   const ConvGeometry& g = p.geometry;
   const auto fail = [&](const char* what) {
@@ -197,8 +196,9 @@ bool Check(const ConvProblem& p, const char* set, const FewChannelsKernels& kern
       // A sum of n products in any order is off by at most n units of rounding of the sum of their
       // magnitudes, and a bit more; integers are exact.
       const double unit = std::numeric_limits<float>::epsilon() / 2;
-      const double most = integers ? 0 : 1.01 * static_cast<double>(terms[i]) * unit * magnitude[i];
-      if (!(std::fabs(got[i] - expected[i]) <= most)) {
+      const double max_error =
+          integers ? 0 : 1.01 * static_cast<double>(terms[i]) * unit * magnitude[i];
+      if (!(std::fabs(got[i] - expected[i]) <= max_error)) {
         std::printf("element %zu: %.9g, expected %.9g\n", i, static_cast<double>(got[i]),
                     expected[i]);
         return fail("wrong");
@@ -220,16 +220,16 @@ int main(int argc, char** argv) {
                           __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   std::printf("AVX2 %d, AVX-512 %d\n", has_avx2, has_avx512);
-  return fuzz::Main(argc, argv, "few_channels_fuzz", [&](Random* random) {
+  return fuzz::Main(argc, argv, "thin_fuzz", [&](Random* random) {
     ConvProblem problem = RandomProblem(random);
     while (!IsSupported(problem) || problem.geometry.IsAllZero() ||
-           Products(problem.geometry) > kMostProducts) {
+           Products(problem.geometry) > kMaxProducts) {
       problem = RandomProblem(random);
     }
     const bool integers = Between(random, 0, 1);
     return (!has_avx2 ||
-            Check(problem, "AVX2", jax_convgrad::few_channels_avx2::kKernels, integers, random)) &&
-           (!has_avx512 || Check(problem, "AVX-512", jax_convgrad::few_channels_avx512::kKernels,
-                                 integers, random));
+            Check(problem, "AVX2", jax_convgrad::thin_avx2::kKernels, integers, random)) &&
+           (!has_avx512 ||
+            Check(problem, "AVX-512", jax_convgrad::thin_avx512::kKernels, integers, random));
   });
 }

@@ -271,12 +271,12 @@ void Run(ffi::ThreadPool& pool, const ConvProblem& problem, const void* x, const
 
 // oneDNN's kernels keep sizes in 32 bits and do not check what they are given.
 bool FitsOnednn(const ConvGeometry& g) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  if (std::max({g.batch, g.in_channels, g.out_channels}) > kMost) return false;
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (std::max({g.batch, g.in_channels, g.out_channels}) > kMax) return false;
   for (int axis = 0; axis < g.spatial; ++axis) {
     const std::optional<int64_t> windows = CheckedMultiply(g.out[axis], g.strides[axis]);
-    if (!windows || *windows > kMost || g.WindowSize(axis) > kMost) return false;
-    if (g.in[axis] + g.padding_low[axis] + g.padding_high[axis] > kMost) return false;
+    if (!windows || *windows > kMax || g.WindowSize(axis) > kMax) return false;
+    if (g.in[axis] + g.padding_low[axis] + g.padding_high[axis] > kMax) return false;
   }
   return true;
 }
@@ -292,7 +292,7 @@ bool IsMostlyPadding(const ConvGeometry& g) {
   if (!padded) return true;
   int64_t bytes = part.in_channels * static_cast<int64_t>(sizeof(float));
   for (int axis = 0; axis < g.spatial; ++axis) bytes *= g.in[axis];
-  return *padded > kMostScratchBytes && *padded / kTimes > static_cast<size_t>(bytes);
+  return *padded > kMaxScratchBytes && *padded / kTimes > static_cast<size_t>(bytes);
 }
 
 }  // namespace

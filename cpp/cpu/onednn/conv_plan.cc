@@ -22,11 +22,11 @@ namespace ffi = ::xla::ffi;
 using dnnl::memory;
 
 // oneDNN's kernels address parts of an array with 32 bits.
-constexpr int64_t kMostPieceBytes = int64_t{1} << 30;
+constexpr int64_t kMaxPieceBytes = int64_t{1} << 30;
 // A thread is worth waking for this much work. A depthwise layer of 256 KiB in both arrays took two
 // threads 21 us and one 17, of 800 KiB 29 and 33.
-constexpr double kLeastFlops = 2e6;
-constexpr double kLeastBytes = 256 << 10;
+constexpr double kMinFlops = 2e6;
+constexpr double kMinBytes = 256 << 10;
 
 // Threads that the amount of work can keep busy.
 int64_t UsefulThreads(const ConvProblem& problem) {
@@ -40,19 +40,19 @@ int64_t UsefulThreads(const ConvProblem& problem) {
     x_bytes *= static_cast<double>(g.in[axis]);
     y_bytes *= static_cast<double>(g.out[axis]);
   }
-  const double useful = std::max(flops / kLeastFlops, (x_bytes + y_bytes) / kLeastBytes);
-  const double most = static_cast<double>(problem.threads);
-  return static_cast<int64_t>(std::clamp(useful, 1.0, most));
+  const double useful = std::max(flops / kMinFlops, (x_bytes + y_bytes) / kMinBytes);
+  const double max_threads = static_cast<double>(problem.threads);
+  return static_cast<int64_t>(std::clamp(useful, 1.0, max_threads));
 }
 
-// Chunks of the batch that keep both arrays of each within kMostPieceBytes.
-int64_t LeastChunks(const ConvGeometry& g) {
+// Chunks of the batch that keep both arrays of each within kMaxPieceBytes.
+int64_t MinChunks(const ConvGeometry& g) {
   int64_t x_bytes = 4 * g.batch * g.in_channels, y_bytes = 4 * g.batch * g.out_channels;
   for (int axis = 0; axis < g.spatial; ++axis) {
     x_bytes *= g.in[axis];
     y_bytes *= g.out[axis];
   }
-  return std::min(g.batch, std::max(x_bytes, y_bytes) / kMostPieceBytes + 1);
+  return std::min(g.batch, std::max(x_bytes, y_bytes) / kMaxPieceBytes + 1);
 }
 
 // Adds `count` floats of each of `parts` in their order: the same sum at every call.
@@ -266,14 +266,14 @@ std::unique_ptr<ConvPlan::Impl> ConvPlan::Impl::Cut(const ConvProblem& problem,
 
 std::unique_ptr<const ConvPlan::Impl> ConvPlan::Impl::Make(const ConvProblem& problem) {
   const ConvGeometry& g = problem.geometry;
-  const int64_t least_chunks = LeastChunks(g);
+  const int64_t min_chunks = MinChunks(g);
   // From what is fastest to what takes the least memory, until one fits.
   std::unique_ptr<Impl> best;
   const auto consider = [&](ConvSplit split, int64_t workers) {
-    if (split.row_blocks <= 1) split.chunks = std::max(split.chunks, least_chunks);
+    if (split.row_blocks <= 1) split.chunks = std::max(split.chunks, min_chunks);
     std::unique_ptr<Impl> plan = Cut(problem, split, workers);
     if (plan && (!best || plan->ScratchBytes() < best->ScratchBytes())) best = std::move(plan);
-    return best && best->ScratchBytes() <= kMostScratchBytes;
+    return best && best->ScratchBytes() <= kMaxScratchBytes;
   };
   const int64_t useful = UsefulThreads(problem);
   int64_t workers = useful;
@@ -294,19 +294,19 @@ std::unique_ptr<const ConvPlan::Impl> ConvPlan::Impl::Make(const ConvProblem& pr
       std::unique_ptr<Impl> plan = Cut(problem, {g.batch, blocks}, best->workers);
       if (!plan || plan->Slowest() == kReferenceSlowness) continue;
       best = std::move(plan);
-      if (best->ScratchBytes() <= kMostScratchBytes) break;
+      if (best->ScratchBytes() <= kMaxScratchBytes) break;
     }
   }
   if (best->Slowest() > 0 && best->pieces.size() > static_cast<size_t>(g.batch)) {
     // The padding of a piece of rows may be what oneDNN has no good code for.
     std::unique_ptr<Impl> whole =
-        Cut(problem, {std::max(best->workers, least_chunks), 1}, best->workers);
+        Cut(problem, {std::max(best->workers, min_chunks), 1}, best->workers);
     if (whole && whole->Slowest() < best->Slowest() &&
-        whole->ScratchBytes() <= std::max(best->ScratchBytes(), kMostScratchBytes)) {
+        whole->ScratchBytes() <= std::max(best->ScratchBytes(), kMaxScratchBytes)) {
       best = std::move(whole);
     }
   }
-  best->cramped = workers < useful || best->ScratchBytes() > kMostScratchBytes;
+  best->cramped = workers < useful || best->ScratchBytes() > kMaxScratchBytes;
   if (best->reordered) {
     const bool wgrad = problem.kind == ConvKind::kWgrad;
     const memory::desc user = UserWeightsDesc(
@@ -417,8 +417,8 @@ void ConvPlan::Impl::RunWgrad(ffi::ThreadPool& pool, char* x, char* dw, char* dy
 
   float* const total = reinterpret_cast<float*>(reordered ? scratch.data() : dw);
   if (sums > 1) {
-    constexpr int64_t kLeastElements = 32768;
-    const int64_t tasks = std::clamp<int64_t>(elements / kLeastElements, 1, workers);
+    constexpr int64_t kMinElements = 32768;
+    const int64_t tasks = std::clamp<int64_t>(elements / kMinElements, 1, workers);
     ParallelFor(pool, workers, tasks, [&](int64_t task, int64_t) {
       const int64_t first = elements * task / tasks;
       AddParts(parts, total, first, elements * (task + 1) / tasks - first);

@@ -15,7 +15,7 @@ namespace jax_convgrad {
 
 // Scratch memory of one call. Two gradients can run at once, and a layer's backward pass may take
 // 64 MB beside its arrays, oneDNN's code and tables included.
-inline constexpr size_t kMostScratchBytes = size_t{24} << 20;
+inline constexpr size_t kMaxScratchBytes = size_t{24} << 20;
 
 // Everything that decides how a convolution is run.
 struct ConvProblem {
@@ -51,7 +51,7 @@ class ConvPlan {
   // overwritten. Throws dnnl::error and std::bad_alloc.
   void Run(::xla::ffi::ThreadPool& pool, void* x, void* w, void* y) const;
 
-  // Scratch memory that Run takes. At most kMostScratchBytes, unless the weights alone need more.
+  // Scratch memory that Run takes. At most kMaxScratchBytes, unless the weights alone need more.
   size_t ScratchBytes() const;
 
   // Threads that can run it at once, and whether scratch memory is what keeps them from being more.

@@ -89,13 +89,13 @@ ConvSplit BalancedSplit(ConvKind kind, const ConvGeometry& g, int64_t workers) {
   if (g.batch >= workers && Imbalance(g.batch, workers) <= kTolerable) return {workers, 1};
   ConvSplit best{std::min(g.batch, workers), 1};
   if (!CanSplitRows(g)) return best;
-  double least = Imbalance(g.batch, workers);
+  double min_imbalance = Imbalance(g.batch, workers);
   const int64_t rows = kind == ConvKind::kDgrad ? g.in[0] : g.out[0];
-  const int64_t most = std::min(rows, 2 * workers);
-  for (int64_t blocks = 2; blocks <= most && least > kTolerable; ++blocks) {
+  const int64_t max_blocks = std::min(rows, 2 * workers);
+  for (int64_t blocks = 2; blocks <= max_blocks && min_imbalance > kTolerable; ++blocks) {
     const double imbalance = Imbalance(g.batch * blocks, workers);
-    if (imbalance < least) {
-      least = imbalance;
+    if (imbalance < min_imbalance) {
+      min_imbalance = imbalance;
       best = {g.batch, blocks};
     }
   }

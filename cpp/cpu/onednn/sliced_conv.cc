@@ -19,9 +19,9 @@ namespace {
 
 namespace ffi = ::xla::ffi;
 
-constexpr size_t kMostCached = 512;
+constexpr size_t kMaxCached = 512;
 // oneDNN computes channels in blocks of up to 64; slices of fewer than 16 waste most of a block.
-constexpr int64_t kLeastChannels = 16;
+constexpr int64_t kMinChannels = 16;
 // Rows of channels that are worth a task of their own when they are copied.
 constexpr int64_t kRowsPerTask = 1024;
 
@@ -47,7 +47,7 @@ bool MustStageMuch(const ConvGeometry& g) {
   ConvGeometry image = g;
   image.batch = 1;
   const std::optional<size_t> bytes = StagedBytes(image, sizeof(float));
-  return (!bytes || *bytes > kMostScratchBytes) && WgradNeedsStaging(g);
+  return (!bytes || *bytes > kMaxScratchBytes) && WgradNeedsStaging(g);
 }
 
 // Whether the slices are of y's channels, not of x's.
@@ -78,12 +78,12 @@ size_t WElementBytes(const ConvProblem& problem) {
 // examples are such, with as many groups as examples. Small groups fill no vector alone, and oneDNN
 // has kernels for them.
 bool RunsGroupsApart(const ConvProblem& problem) {
-  constexpr int64_t kLeastGroupChannels = 32;
-  constexpr int64_t kLeastRounds = 4;  // keeps all threads busy but for a part of the last
+  constexpr int64_t kMinGroupChannels = 32;
+  constexpr int64_t kMinRounds = 4;  // keeps all threads busy but for a part of the last
   const ConvGeometry& g = problem.geometry;
-  return problem.kind == ConvKind::kWgrad && g.groups / problem.threads >= kLeastRounds &&
-         g.in_channels / g.groups >= kLeastGroupChannels &&
-         g.out_channels / g.groups >= kLeastGroupChannels;
+  return problem.kind == ConvKind::kWgrad && g.groups / problem.threads >= kMinRounds &&
+         g.in_channels / g.groups >= kMinGroupChannels &&
+         g.out_channels / g.groups >= kMinGroupChannels;
 }
 
 // Copies rows of `bytes` from an array whose rows are `from_stride` apart to one with `to_stride`.
@@ -106,7 +106,7 @@ std::vector<ChannelSlice> SliceChannels(const ConvProblem& problem, int64_t coun
   const bool grouped = g.groups > 1, output = SlicesOutput(problem.kind, g);
   const int64_t all = grouped ? g.groups : output ? g.out_channels : g.in_channels;
   int64_t step = (all + count - 1) / count;
-  if (!grouped) step = (step + kLeastChannels - 1) / kLeastChannels * kLeastChannels;
+  if (!grouped) step = (step + kMinChannels - 1) / kMinChannels * kMinChannels;
   std::vector<ChannelSlice> slices;
   for (int64_t first = 0; first < all; first += step) {
     const int64_t channels = std::min(step, all - first);
@@ -162,15 +162,15 @@ size_t SlicedConv::SliceBytes(const ChannelSlice& slice) const {
 }
 
 size_t SlicedConv::ScratchBytes() const {
-  size_t most = 0;
+  size_t max_bytes = 0;
   for (const Slice& slice : slices_) {
-    most = std::max(most, slice.plan->ScratchBytes() + SliceBytes(slice.channels));
+    max_bytes = std::max(max_bytes, slice.plan->ScratchBytes() + SliceBytes(slice.channels));
   }
-  return MultipliedBytes(static_cast<size_t>(at_once_), most);
+  return MultipliedBytes(static_cast<size_t>(at_once_), max_bytes);
 }
 
 bool SlicedConv::IsCramped() const {
-  return ScratchBytes() > kMostScratchBytes ||
+  return ScratchBytes() > kMaxScratchBytes ||
          std::any_of(slices_.begin(), slices_.end(),
                      [](const Slice& slice) { return slice.plan->is_cramped(); });
 }
@@ -178,7 +178,7 @@ bool SlicedConv::IsCramped() const {
 // Whether it keeps to the limit where `other` does not, or keeps more threads busy.
 bool SlicedConv::IsBetterThan(const SlicedConv& other) const {
   const size_t bytes = ScratchBytes(), other_bytes = other.ScratchBytes();
-  if (std::max(bytes, other_bytes) > kMostScratchBytes) return bytes < other_bytes;
+  if (std::max(bytes, other_bytes) > kMaxScratchBytes) return bytes < other_bytes;
   return at_once_ * slices_[0].plan->workers() > other.at_once_ * other.slices_[0].plan->workers();
 }
 
@@ -235,7 +235,7 @@ void SlicedConv::Run(ffi::ThreadPool& pool, void* x, void* w, void* y) const {
 
 std::shared_ptr<const SlicedConv> SlicedConv::Get(const ConvProblem& problem) {
   using Cache = LruCache<std::vector<int64_t>, SlicedConv, KeyHash>;
-  static Cache* const cache = new Cache(kMostCached);
+  static Cache* const cache = new Cache(kMaxCached);
   const std::vector<int64_t> key = problem.Key();
   if (std::shared_ptr<const SlicedConv> found = cache->Find(key)) return found;
   // Made outside the cache's lock: other problems need not wait.

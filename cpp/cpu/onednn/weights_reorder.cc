@@ -11,16 +11,16 @@ namespace {
 
 using dnnl::memory;
 
-constexpr size_t kLeastPartBytes = size_t{256} << 10;
+constexpr size_t kMinPartBytes = size_t{256} << 10;
 // A multiple of every block that oneDNN has along the first axis of weights.
 constexpr memory::dim kAlignment = 64;
 
 }  // namespace
 
 WeightsReorder::WeightsReorder(const memory::desc& from, const memory::desc& to, int64_t workers) {
-  const size_t most = std::max(from.get_size(), to.get_size()) / kLeastPartBytes;
+  const size_t max_parts = std::max(from.get_size(), to.get_size()) / kMinPartBytes;
   const int64_t parts =
-      std::min({workers, static_cast<int64_t>(most), from.get_dims()[0] / kAlignment});
+      std::min({workers, static_cast<int64_t>(max_parts), from.get_dims()[0] / kAlignment});
   if (parts > 1) {
     try {
       Cut(from, to, parts);

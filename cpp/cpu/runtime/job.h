@@ -34,7 +34,7 @@ class Job {
         promise_(std::move(promise)),
         work_(std::in_place, std::forward<Arguments>(arguments)...),
         tasks_(work_->task_count()),
-        left_(tasks_) {}
+        unfinished_(tasks_) {}
 
   // Runs tasks until none is left that no thread has begun.
   void Run() noexcept {
@@ -42,7 +42,7 @@ class Job {
       const int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
       if (task >= tasks_) return;
       exception_.Guard([&] { work_->RunTask(task); });
-      if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) return End();
+      if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) return End();
     }
   }
 
@@ -67,7 +67,7 @@ class Job {
   ::xla::ffi::Promise promise_;
   std::optional<Work> work_;
   const int64_t tasks_;
-  std::atomic<int64_t> next_{0}, left_;
+  std::atomic<int64_t> next_{0}, unfinished_;
   FirstException exception_;
 };
 

@@ -14,10 +14,10 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
-constexpr size_t kMostKeptBuffers = 32;
-// Together with the 64 MB that a backward pass may take beside its arrays: see kMostScratchBytes in
+constexpr size_t kMaxKeptBuffers = 32;
+// Together with the 64 MB that a backward pass may take beside its arrays: see kMaxScratchBytes in
 // onednn/conv_plan.h for the share of one call.
-constexpr size_t kMostBytes = size_t{56} << 20;
+constexpr size_t kMaxBytes = size_t{56} << 20;
 
 struct Buffer {
   char* data;
@@ -35,7 +35,7 @@ char* Map(size_t bytes) {
 class Pool {
  public:
   // Nothing that is given back needs memory: that happens in a destructor.
-  Pool() { kept_.reserve(kMostKeptBuffers + 1); }
+  Pool() { kept_.reserve(kMaxKeptBuffers + 1); }
 
   Buffer Take(size_t bytes) {
     if (bytes > std::numeric_limits<size_t>::max() / 2) throw std::bad_alloc();
@@ -82,7 +82,7 @@ class Pool {
 
  private:
   struct Dropped {
-    std::array<Buffer, kMostKeptBuffers + 1> buffers{};
+    std::array<Buffer, kMaxKeptBuffers + 1> buffers{};
     size_t count = 0;
 
     void Unmap() const {
@@ -95,7 +95,7 @@ class Pool {
     Dropped dropped;
     size_t& count = dropped.count;
     while (count < kept_.size() &&
-           (used_bytes_ + kept_bytes_ > kMostBytes || kept_.size() - count > kMostKeptBuffers)) {
+           (used_bytes_ + kept_bytes_ > kMaxBytes || kept_.size() - count > kMaxKeptBuffers)) {
       kept_bytes_ -= kept_[count].bytes;
       dropped.buffers[count] = kept_[count];
       ++count;
@@ -111,7 +111,7 @@ class Pool {
 };
 
 // Never destroyed: pool threads may still run handlers while the process ends.
-Pool& ThePool() {
+Pool& GlobalPool() {
   static Pool* const pool = new Pool;
   return *pool;
 }
@@ -120,13 +120,13 @@ Pool& ThePool() {
 
 Scratch::Scratch(size_t bytes) {
   if (bytes == 0) return;
-  const Buffer buffer = ThePool().Take(bytes);
+  const Buffer buffer = GlobalPool().Take(bytes);
   data_ = buffer.data;
   bytes_ = buffer.bytes;
 }
 
 Scratch::~Scratch() {
-  if (data_ != nullptr) ThePool().Give({data_, bytes_});
+  if (data_ != nullptr) GlobalPool().Give({data_, bytes_});
 }
 
 }  // namespace jax_convgrad

@@ -19,8 +19,8 @@ constexpr char kLibraryName[] = "libcudnn.so.9";
 // CUDA numbers captures from 1.
 constexpr unsigned long long kNoCapture = 0, kUnknownCapture = ~0ull;
 // How long a capture waits for a handle before one is made, and how often it looks.
-constexpr std::chrono::seconds kPatience{5};
-constexpr std::chrono::milliseconds kGlance{1};
+constexpr std::chrono::seconds kCaptureWaitTimeout{5};
+constexpr std::chrono::milliseconds kPollInterval{1};
 
 struct LibraryState {
   std::mutex mutex;
@@ -116,7 +116,7 @@ struct DnnHandle::Pool {
   std::map<int, int> made;
 };
 
-DnnHandle::Pool& DnnHandle::ThePool() {
+DnnHandle::Pool& DnnHandle::GlobalPool() {
   static Pool* const pool = new Pool;  // never destroyed: other threads may use it
   return *pool;
 }
@@ -182,7 +182,7 @@ DnnHandle::CaptureId DnnHandle::CaptureOf(cudaStream_t stream) {
 
 // Out of the pool, or new if there is none that is in no other capture.
 ffi::ErrorOr<DnnHandle::Pooled> DnnHandle::Take(const char* op, int device, CaptureId capture) {
-  Pool& pool = ThePool();
+  Pool& pool = GlobalPool();
   {
     std::unique_lock<std::mutex> lock(pool.mutex);
     std::vector<Pooled>& free = pool.free[device];
@@ -196,10 +196,10 @@ ffi::ErrorOr<DnnHandle::Pooled> DnnHandle::Take(const char* op, int device, Capt
     if (capture != kNoCapture) {
       // A handle allocates memory when it is made, which a capture is no place for. Nobody says
       // when another capture ends, so it is looked for again and again.
-      const auto patience = std::chrono::steady_clock::now() + kPatience;
+      const auto deadline = std::chrono::steady_clock::now() + kCaptureWaitTimeout;
       while (found == free.end() && pool.made[device] > 0 &&
-             std::chrono::steady_clock::now() < patience) {
-        pool.given_back.wait_for(lock, kGlance);
+             std::chrono::steady_clock::now() < deadline) {
+        pool.given_back.wait_for(lock, kPollInterval);
         found = suitable();
       }
     }
@@ -271,7 +271,7 @@ DnnHandle::~DnnHandle() {
     sound = Finish("").success();
   } catch (...) {  // not even memory for the words of its failure
   }
-  Pool& pool = ThePool();
+  Pool& pool = GlobalPool();
   {
     const std::lock_guard<std::mutex> lock(pool.mutex);
     if (sound) {

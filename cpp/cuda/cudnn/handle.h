@@ -96,7 +96,7 @@ class DnnHandle {
   struct Pool;
   using CaptureId = unsigned long long;  // CUDA's own type for it; 0: not captured
 
-  static Pool& ThePool();
+  static Pool& GlobalPool();
   static CaptureId CaptureOf(cudaStream_t stream);
   static ffi::ErrorOr<Pooled> Take(const char* op, int device, CaptureId capture);
   static ffi::ErrorOr<Pooled> Make(const char* op, int device);

@@ -16,7 +16,7 @@ using Place = ResamplePlan::Place;
 constexpr size_t kBufferBytes = size_t{192} << 10;
 // A tile's rows of x, for the same reason: as many as one output row reads.
 constexpr int64_t kRowElements = 16 << 10;
-constexpr int64_t kLeastTileElements = 8 << 10;  // of x and y: less is not worth a tile of its own
+constexpr int64_t kMinTileElements = 8 << 10;  // of x and y: less is not worth a tile of its own
 // What a stage costs per element beside its products, in products: stores, and turning rows into
 // lanes and back where the inner run is short.
 constexpr double kStoreCost = 1.0, kTurnCost = 4.0;
@@ -93,15 +93,15 @@ class Tiler {
 
   // The larger of the two buffers.
   int64_t BufferElements(const std::array<int64_t, ResamplePlan::kPlaces>& tile) {
-    int64_t most = 0;
+    int64_t max_elements = 0;
     int stage = 0;
     VisitStages(tile, [&](Place, const auto&, const auto& to) {
       if (++stage == plan_.stages) return;
       int64_t elements = 1;  // of what lies between two stages, which may be larger than x and y
       for (int64_t size : to) elements = SaturatedMultiply(elements, size);
-      most = std::max(most, elements);
+      max_elements = std::max(max_elements, elements);
     });
-    return most;
+    return max_elements;
   }
 
   void ChooseTile(int64_t threads) {
@@ -129,7 +129,7 @@ class Tiler {
       return all * static_cast<double>(tile[ResamplePlan::kInner]);
     };
     while (threads > 1 && count() < 3 * threads &&
-           elements() >= 2.0 * static_cast<double>(kLeastTileElements) && Halve(tile)) {
+           elements() >= 2.0 * static_cast<double>(kMinTileElements) && Halve(tile)) {
     }
     const auto whole = Whole();
     for (size_t place = 0; place < tile.size(); ++place) {
@@ -191,7 +191,7 @@ class Tiler {
 
   // Halves the place that makes the least work for it; false where nothing is left to halve.
   bool Halve(Sizes& tile) {
-    double least = std::numeric_limits<double>::infinity();
+    double min_work = std::numeric_limits<double>::infinity();
     Sizes best = tile;
     for (size_t place = 0; place < tile.size(); ++place) {
       // Whole vectors of the inner run.
@@ -200,8 +200,8 @@ class Tiler {
       Sizes candidate = tile;
       candidate[place] = std::max(smallest, (tile[place] + 1) / 2);
       const double work = Work(candidate) / Volume(candidate);
-      if (work < least) {
-        least = work;
+      if (work < min_work) {
+        min_work = work;
         best = candidate;
       }
     }
@@ -266,11 +266,11 @@ ffi::ErrorOr<ResamplePlan> MakeResamplePlan(const ResampleForm& form, ffi::DataT
                                                          form.width.out, form.inner};
   auto last = plan.order.begin() + plan.stages;
   std::array<Place, 3> best = plan.order;
-  double least = std::numeric_limits<double>::infinity();
+  double min_work = std::numeric_limits<double>::infinity();
   do {
     const double work = Tiler(plan, sum_bytes, lanes).Work(whole);
-    if (work < least) {
-      least = work;
+    if (work < min_work) {
+      min_work = work;
       best = plan.order;
     }
   } while (std::next_permutation(plan.order.begin(), last));

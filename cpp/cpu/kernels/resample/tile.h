@@ -19,7 +19,7 @@ struct ResampleKernels {
 };
 
 // The best set that this processor runs.
-const ResampleKernels& TheResampleKernels();
+const ResampleKernels& FindResampleKernels();
 
 // Each set by itself; not to be called where the processor lacks its instructions.
 namespace resample_avx512 {

@@ -1,4 +1,4 @@
-// The kernels of few_channels for AVX2 and FMA.
+// The kernels of thin convolutions for AVX2 and FMA.
 
 #include <immintrin.h>
 
@@ -13,9 +13,9 @@
 #define CONVGRAD_LANES 8
 
 namespace jax_convgrad {
-namespace few_channels_avx2 {
+namespace thin_avx2 {
 
 #include "cpu/kernels/thin/simd.inc"
 
-}  // namespace few_channels_avx2
+}  // namespace thin_avx2
 }  // namespace jax_convgrad

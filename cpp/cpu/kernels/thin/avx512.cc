@@ -1,4 +1,4 @@
-// The kernels of few_channels for AVX-512.
+// The kernels of thin convolutions for AVX-512.
 
 #include <immintrin.h>
 
@@ -13,9 +13,9 @@
 #define CONVGRAD_LANES 16
 
 namespace jax_convgrad {
-namespace few_channels_avx512 {
+namespace thin_avx512 {
 
 #include "cpu/kernels/thin/simd.inc"
 
-}  // namespace few_channels_avx512
+}  // namespace thin_avx512
 }  // namespace jax_convgrad

@@ -15,7 +15,7 @@ namespace ffi = ::xla::ffi;
 
 // A thread is worth waking for this much work, some 20 us: nothing waits for it, and where all are
 // busy it is not woken.
-constexpr double kLeastFlops = 2e6;
+constexpr double kMinFlops = 2e6;
 // How much work is small: the fixed cost of oneDNN's calls counts, two changes of format, code and
 // tables that other calls have driven out of the caches, threads that wait for each other.
 constexpr double kSmallFlops = 16e6, kSmallFlopsZen4 = 100e6;
@@ -30,26 +30,26 @@ double Flops(const ConvGeometry& g) {
 }
 
 int64_t UsefulThreads(const ConvProblem& problem) {
-  const double most = static_cast<double>(problem.threads);
-  return static_cast<int64_t>(std::clamp(Flops(problem.geometry) / kLeastFlops, 1.0, most));
+  const double max_threads = static_cast<double>(problem.threads);
+  return static_cast<int64_t>(std::clamp(Flops(problem.geometry) / kMinFlops, 1.0, max_threads));
 }
 
 bool IsZen4() {
   static const bool is =
-      __builtin_cpu_is("amdfam19h") && TheFewChannelsKernels() == &few_channels_avx512::kKernels;
+      __builtin_cpu_is("amdfam19h") && FindThinKernels() == &thin_avx512::kKernels;
   return is;
 }
 
 }  // namespace
 
-const FewChannelsKernels* TheFewChannelsKernels() {
-  static const FewChannelsKernels* const kernels = []() -> const FewChannelsKernels* {
+const ThinKernels* FindThinKernels() {
+  static const ThinKernels* const kernels = []() -> const ThinKernels* {
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     const bool has_avx512 =
         has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    if (has_avx512) return &few_channels_avx512::kKernels;
-    return has_avx2 ? &few_channels_avx2::kKernels : nullptr;
+    if (has_avx512) return &thin_avx512::kKernels;
+    return has_avx2 ? &thin_avx2::kKernels : nullptr;
   }();
   return kernels;
 }
@@ -69,20 +69,20 @@ const FewChannelsKernels* TheFewChannelsKernels() {
 // There 32 to 64 and 64 to 32 k3 are 1.1 to 1.5 at 19 MFLOP, 1.01 to 1.13 at 75 and 0.97 to 1.0 at
 // 151; 3 to 16 k3 of 7 MFLOP 1.05, dw 0.6. Training steps gain more, as no thread waits for these
 // kernels: a U-Net's 3 per cent by the larger weights, 2 by its first layer of 3 channels.
-bool HasFewChannels(const ConvProblem& problem) {
-  constexpr int64_t kMostChannels = 96, kMostKernel = 128, kMostStride = 64;
-  constexpr int64_t kMostWeights = 1 << 14, kMostLargeWeights = 1 << 16;
-  constexpr int64_t kMostWeightGradients = 1 << 20;
+bool IsThinConv(const ConvProblem& problem) {
+  constexpr int64_t kMaxChannels = 96, kMaxKernel = 128, kMaxStride = 64;
+  constexpr int64_t kMaxWeights = 1 << 14, kMaxLargeWeights = 1 << 16;
+  constexpr int64_t kMaxWeightGradients = 1 << 20;
   const ConvGeometry& g = problem.geometry;
-  if (TheFewChannelsKernels() == nullptr) return false;
+  if (FindThinKernels() == nullptr) return false;
   if (problem.operand_type != ffi::DataType::F32 || problem.result_type != ffi::DataType::F32) {
     return false;
   }
-  if (g.groups != 1 || std::max(g.in_channels, g.out_channels) > kMostChannels) return false;
+  if (g.groups != 1 || std::max(g.in_channels, g.out_channels) > kMaxChannels) return false;
   int64_t weights = g.in_channels * g.out_channels;
   bool strided = false;
   for (int axis = 0; axis < g.spatial; ++axis) {
-    if (g.kernel[axis] > kMostKernel || g.strides[axis] > kMostStride) return false;
+    if (g.kernel[axis] > kMaxKernel || g.strides[axis] > kMaxStride) return false;
     weights *= g.kernel[axis];
     strided = strided || g.strides[axis] > 1;
   }
@@ -90,27 +90,27 @@ bool HasFewChannels(const ConvProblem& problem) {
   const double flops = Flops(g);
   const bool thin = (dgrad ? g.out_channels : g.in_channels) < 4 && (wgrad || g.spatial > 1);
   if (thin && !(IsZen4() && flops <= kSmallFlops)) return false;
-  if (wgrad) return weights <= kMostWeightGradients && FewChannelsWgrad::Supports(problem);
+  if (wgrad) return weights <= kMaxWeightGradients && ThinWgrad::Supports(problem);
   const bool small = flops <= (IsZen4() ? kSmallFlopsZen4 : kSmallFlops);
-  const int64_t most = (dgrad && strided) || small ? kMostLargeWeights : kMostWeights;
-  return weights <= most && FewChannelsGather::Supports(problem);
+  const int64_t max_weights = (dgrad && strided) || small ? kMaxLargeWeights : kMaxWeights;
+  return weights <= max_weights && ThinGather::Supports(problem);
 }
 
-void BeginFewChannelsConv(ffi::ThreadPool& pool, const ConvProblem& problem, float* x, float* w,
-                          float* y, const ffi::Promise& promise) {
-  const FewChannelsKernels& kernels = *TheFewChannelsKernels();
+void BeginThinConv(ffi::ThreadPool& pool, const ConvProblem& problem, float* x, float* w, float* y,
+                   const ffi::Promise& promise) {
+  const ThinKernels& kernels = *FindThinKernels();
   const char* const op = ConvName(problem.kind);
   const auto sizes = [geometry = problem.geometry] { return geometry.ToString(); };
   const int64_t threads = UsefulThreads(problem);
   if (problem.kind == ConvKind::kWgrad) {
-    const auto job = std::make_shared<Job<FewChannelsWgrad>>(op, sizes, promise, problem, kernels,
-                                                             threads, x, y, w);
+    const auto job =
+        std::make_shared<Job<ThinWgrad>>(op, sizes, promise, problem, kernels, threads, x, y, w);
     if (ScheduleJob(pool, job, threads) == 0) job->Run();
     return;
   }
   const bool fprop = problem.kind == ConvKind::kFprop;
-  const auto job = std::make_shared<Job<FewChannelsGather>>(
-      op, sizes, promise, problem, kernels, threads, fprop ? x : y, w, fprop ? y : x);
+  const auto job = std::make_shared<Job<ThinGather>>(op, sizes, promise, problem, kernels, threads,
+                                                     fprop ? x : y, w, fprop ? y : x);
   ScheduleJob(pool, job, threads - 1);
   job->Run();
 }

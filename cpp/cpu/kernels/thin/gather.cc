@@ -10,15 +10,15 @@ namespace jax_convgrad {
 namespace {
 
 // Positions of a row that are worth a call of their own.
-constexpr int64_t kLeastPart = 48;
+constexpr int64_t kMinPart = 48;
 // Neighbours that are better summed side by side than each in several sums.
-constexpr int64_t kLeastTogether = 3;
+constexpr int64_t kMinTogether = 3;
 // Multiples of so many channels fill vectors of one position each, whose kernels leave out taps.
 constexpr int64_t kJoinedChannels = 8;
 // Tasks for each thread: one that comes late finds less to do, and all end at about the same time.
 constexpr int64_t kTasksPerThread = 12;
 
-bool IsAlone(Range positions) { return positions.last - positions.first < kLeastTogether; }
+bool IsAlone(Range positions) { return positions.last - positions.first < kMinTogether; }
 
 // The k in [0, count) for which offset + k * step lies in [0, size).
 Range Inside(int64_t offset, int64_t step, int64_t count, int64_t size) {
@@ -30,7 +30,7 @@ Range Inside(int64_t offset, int64_t step, int64_t count, int64_t size) {
 
 }  // namespace
 
-bool FewChannelsGather::Supports(const ConvProblem& problem) {
+bool ThinGather::Supports(const ConvProblem& problem) {
   const ConvGeometry& g = problem.geometry;
   const bool fprop = problem.kind == ConvKind::kFprop;
   const int64_t from = fprop ? g.in_channels : g.out_channels;
@@ -38,7 +38,7 @@ bool FewChannelsGather::Supports(const ConvProblem& problem) {
   return to % 4 == 0 || (to < 4 && from % 4 == 0);
 }
 
-FewChannelsGather::Axis FewChannelsGather::FpropAxis(const ConvGeometry& g, int i) {
+ThinGather::Axis ThinGather::FpropAxis(const ConvGeometry& g, int i) {
   Axis axis;
   axis.from = g.in[i];
   axis.to = g.out[i];
@@ -51,7 +51,7 @@ FewChannelsGather::Axis FewChannelsGather::FpropAxis(const ConvGeometry& g, int 
 // Element j of dx is read by tap t of window (j + padding - t dilation) / stride, where that is
 // whole: by every (stride / divisor)th tap, each of them dilation / divisor windows before the
 // last. They are counted from the last one, so that windows ascend.
-FewChannelsGather::Axis FewChannelsGather::DgradAxis(const ConvGeometry& g, int i) {
+ThinGather::Axis ThinGather::DgradAxis(const ConvGeometry& g, int i) {
   const int64_t stride = g.strides[i], dilation = g.dilation[i], padding = g.padding_low[i];
   const int64_t divisor = std::gcd(stride, dilation), every = stride / divisor;
   Axis axis;
@@ -74,7 +74,7 @@ FewChannelsGather::Axis FewChannelsGather::DgradAxis(const ConvGeometry& g, int 
   return axis;
 }
 
-Range FewChannelsGather::TapsInside(const Axis& axis, const Phase& phase, int64_t position) {
+Range ThinGather::TapsInside(const Axis& axis, const Phase& phase, int64_t position) {
   return Inside(phase.from_first + position * axis.from_step, axis.from_tap, phase.taps, axis.from);
 }
 
@@ -82,7 +82,7 @@ Range FewChannelsGather::TapsInside(const Axis& axis, const Phase& phase, int64_
 // are joined with their neighbours; the kernels leave out the taps that lie outside. On Zen 4 with
 // k3 that takes 1 per cent off rows of 64, 3 to 5 off those of 32 and 8 off those of 16; 10 to 28
 // off rows of 16 to 256 with k11 to k127.
-void FewChannelsGather::FindSegments(Axis* axis, bool join) {
+void ThinGather::FindSegments(Axis* axis, bool join) {
   for (Phase& phase : axis->phases) {
     std::vector<int64_t> bounds{0, phase.positions};
     std::vector<Range> all;
@@ -110,8 +110,8 @@ void FewChannelsGather::FindSegments(Axis* axis, bool join) {
   }
 }
 
-FewChannelsGather::FewChannelsGather(const ConvProblem& problem, const FewChannelsKernels& kernels,
-                                     int64_t threads, const float* from, const float* w, float* to)
+ThinGather::ThinGather(const ConvProblem& problem, const ThinKernels& kernels, int64_t threads,
+                       const float* from, const float* w, float* to)
     : kernels_(kernels), from_(from), to_(to) {
   const ConvGeometry& g = problem.geometry;
   const bool fprop = problem.kind == ConvKind::kFprop;
@@ -150,19 +150,19 @@ FewChannelsGather::FewChannelsGather(const ConvProblem& problem, const FewChanne
 
   const int64_t rows = batch_ * axes_[0].to * axes_[1].to;
   const int64_t wanted = threads == 1 ? 1 : kTasksPerThread * threads;
-  const int64_t most_parts = std::max<int64_t>(1, axes_[2].to / kLeastPart);
-  parts_ = std::clamp<int64_t>((wanted + rows - 1) / rows, 1, most_parts);
+  const int64_t max_parts = std::max<int64_t>(1, axes_[2].to / kMinPart);
+  parts_ = std::clamp<int64_t>((wanted + rows - 1) / rows, 1, max_parts);
   tasks_ = std::min(wanted, rows * parts_);
 }
 
-void FewChannelsGather::RunTask(int64_t task) const {
+void ThinGather::RunTask(int64_t task) const {
   const int64_t units = batch_ * axes_[0].to * axes_[1].to * parts_;
   std::vector<TapOffset> outer;
   const int64_t last = units * (task + 1) / tasks_;
   for (int64_t unit = units * task / tasks_; unit < last; ++unit) RunUnit(unit, &outer);
 }
 
-void FewChannelsGather::RunUnit(int64_t unit, std::vector<TapOffset>* outer) const {
+void ThinGather::RunUnit(int64_t unit, std::vector<TapOffset>* outer) const {
   const int64_t part = unit % parts_, line = unit / parts_;
   const int64_t at1 = line % axes_[1].to, at0 = line / axes_[1].to % axes_[0].to;
   const int64_t image = line / axes_[1].to / axes_[0].to;

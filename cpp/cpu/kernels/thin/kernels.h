@@ -56,31 +56,31 @@ struct ProductSum {
   bool add;
 };
 
-struct FewChannelsKernels {
+struct ThinKernels {
   // The most channels that a call takes: its `width` is that, or a power of two from 4 on below it.
   // Also 1, 2 or 3 for gather.
-  int64_t most_width;
+  int64_t max_width;
   void (*gather)(const GatherRow& row, int64_t width);
   void (*sum_products)(const ProductSum& sum, int64_t width);
 
   // Of the next call for so many channels, a multiple of 4 or less than 4.
   int64_t WidthOf(int64_t channels) const {
     if (channels < 4) return channels;
-    int64_t width = most_width;
+    int64_t width = max_width;
     while (width > channels) width /= 2;
     return width;
   }
 };
 
 // The best set that this processor runs, or null.
-const FewChannelsKernels* TheFewChannelsKernels();
+const ThinKernels* FindThinKernels();
 
 // Each set by itself; not to be called where the processor lacks its instructions.
-namespace few_channels_avx512 {
-extern const FewChannelsKernels kKernels;
+namespace thin_avx512 {
+extern const ThinKernels kKernels;
 }
-namespace few_channels_avx2 {
-extern const FewChannelsKernels kKernels;
+namespace thin_avx2 {
+extern const ThinKernels kKernels;
 }
 
 }  // namespace jax_convgrad

@@ -9,13 +9,13 @@ namespace {
 
 // Positions whose channels stay in the innermost cache while all taps go over them.
 constexpr int64_t kBlockPositions = 256;
-constexpr int64_t kMostParts = 16;
-constexpr int64_t kMostSumsElements = 1 << 20;
+constexpr int64_t kMaxParts = 16;
+constexpr int64_t kMaxSumsElements = 1 << 20;
 constexpr int64_t kTasksPerThread = 4;
 
 // Floats in the vectors that all of the channels are cut into.
-int64_t Lanes(int64_t channels, int64_t most) {
-  for (int64_t lanes = most; lanes >= 4; lanes /= 2) {
+int64_t Lanes(int64_t channels, int64_t max_lanes) {
+  for (int64_t lanes = max_lanes; lanes >= 4; lanes /= 2) {
     if (channels % lanes == 0) return lanes;
   }
   return 0;
@@ -23,12 +23,12 @@ int64_t Lanes(int64_t channels, int64_t most) {
 
 }  // namespace
 
-bool FewChannelsWgrad::Supports(const ConvProblem& problem) {
+bool ThinWgrad::Supports(const ConvProblem& problem) {
   return problem.geometry.in_channels % 4 == 0 || problem.geometry.out_channels % 4 == 0;
 }
 
-FewChannelsWgrad::FewChannelsWgrad(const ConvProblem& problem, const FewChannelsKernels& kernels,
-                                   int64_t threads, const float* x, const float* dy, float* dw)
+ThinWgrad::ThinWgrad(const ConvProblem& problem, const ThinKernels& kernels, int64_t threads,
+                     const float* x, const float* dy, float* dw)
     : kernels_(kernels), x_(x), dy_(dy), dw_(dw) {
   const ConvGeometry& g = problem.geometry;
   geometry_ = g;
@@ -48,9 +48,9 @@ FewChannelsWgrad::FewChannelsWgrad(const ConvProblem& problem, const FewChannels
   geometry_.spatial = kMaxSpatialAxes;
 
   // The side that fills wider vectors, else the one that lies like that in dw.
-  const int64_t most_lanes = kernels.most_width / 2;
-  const int64_t x_lanes = Lanes(g.in_channels, most_lanes);
-  const int64_t y_lanes = Lanes(g.out_channels, most_lanes);
+  const int64_t max_lanes = kernels.max_width / 2;
+  const int64_t x_lanes = Lanes(g.in_channels, max_lanes);
+  const int64_t y_lanes = Lanes(g.out_channels, max_lanes);
   columns_are_y_ = x_lanes != y_lanes ? y_lanes > x_lanes : problem.w_strides[0] == 1;
   table_.rows = columns_are_y_ ? g.in_channels : g.out_channels;
   table_.columns = columns_are_y_ ? g.out_channels : g.in_channels;
@@ -66,8 +66,8 @@ FewChannelsWgrad::FewChannelsWgrad(const ConvProblem& problem, const FewChannels
     count *= blocks_[axis];
   }
   const int64_t elements = table_.tap_count() * table_.rows * table_.columns;
-  const int64_t most_parts = std::clamp<int64_t>(kMostSumsElements / elements, 1, kMostParts);
-  parts_ = std::min(count, most_parts);
+  const int64_t max_parts = std::clamp<int64_t>(kMaxSumsElements / elements, 1, kMaxParts);
+  parts_ = std::min(count, max_parts);
   const int64_t wanted = threads == 1 ? 1 : kTasksPerThread * threads;
   groups_ = std::clamp<int64_t>((wanted + parts_ - 1) / parts_, 1, table_.tap_count());
 
@@ -82,7 +82,7 @@ FewChannelsWgrad::FewChannelsWgrad(const ConvProblem& problem, const FewChannels
   }
 }
 
-void FewChannelsWgrad::RunTask(int64_t task) const {
+void ThinWgrad::RunTask(int64_t task) const {
   const int64_t part = task / groups_, group = task % groups_;
   const int64_t all_taps = table_.tap_count();
   const Range taps{all_taps * group / groups_, all_taps * (group + 1) / groups_};
@@ -92,7 +92,7 @@ void FewChannelsWgrad::RunTask(int64_t task) const {
   for (int64_t block = first; block < last; ++block) RunBlock(block, taps, block > first, sums);
 }
 
-void FewChannelsWgrad::RunBlock(int64_t block, Range taps, bool add, float* sums) const {
+void ThinWgrad::RunBlock(int64_t block, Range taps, bool add, float* sums) const {
   const ConvGeometry& g = geometry_;
   Range windows[4];
   for (size_t axis = 4; axis-- > 0;) {
@@ -155,7 +155,7 @@ void FewChannelsWgrad::RunBlock(int64_t block, Range taps, bool add, float* sums
   }
 }
 
-void FewChannelsWgrad::Finish() const {
+void ThinWgrad::Finish() const {
   if (direct_) return;
   constexpr int64_t kBlock = 64;  // stays in registers and the innermost cache
   const int64_t elements = table_.tap_count() * table_.rows * table_.columns;

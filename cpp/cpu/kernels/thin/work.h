@@ -1,4 +1,4 @@
-// A convolution of few channels, cut into tasks that may run in any order and at the same time: the
+// A thin convolution, cut into tasks that may run in any order and at the same time: the
 // work of a Job.
 
 #ifndef JAX_CONVGRAD_CPU_KERNELS_THIN_WORK_H_
@@ -36,12 +36,12 @@ void CopyWeights(const WeightsTable& from_table, const float* from, const Weight
 //
 // dx with stride s is s convolutions with stride 1 along an axis: elements s apart have the same
 // taps. They are phases here, of which y has one.
-class FewChannelsGather {
+class ThinGather {
  public:
   static bool Supports(const ConvProblem& problem);
 
-  FewChannelsGather(const ConvProblem& problem, const FewChannelsKernels& kernels, int64_t threads,
-                    const float* from, const float* w, float* to);
+  ThinGather(const ConvProblem& problem, const ThinKernels& kernels, int64_t threads,
+             const float* from, const float* w, float* to);
 
   int64_t task_count() const { return tasks_; }
   void RunTask(int64_t task) const;
@@ -73,7 +73,7 @@ class FewChannelsGather {
   static void FindSegments(Axis* axis, bool join);
   void RunUnit(int64_t unit, std::vector<TapOffset>* outer) const;
 
-  const FewChannelsKernels& kernels_;
+  const ThinKernels& kernels_;
   const float* const from_;
   float* const to_;
   int64_t batch_, from_channels_, to_channels_;
@@ -87,12 +87,12 @@ class FewChannelsGather {
 
 // dw. The positions are cut into parts, whose sums are added in their order; the cut depends on the
 // problem alone.
-class FewChannelsWgrad {
+class ThinWgrad {
  public:
   static bool Supports(const ConvProblem& problem);
 
-  FewChannelsWgrad(const ConvProblem& problem, const FewChannelsKernels& kernels, int64_t threads,
-                   const float* x, const float* dy, float* dw);
+  ThinWgrad(const ConvProblem& problem, const ThinKernels& kernels, int64_t threads, const float* x,
+            const float* dy, float* dw);
 
   int64_t task_count() const { return parts_ * groups_; }
   void RunTask(int64_t task) const;
@@ -102,7 +102,7 @@ class FewChannelsWgrad {
  private:
   void RunBlock(int64_t block, Range taps, bool add, float* sums) const;
 
-  const FewChannelsKernels& kernels_;
+  const ThinKernels& kernels_;
   ConvGeometry geometry_;  // with three axes
   const float* const x_;
   const float* const dy_;

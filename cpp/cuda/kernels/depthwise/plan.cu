@@ -14,7 +14,7 @@ constexpr int64_t kSharedBytes = 48 * 1024;  // of a block, without asking for m
 // Sums of a few sizes and products of two of these fit an int.
 constexpr int64_t kLargestSize = int64_t{1} << 28;
 constexpr int64_t kLargestStep = int64_t{1} << 14;
-constexpr int64_t kMostPositions = int64_t{1} << 30;
+constexpr int64_t kMaxPositions = int64_t{1} << 30;
 
 template <typename Params>
 cudaError_t Launch(void (*kernel)(Params), int64_t blocks, int64_t threads, int64_t shared_bytes,
@@ -41,8 +41,8 @@ bool TakesVectors(const DepthwiseProblem& problem) {
 }
 
 // `vectors` threads side by side, in as few rows of at most `most` as can be, all of one length.
-int64_t Lanes(int64_t vectors, int64_t most) {
-  return CeilDivide(vectors, CeilDivide(vectors, most));
+int64_t Lanes(int64_t vectors, int64_t max_lanes) {
+  return CeilDivide(vectors, CeilDivide(vectors, max_lanes));
 }
 
 GatherAxis MakeAxis(const DepthwiseProblem& problem, int i) {
@@ -152,7 +152,7 @@ std::unique_ptr<const DepthwisePlan> MakeGather(const DepthwiseProblem& problem)
   p.y = MakeAxis(problem, 1);
   p.x = MakeAxis(problem, 2);
   const int64_t taps = Product(problem.kernel);
-  if (taps > kMostPositions) return nullptr;
+  if (taps > kMaxPositions) return nullptr;
   const int64_t vectors = problem.channels / N;
   int64_t lanes = Lanes(vectors, N == 1 ? 32 : 8);
   const auto weight_bytes = [&] { return taps * lanes * N * static_cast<int64_t>(sizeof(Sum<T>)); };
@@ -179,7 +179,7 @@ std::unique_ptr<const DepthwisePlan> MakeGather(const DepthwiseProblem& problem)
   int64_t positions = 1;
   for (int64_t factor : {residues, chunks, y_rows, int64_t{p.z.result}, problem.batch}) {
     positions *= factor;  // each factor is below 2^29
-    if (positions > kMostPositions) return nullptr;
+    if (positions > kMaxPositions) return nullptr;
   }
   // Enough blocks that the last ones to finish are a small part, and several positions for each
   // thread where there are plenty.
@@ -201,7 +201,7 @@ std::unique_ptr<const DepthwisePlan> MakeGather(const DepthwiseProblem& problem)
   p.by_rows = Divider(y_rows);
   p.by_depth = Divider(p.z.result);
   const int64_t blocks = CeilDivide(positions, block_positions) * slabs;
-  if (blocks > kMostPositions) return nullptr;
+  if (blocks > kMaxPositions) return nullptr;
   return std::make_unique<GatherPlan>(p, choice.kernel, problem.kind == DepthwiseKind::kDgrad,
                                       blocks, lanes * rows, staged ? weight_bytes() : 0);
 }
@@ -297,12 +297,12 @@ std::unique_ptr<const DepthwisePlan> MakeWgrad(const DepthwiseProblem& problem) 
   int64_t positions = 1;
   for (int64_t factor : {chunks, problem.out[1], problem.out[0], problem.batch}) {
     positions *= factor;
-    if (positions > kMostPositions) return nullptr;
+    if (positions > kMaxPositions) return nullptr;
   }
   const int64_t weights = taps * problem.channels;
   const int64_t bytes_of_sum = static_cast<int64_t>(sizeof(Sum<T>));
-  const int64_t most_parts = problem.workspace_limit / (weights * bytes_of_sum);
-  if (weights > kMostPositions || most_parts < 1) return nullptr;
+  const int64_t max_parts = problem.workspace_limit / (weights * bytes_of_sum);
+  if (weights > kMaxPositions || max_parts < 1) return nullptr;
   const int64_t threads = lanes * block_groups * block_rows;
   const int64_t shared_bytes = choice.columns * threads * N * bytes_of_sum;
   // As many blocks as the device works on at once, each with work enough that its last step, the
@@ -316,11 +316,11 @@ std::unique_ptr<const DepthwisePlan> MakeWgrad(const DepthwiseProblem& problem) 
   }
   const int64_t wanted = problem.multiprocessors * resident / (slabs * group_blocks);
   const int64_t worthwhile = CeilDivide(positions, block_rows * 8);
-  int64_t parts = std::max<int64_t>(1, std::min({wanted, worthwhile, most_parts}));
+  int64_t parts = std::max<int64_t>(1, std::min({wanted, worthwhile, max_parts}));
   const int64_t part_positions = CeilDivide(positions, parts);
   parts = CeilDivide(positions, part_positions);
   const int64_t blocks = parts * slabs * group_blocks;
-  if (blocks > kMostPositions) return nullptr;
+  if (blocks > kMaxPositions) return nullptr;
 
   p.channels = static_cast<int>(problem.channels);
   p.lanes = static_cast<int>(lanes);

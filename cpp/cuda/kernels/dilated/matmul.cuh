@@ -44,7 +44,7 @@ struct DilatedSteps {
   int steps;  // of each tile
 };
 
-constexpr int kMostDilatedRuns = 2 * kMostDilatedRegions + 1;
+constexpr int kMaxDilatedRuns = 2 * kMaxDilatedRegions + 1;
 
 struct DilatedParams {
   const float* y;
@@ -63,17 +63,17 @@ struct DilatedParams {
   int share, larger_shares;  // steps of each other worker, and how many have one more
   int outer_tiles, inner_tiles;
   int runs;
-  DilatedSteps run[kMostDilatedRuns];
+  DilatedSteps run[kMaxDilatedRuns];
 };
 
 struct DilatedDgradParams : DilatedParams {
   int positions;
   int tap_steps;  // of one tap
   int regions;
-  DilatedRegion region[kMostDilatedRegions];
-  uint64_t run_taps[kMostDilatedRuns];
-  int run_outer[kMostDilatedRuns];   // the first tile of positions
-  int tap_offset[kMostDilatedTaps];  // from a position's number in y to the window's
+  DilatedRegion region[kMaxDilatedRegions];
+  uint64_t run_taps[kMaxDilatedRuns];
+  int run_outer[kMaxDilatedRuns];   // the first tile of positions
+  int tap_offset[kMaxDilatedTaps];  // from a position's number in y to the window's
 };
 
 struct DilatedTapParams {
@@ -87,7 +87,7 @@ struct DilatedTapParams {
 struct DilatedWgradParams : DilatedParams {
   float* transposed;  // the panels, while they are made
   int64_t panel_floats;
-  DilatedTapParams of_run[kMostDilatedTaps];
+  DilatedTapParams of_run[kMaxDilatedTaps];
 };
 
 // A tile and where its steps are.

@@ -13,7 +13,7 @@ namespace jax_convgrad {
 namespace {
 
 // Numbers of elements and what is added to them fit an int.
-constexpr int64_t kMostElements = int64_t{1} << 30;
+constexpr int64_t kMaxElements = int64_t{1} << 30;
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -34,8 +34,8 @@ bool Append(int64_t tiles, int64_t steps, int64_t* all_tiles, DilatedParams* p) 
   ++p->runs;
   *all_tiles += tiles;
   const int64_t all_steps = p->steps + tiles * steps;
-  if (tiles > kMostElements || steps > kMostElements || *all_tiles > kMostElements ||
-      all_steps > kMostElements) {
+  if (tiles > kMaxElements || steps > kMaxElements || *all_tiles > kMaxElements ||
+      all_steps > kMaxElements) {
     return false;
   }
   p->steps = static_cast<int>(all_steps);
@@ -47,7 +47,7 @@ bool ListSteps(const DilatedProblem& problem, int64_t outer, int64_t depth, int6
                DilatedDgradParams* p) {
   const int64_t positions = problem.batch * Volume(problem.in);
   const std::vector<DilatedRegion> regions = DilatedRegions(problem);
-  if (regions.size() > kMostDilatedRegions) return false;
+  if (regions.size() > kMaxDilatedRegions) return false;
   std::copy(regions.begin(), regions.end(), p->region);
   p->regions = static_cast<int>(regions.size());
   p->positions = static_cast<int>(positions);
@@ -163,8 +163,8 @@ constexpr int64_t kSharingCost = 45;
 int64_t TimeOfTiles(const DilatedParams& p, int64_t tiles, int64_t workers) {
   int64_t longest = 0;
   for (int run = 0; run < p.runs; ++run) longest = std::max<int64_t>(longest, p.run[run].steps);
-  constexpr int64_t kMostSimulated = 16384;
-  if (tiles > kMostSimulated) return (p.steps + tiles * kTileCost) / workers + longest;
+  constexpr int64_t kMaxSimulated = 16384;
+  if (tiles > kMaxSimulated) return (p.steps + tiles * kTileCost) / workers + longest;
   std::priority_queue<int64_t, std::vector<int64_t>, std::greater<int64_t>> free_at;
   for (int64_t i = 0; i < workers; ++i) free_at.push(0);
   int64_t last = 0;
@@ -199,12 +199,12 @@ void CopyRun(const DilatedWgradParams& from, int run, DilatedWgradParams* p) {
 template <typename Params>
 void ShareSteps(int64_t tiles, int64_t workers, Params* p) {
   const Params from = *p;
-  const int64_t share = CeilDivide(from.steps, workers), most = share + share / 64 + 1;
+  const int64_t share = CeilDivide(from.steps, workers), max_share = share + share / 64 + 1;
   const auto tiles_of = [&](int run) {
     return (run + 1 < from.runs ? from.run[run + 1].first_tile : tiles) - from.run[run].first_tile;
   };
   const auto alone = [&](int run) {
-    return from.run[run].steps >= share && from.run[run].steps <= most;
+    return from.run[run].steps >= share && from.run[run].steps <= max_share;
   };
   int64_t tiles_alone = 0;
   for (int run = 0; run < from.runs; ++run) tiles_alone += alone(run) ? tiles_of(run) : 0;
@@ -272,27 +272,27 @@ bool Countable(const DilatedProblem& problem) {
   const auto product = [](std::initializer_list<int64_t> factors) {
     int64_t product = 1;
     for (int64_t factor : factors) {
-      if (factor > kMostElements) return kMostElements + 1;
+      if (factor > kMaxElements) return kMaxElements + 1;
       product *= factor;
-      if (product > kMostElements) return kMostElements + 1;
+      if (product > kMaxElements) return kMaxElements + 1;
     }
     return product;
   };
   DilatedProblem::PerAxis reach;  // how far positions and what their taps read are apart, at most
   for (size_t axis = 0; axis < 3; ++axis) {
     if (std::max({problem.in[axis], problem.out[axis], problem.kernel[axis], problem.dilation[axis],
-                  problem.padding_low[axis]}) > kMostElements ||
-        problem.padding_low[axis] < -kMostElements) {
+                  problem.padding_low[axis]}) > kMaxElements ||
+        problem.padding_low[axis] < -kMaxElements) {
       return false;
     }
     reach[axis] = problem.in[axis] + problem.out[axis] + std::abs(problem.padding_low[axis]) +
                   problem.kernel[axis] * problem.dilation[axis];
   }
   const int64_t taps = product({problem.kernel[0], problem.kernel[1], problem.kernel[2]});
-  return taps <= kMostDilatedTaps &&
-         product({taps, problem.in_channels, problem.out_channels + 64}) <= kMostElements &&
+  return taps <= kMaxDilatedTaps &&
+         product({taps, problem.in_channels, problem.out_channels + 64}) <= kMaxElements &&
          product({problem.batch + 1, reach[0], reach[1], reach[2],
-                  std::max(problem.in_channels, problem.out_channels) + 512}) <= kMostElements;
+                  std::max(problem.in_channels, problem.out_channels) + 512}) <= kMaxElements;
 }
 
 }  // namespace

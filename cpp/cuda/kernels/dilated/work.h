@@ -30,8 +30,8 @@ struct DilatedProblem {
   int64_t multiprocessors = 1;  // of the device
 };
 
-constexpr int kMostDilatedTaps = 64;
-constexpr int kMostDilatedRegions = 64;
+constexpr int kMaxDilatedTaps = 64;
+constexpr int kMaxDilatedRegions = 64;
 
 // A box of positions of x, over all images, that the same taps read; tap t is bit t of `taps`.
 struct DilatedRegion {

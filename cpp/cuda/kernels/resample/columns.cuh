@@ -34,16 +34,16 @@ CONVGRAD_DEVICE void EnterColumns(const Lines& lines, typename Lines::State& min
   int starts[2];
   CONVGRAD_UNROLL
   for (int k = 0; k < 2; ++k) {
-    starts[k] = ClampedStart(width, lines.first_column + Least(first + k, columns - 1)) - origin;
+    starts[k] = ClampedStart(width, lines.first_column + Min(first + k, columns - 1)) - origin;
   }
   const int low = (starts[0] < starts[1] ? starts[0] : starts[1]) & ~(Lines::kSumPack - 1);
-  const int most = tiling.stage_columns - Lines::kTaps;
-  const int from = low < 0 ? 0 : low < most ? low : most;
+  const int max_from = tiling.stage_columns - Lines::kTaps;
+  const int from = low < 0 ? 0 : low < max_from ? low : max_from;
   CONVGRAD_UNROLL
   for (int k = 0; k < 2; ++k) {
     const int shift = starts[k] - from;
     if (shift < 0 || shift + taps > Lines::kTaps) mine.misfit = true;
-    const int64_t column = lines.first_column + Least(first + k, columns - 1);
+    const int64_t column = lines.first_column + Min(first + k, columns - 1);
     CONVGRAD_UNROLL
     for (int t = 0; t < Lines::kTaps; ++t) {
       const int tap = t - shift;

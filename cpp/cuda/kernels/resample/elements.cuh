@@ -263,9 +263,9 @@ CONVGRAD_DEVICE void WriteWords(const uint32_t (&words)[4], T* to) {
 #endif
 }
 
-CONVGRAD_DEVICE int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+CONVGRAD_DEVICE int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
 
-CONVGRAD_DEVICE int Most(int a, int b) { return a > b ? a : b; }
+CONVGRAD_DEVICE int Max(int a, int b) { return a > b ? a : b; }
 
 CONVGRAD_DEVICE int ClampedStart(const ResampleAxis& axis, int64_t out) {
   const int last = static_cast<int>(axis.in - axis.taps);

@@ -32,7 +32,7 @@ struct Flat : Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1> {
   static constexpr int kRows = 2, kTaps = 2;
   static constexpr int kVector = kFlatVector;  // elements of a thread in a row
   static constexpr int kOwned = kVector + 1;   // in any row
-  static constexpr int kMostThreads = kFlatThreads, kBlocks = 2;
+  static constexpr int kMaxThreads = kFlatThreads, kBlocks = 2;
   static constexpr int kPiece = kStagePieceBytes / sizeof(T);  // elements that are copied at once
   static constexpr int kAlign = kStageLineBytes / sizeof(T);   // elements of a line of the cache
   static_assert(sizeof(T) == 2 && kVector % 2 == 0, "words of two elements");
@@ -87,7 +87,7 @@ struct Flat : Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1> {
   CONVGRAD_DEVICE void Run(uint32_t block) {
     Digits digits{block};
     first_row = int64_t{digits.Next(tiling.chunks)} * tiling.chunk;
-    rows = static_cast<int>(Least(tiling.chunk, task.walk.out - first_row));
+    rows = static_cast<int>(Min(tiling.chunk, task.walk.out - first_row));
     const BatchAt at = BatchAt::Of(form, digits);
     const T* const x = static_cast<const T*>(task.x) + at.x;
     T* y = static_cast<T*>(task.y) + at.y + first_row * task.y_walk;
@@ -113,7 +113,7 @@ struct Flat : Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1> {
     int sheet_at = 0;         // the sheet that they are made on
     CONVGRAD_ROLLED
     for (int batch = 0; batch < rows; batch += tiling.sheet_rows) {
-      const int end = static_cast<int>(Least(rows, batch + tiling.sheet_rows));
+      const int end = static_cast<int>(Min(rows, batch + tiling.sheet_rows));
       // A sheet begins where its first row does in a line of the cache.
       const int begin = PlaceInCache(y);
       ForEachThread<false>(tiling.threads, [&](int thread) {
@@ -241,11 +241,12 @@ struct Flat : Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1> {
     CONVGRAD_ROLLED
     for (int row = thread; row < rows; row += tiling.threads) {
       const Stretch& mine = runs[row];
-      const int most =
-          static_cast<int>(Least(rows, (row / tiling.sheet_rows + 1) * tiling.sheet_rows));
+      const int max_end =
+          static_cast<int>(Min(rows, (row / tiling.sheet_rows + 1) * tiling.sheet_rows));
       int end = row + 1;
       CONVGRAD_ROLLED
-      while (end < most && runs[end].rows[0] == mine.rows[0] && runs[end].rows[1] == mine.rows[1]) {
+      while (end < max_end && runs[end].rows[0] == mine.rows[0] &&
+             runs[end].rows[1] == mine.rows[1]) {
         ++end;
       }
       runs[row].length = end - row;

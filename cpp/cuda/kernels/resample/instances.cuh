@@ -18,7 +18,7 @@ struct Instance {
                                             Kernel::kRows,
                                             Kernel::kVector,
                                             Kernel::kTaps,
-                                            Kernel::kBlocks * Kernel::kMostThreads,
+                                            Kernel::kBlocks * Kernel::kMaxThreads,
                                             Kernel::kStages};
 };
 

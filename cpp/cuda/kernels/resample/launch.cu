@@ -13,7 +13,7 @@ namespace {
 constexpr int kLongBandThreads = 128;
 
 template <typename Kernel>
-__global__ void __launch_bounds__(Kernel::kMostThreads, Kernel::kBlocks)
+__global__ void __launch_bounds__(Kernel::kMaxThreads, Kernel::kBlocks)
     Walks(const __grid_constant__ ResampleTask task) {
   extern __shared__ uint4 shared[];
   Kernel(task, reinterpret_cast<char*>(shared)).Run(blockIdx.x);
@@ -35,7 +35,7 @@ cudaError_t Launch(const void* kernel, int64_t blocks, int threads, int shared_b
     // Always the same: a kernel has one such limit, which other threads set too between this and
     // the launch, and which holds for launches that have been captured and not yet instantiated.
     const cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
     if (status != cudaSuccess) return status;
   }
   return cudaLaunchKernel(kernel, dim3(static_cast<unsigned int>(blocks)),

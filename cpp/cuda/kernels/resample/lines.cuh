@@ -69,7 +69,7 @@ struct Lines : ShapeType {
         shared(the_shared) {}
 
   CONVGRAD_DEVICE int ColumnsHere() const {
-    return static_cast<int>(Least(tiling.columns, form.width.out - first_column));
+    return static_cast<int>(Min(tiling.columns, form.width.out - first_column));
   }
   CONVGRAD_DEVICE int64_t WidthStart(int64_t column) const {
     return form.width.resampled ? ClampedStart(form.width, column) : column;
@@ -149,7 +149,7 @@ struct Lines : ShapeType {
     if constexpr (kStaged) {
       const int64_t begin = int64_t{column_tile} * tiling.line_threads * kVector;
       const int64_t end =
-          Least(begin + int64_t{tiling.line_threads} * kVector, form.width.out * form.inner);
+          Min(begin + int64_t{tiling.line_threads} * kVector, form.width.out * form.inner);
       const int64_t a = WidthStart(begin / inner), b = WidthStart((end - 1) / inner);
       EnterStage(*this, mine, static_cast<int>((a < b ? a : b) * inner));
     }

@@ -43,15 +43,15 @@ CONVGRAD_DEVICE void EnterPairs(const Lines& lines, typename Lines::State& mine)
     starts[k] = ClampedStart(lines.form.width, lines.first_column + column) - origin;
   }
   const int low = (starts[0] < starts[1] ? starts[0] : starts[1]) & ~3;
-  const int most = lines.tiling.channel_pitch - Lines::kTaps;
-  const int from = low < 0 ? 0 : low < most ? low : most;
+  const int max_from = lines.tiling.channel_pitch - Lines::kTaps;
+  const int from = low < 0 ? 0 : low < max_from ? low : max_from;
   mine.pair_from = line_at + channel * lines.tiling.channel_pitch + from;
   const int room = (lines.tiling.line_threads * Lines::kVector - (begin - origin * inner)) / inner;
   CONVGRAD_UNROLL
   for (int k = 0; k < 2; ++k) {
     const int shift = starts[k] - from;
     if (shift < 0 || shift + taps > Lines::kTaps || starts[k] + taps > room) mine.misfit = true;
-    const int64_t column = lines.first_column + Least(first + k, columns - 1);
+    const int64_t column = lines.first_column + Min(first + k, columns - 1);
     CONVGRAD_UNROLL
     for (int t = 0; t < Lines::kTaps; ++t) {
       const int tap = t - shift;

@@ -69,7 +69,7 @@ CONVGRAD_DEVICE int FindRows(const Walk& walk, int& low) {
   CONVGRAD_UNROLL_BY(8)
   for (int row = 0; row < walk.rows; ++row) {
     first = lows[row] < first ? lows[row] : first;
-    last = Most(last, walk.ends[row]);
+    last = Max(last, walk.ends[row]);
   }
   low = first;
   const int there = last < first ? 0 : last - first + 1;
@@ -113,7 +113,7 @@ CONVGRAD_DEVICE bool MakeSchedule(const Walk& walk, int low, int there) {
       int done = 0, done_after = 0, end = -1;
       CONVGRAD_UNROLL_BY(8)
       for (int row = 0; row < walk.rows; ++row) {
-        end = Most(end, walk.ends[row]);
+        end = Max(end, walk.ends[row]);
         done += end < at;
         done_after += end <= at;
       }

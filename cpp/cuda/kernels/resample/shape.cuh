@@ -97,14 +97,14 @@ struct Shape {
   static constexpr bool kBrings = kStrip && !kStaged && kFetches && sizeof(T) >= 4;
   static constexpr int kStages = kStaged ? kAhead + 1 : 0;
   static constexpr int kRound = kStaged ? 1 : kAhead;  // rows of x that are added between checks
-  static_assert(kRound <= kMostRound, "the schedule has room for a round that is not full");
+  static_assert(kRound <= kMaxRound, "the schedule has room for a round that is not full");
   // Whether what is read is added as it is, from where it was read to.
   static constexpr bool kAsRead = kStrip && !kStaged && kMid == 1 && sizeof(T) == sizeof(Sum);
   static constexpr int kSumPack = 16 / sizeof(Sum);
   static_assert(!kColumns || (kTaps % kSumPack == 0 && sizeof(T) == 4),
                 "windows are read as packs");
   static constexpr int kRecord = RecordSize(kRows, sizeof(Sum));
-  static constexpr int kMostThreads = jax_convgrad::kMostThreads;
+  static constexpr int kMaxThreads = jax_convgrad::kMaxThreads;
   // Blocks at a time on a multiprocessor, which limits registers.
   static constexpr int kHeld = kAhead * kRowWords + kRows * kVector +
                                (kPairs || kColumns    ? 2 * kTaps

@@ -157,7 +157,7 @@ CONVGRAD_DEVICE void CopyAnyRow(const Lines& lines, const typename Lines::State&
                                 int row, int end) {
   using T = typename Lines::T;
   const ResampleTiling& tiling = lines.tiling;
-  if (row >= tiling.stage_from && row < Least(tiling.stage_to, end)) {
+  if (row >= tiling.stage_from && row < Min(tiling.stage_to, end)) {
     CopyRow(lines, mine, slot);
   } else if (row < end && mine.stage.copies) {
     const uintptr_t x = reinterpret_cast<uintptr_t>(lines.task.x);

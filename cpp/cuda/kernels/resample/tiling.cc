@@ -11,23 +11,23 @@ namespace {
 // Figures beside choices are how long kernels took on an H100, as multiples of the memory floor: of
 // the time to read x once and to write y once at 3.0 TB/s.
 
-constexpr int64_t kMostScheduleBytes = 16 << 10;
-constexpr int64_t kMostChunk = 128, kMostFlatChunk = 256;
-constexpr int64_t kMostLineThreads = 256;
-constexpr int64_t kMostStageBytes = 48 << 10;
-constexpr int64_t kMostStagedInner = 16, kMostPairsInner = 4;
-constexpr int64_t kManyTaps = 9, kFewColumnTaps = 4, kLeastShiftedGrowth = 4;
+constexpr int64_t kMaxScheduleBytes = 16 << 10;
+constexpr int64_t kMaxChunk = 128, kMaxFlatChunk = 256;
+constexpr int64_t kMaxLineThreads = 256;
+constexpr int64_t kMaxStageBytes = 48 << 10;
+constexpr int64_t kMaxStagedInner = 16, kMaxPairsInner = 4;
+constexpr int64_t kManyTaps = 9, kFewColumnTaps = 4, kMinShiftedGrowth = 4;
 constexpr int64_t kMultiprocessors = 132;
-constexpr int64_t kLeastFlatLine = 192, kMostFlatLine = kFlatVector * kFlatThreads - 2;
+constexpr int64_t kMinFlatLine = 192, kMaxFlatLine = kFlatVector * kFlatThreads - 2;
 constexpr int64_t kRunBytes = 16;  // kFlat: of a row
-constexpr int64_t kMostSheetBytes = 20 << 10, kMostSlabBytes = 16 << 10;
+constexpr int64_t kMaxSheetBytes = 20 << 10, kMaxSlabBytes = 16 << 10;
 // kShifted: of the threads of a block, one in 32 helps.
-constexpr int64_t kShiftedPlaces = 31 * 5, kMostShiftedPlaces = 31 * (kMostThreads / 32);
-constexpr int64_t kMostIndex = std::numeric_limits<int32_t>::max();
+constexpr int64_t kShiftedPlaces = 31 * 5, kMaxShiftedPlaces = 31 * (kMaxThreads / 32);
+constexpr int64_t kMaxIndex = std::numeric_limits<int32_t>::max();
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t RoundUp(int64_t a, int64_t b) { return DivideUp(a, b) * b; }
-int64_t Even(int64_t all, int64_t most) { return DivideUp(all, DivideUp(all, most)); }
+int64_t Even(int64_t all, int64_t max) { return DivideUp(all, DivideUp(all, max)); }
 
 double StepOf(const ResampleAxis& axis) {
   return static_cast<double>(axis.in) / static_cast<double>(axis.out);
@@ -71,21 +71,22 @@ Strip ChooseStrip(const ResampleTask& task, const ResampleInstance& instance, bo
   const int64_t vector = instance.vector, line = task.form.width.in * task.form.inner;
   const double all = static_cast<double>(line);
   Strip best;
-  double least = HUGE_VAL;
-  for (int64_t threads = 16; threads <= kMostLineThreads;
+  double min_cost = HUGE_VAL;
+  for (int64_t threads = 16; threads <= kMaxLineThreads;
        threads += std::min<int64_t>(threads, 32)) {
     // A strip's first column may lie within a vector or a piece.
     const int64_t shift = instance.stages > 0 ? kStagePieceBytes / element_bytes - 1
                           : instance.packed && threads * vector < line ? vector - 1
                                                                        : 0;
-    int64_t most = StripColumns(task, threads * vector, shift + (pairs ? task.form.inner - 1 : 0));
-    if (pairs) most = std::min(most, threads / task.form.inner * 2);
-    if (most == 0) continue;
-    const int64_t strips = DivideUp(task.form.width.out, most);
+    int64_t max_columns =
+        StripColumns(task, threads * vector, shift + (pairs ? task.form.inner - 1 : 0));
+    if (pairs) max_columns = std::min(max_columns, threads / task.form.inner * 2);
+    if (max_columns == 0) continue;
+    const int64_t strips = DivideUp(task.form.width.out, max_columns);
     const double cost =
         static_cast<double>(strips * threads * vector) / all * (threads <= 32 ? 1.0 : 1.1);
-    if (cost < least * 0.98) {
-      least = cost;
+    if (cost < min_cost * 0.98) {
+      min_cost = cost;
       best = {threads, DivideUp(task.form.width.out, strips)};
     }
   }
@@ -95,10 +96,10 @@ Strip ChooseStrip(const ResampleTask& task, const ResampleInstance& instance, bo
 // The same where each thread has two columns: as few tiles of them as there can be.
 Strip ChooseColumns(const ResampleTask& task, const ResampleInstance& instance, int& lanes) {
   const ResampleAxis& width = task.form.width;
-  const int64_t room = kMostStageBytes / (instance.stages * static_cast<int64_t>(sizeof(float)));
+  const int64_t room = kMaxStageBytes / (instance.stages * static_cast<int64_t>(sizeof(float)));
   const int64_t staged = (room - instance.taps) / (2 * DivideUp(width.in, width.out));
   const int64_t pairs = DivideUp(width.out, 2);
-  const int64_t tile = Even(pairs, std::max<int64_t>(1, std::min(staged, kMostLineThreads)));
+  const int64_t tile = Even(pairs, std::max<int64_t>(1, std::min(staged, kMaxLineThreads)));
   const auto threads = [&](int64_t in_eight) {
     const int64_t all = DivideUp(tile, in_eight) * 8;
     return all <= 16 ? all : RoundUp(all, 32);
@@ -121,13 +122,13 @@ bool Repeats(const ResampleNeeds& needs) {
 // its rows weighs as much as a row. The gradient of 8x linear upsampling of 16 bits takes 1.59
 // times the floor with the 630 blocks of this, and 1.67 with 735.
 double EvenWalks(double columns, double at_a_time, const ResampleAxis& walk, double twice) {
-  const double most = std::floor(at_a_time / columns);
-  double best = most, least = HUGE_VAL;
-  for (double walks = most; walks >= 1 && walks >= 0.8 * most; --walks) {
+  const double max_walks = std::floor(at_a_time / columns);
+  double best = max_walks, min_cost = HUGE_VAL;
+  for (double walks = max_walks; walks >= 1 && walks >= 0.8 * max_walks; --walks) {
     const double rows = std::ceil(static_cast<double>(walk.out) / walks) + twice + 1;
     const double cost = rows * std::ceil(columns * walks / static_cast<double>(kMultiprocessors));
-    if (cost < least) {
-      least = cost;
+    if (cost < min_cost) {
+      min_cost = cost;
       best = walks;
     }
   }
@@ -179,7 +180,7 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
   // each is made of many. Times the floor: with 14 taps 1.5 instead of 3.2, of elements of 2 bytes
   // 2.9 instead of 5.3; but with 5 taps 1.53 instead of 1.47.
   const bool pairs = strip && width.taps >= kManyTaps && !task.mid.resampled &&
-                     width.in >= 2 * width.out && form.inner <= kMostPairsInner &&
+                     width.in >= 2 * width.out && form.inner <= kMaxPairsInner &&
                      element_bytes <= 4;
   const auto aligned = [&](const void* data, int64_t run) {
     int64_t elements = 1;
@@ -213,7 +214,7 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
   } else {
     // Reads of few taps are served by caches as well.
     const bool staged = needs.grow && width.resampled && width.out >= width.in &&
-                        std::max(needs.taps, needs.rows) > 4 && form.inner <= kMostStagedInner;
+                        std::max(needs.taps, needs.rows) > 4 && form.inner <= kMaxStagedInner;
     needs.aligned = aligned(task.y, width.out * form.inner);
     // Columns that become twice as many or more, times the floor: along three axes 1.3 instead of
     // 1.8, along two 1.2 to 1.6 instead of 1.4 to 1.7. With elements of 4 bytes, of which a vector
@@ -225,14 +226,14 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
     // What it saves is writing. Times the floor: of rows that become 8 each 1.8 and 1.4 instead of
     // 2.2 and 1.9, with elements of 4 bytes 1.3 and 1.2 instead of 1.4 and 1.3; but of rows that
     // become 2.5 each 2.5 instead of 2.1, and 1.4 instead of 1.3.
-    const bool shifted = needs.grow && walk.out >= kLeastShiftedGrowth * walk.in &&
+    const bool shifted = needs.grow && walk.out >= kMinShiftedGrowth * walk.in &&
                          needs.aligned * element_bytes < 16 && element_bytes <= 4 &&
                          needs.mid_taps == 1 && task.mid.out == 1;
     const int64_t line = width.out;
     // Lines that threads of one block can make, and enough for a few warps.
     const bool flat = shifted && element_bytes == 2 && form.inner == 1 && line % 2 != 0 &&
                       line == task.y_walk && needs.rows <= 2 && needs.taps <= 2 &&
-                      width.in <= line && line >= kLeastFlatLine && line <= kMostFlatLine;
+                      width.in <= line && line >= kMinFlatLine && line <= kMaxFlatLine;
     needs.load = staged    ? ResampleLoad::kStaged
                  : flat    ? ResampleLoad::kFlat
                  : spread  ? ResampleLoad::kSpread
@@ -299,11 +300,11 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   ResampleTiling tiling;
   // What is counted in 32 bits.
   for (int64_t count : {width.in * inner, width.out * inner, form.batches(), walk.in, walk.out}) {
-    if (count > kMostIndex - 4096) return tiling;
+    if (count > kMaxIndex - 4096) return tiling;
   }
 
   const bool flat = needs.load == ResampleLoad::kFlat;
-  int64_t line_threads = 1, lines_most = limits.threads;
+  int64_t line_threads = 1, max_lines = limits.threads;
   const int64_t lines_all = mid.out > 1 ? mid.out : form.batches();
   const int64_t mid_lines = std::min<int64_t>(mid.out > 1 ? 8 : 1, lines_all);
   if (needs.load == ResampleLoad::kVectors) {
@@ -311,8 +312,8 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     const int64_t vectors = inner / vector;
     const bool narrow = width.resampled && !Repeats(needs);
     tiling.vectors = static_cast<int>(Even(vectors, narrow ? 16 : limits.threads));
-    const int64_t most = std::max<int64_t>(1, limits.threads / tiling.vectors / mid_lines);
-    tiling.columns = static_cast<int>(Even(width.out, most));
+    const int64_t max_columns = std::max<int64_t>(1, limits.threads / tiling.vectors / mid_lines);
+    tiling.columns = static_cast<int>(Even(width.out, max_columns));
     tiling.channel_tiles = DivideUp(vectors, tiling.vectors);
     tiling.column_tiles = DivideUp(width.out, tiling.columns);
     line_threads = tiling.vectors * tiling.columns;
@@ -321,18 +322,18 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     line_threads = columns.threads;
     tiling.columns = static_cast<int>(std::min(columns.columns, width.out));
     tiling.column_tiles = DivideUp(width.out, tiling.columns);
-    if (line_threads > 32) lines_most = line_threads;
+    if (line_threads > 32) max_lines = line_threads;
     // What is staged begins at a pack, and has room for a window.
     const int64_t reach = Window(width, tiling.columns) + 3;
     tiling.stage_columns = static_cast<int>(RoundUp(std::max<int64_t>(reach, instance.taps), 4));
   } else if (flat) {
     // Of a line's words one may begin in front of it.
     line_threads = DivideUp(width.out + 2, vector);
-    lines_most = line_threads;
+    max_lines = line_threads;
     tiling.strip_pitch = static_cast<int>(width.in + 1);
     tiling.sheet_rows = 16;
     while (tiling.sheet_rows > 2 &&
-           tiling.sheet_rows * width.out * element_bytes > kMostSheetBytes) {
+           tiling.sheet_rows * width.out * element_bytes > kMaxSheetBytes) {
       tiling.sheet_rows /= 2;
     }
     const int64_t sheet = tiling.sheet_rows * width.out * element_bytes + kStageLineBytes;
@@ -340,10 +341,10 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   } else if (!IsStrip(needs.load)) {
     const bool shifted = needs.load == ResampleLoad::kShifted;
     const int64_t vectors = DivideUp(width.out * inner + (shifted ? vector - 1 : 0), vector);
-    const int64_t most = std::max<int64_t>(32, limits.threads / mid_lines);
-    line_threads = Even(vectors, shifted ? std::min(most, kMostShiftedPlaces) : most);
+    const int64_t max_threads = std::max<int64_t>(32, limits.threads / mid_lines);
+    line_threads = Even(vectors, shifted ? std::min(max_threads, kMaxShiftedPlaces) : max_threads);
     tiling.column_tiles = DivideUp(vectors, line_threads);
-    if (shifted) lines_most = tiling.column_tiles > 1 ? line_threads : kShiftedPlaces;
+    if (shifted) max_lines = tiling.column_tiles > 1 ? line_threads : kShiftedPlaces;
   } else {
     // The rows that registers hold ahead are too few where columns have many taps. Times the floor:
     // with 14 taps 1.7 instead of 2.5, with 64 taps 1.6 instead of 1.85, with 192 taps 1.76 instead
@@ -359,7 +360,7 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     tiling.columns = static_cast<int>(strip.columns);
     tiling.column_tiles = DivideUp(width.out, strip.columns);
     // Lines of several warps meet as blocks do.
-    if (line_threads > 32) lines_most = line_threads;
+    if (line_threads > 32) max_lines = line_threads;
   }
   tiling.line_threads = static_cast<int>(line_threads);
   if (instance.stages > 0) {
@@ -387,11 +388,11 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
         RoundUp(pieces * kStagePieceBytes + kStageLineBytes + (more + 8) * element_bytes + 64,
                 kStageLineBytes) -
         64);
-    lines_most = std::min(
-        lines_most, std::max<int64_t>(1, kMostStageBytes / (instance.stages * tiling.stage_pitch)) *
-                        line_threads);
+    max_lines = std::min(
+        max_lines, std::max<int64_t>(1, kMaxStageBytes / (instance.stages * tiling.stage_pitch)) *
+                       line_threads);
   }
-  tiling.lines = static_cast<int>(Even(lines_all, std::max<int64_t>(1, lines_most / line_threads)));
+  tiling.lines = static_cast<int>(Even(lines_all, std::max<int64_t>(1, max_lines / line_threads)));
   tiling.threads = static_cast<int>(RoundUp(tiling.lines * line_threads, 32));
   if (needs.load == ResampleLoad::kShifted) {
     tiling.threads = static_cast<int>(DivideUp(tiling.lines * line_threads, 31) * 32);
@@ -408,12 +409,12 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
       std::max(1.0, std::floor(static_cast<double>(limits.all_threads) /
                                (columns_of_blocks * static_cast<double>(tiling.threads))));
   const double twice = walk.resampled ? static_cast<double>(walk.taps) / StepOf(walk) - 1.0 : 0.0;
-  const double least =
+  const double min_rows =
       std::max(needs.grow ? 4.0 : 1.0, (twice + (needs.grow ? 1.0 : 0.0)) / limits.overlap);
   const auto rows_of = [&](double of_walks) {
     const double even = std::ceil(static_cast<double>(walk.out) / of_walks);
-    return std::min({static_cast<int64_t>(std::max(even, std::ceil(least))), walk.out,
-                     flat ? kMostFlatChunk : kMostChunk});
+    return std::min({static_cast<int64_t>(std::max(even, std::ceil(min_rows))), walk.out,
+                     flat ? kMaxFlatChunk : kMaxChunk});
   };
   int64_t chunk = rows_of(walks);
   const double at_a_time = static_cast<double>(limits.wave / tiling.threads);
@@ -424,25 +425,25 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   const int64_t row_bytes =
       needs.grow ? rows * sum_bytes + 4
                  : RecordSize(instance.rows, static_cast<int>(sum_bytes)) * sum_bytes;
-  while (flat && chunk > least &&
-         Window(walk, chunk) * tiling.strip_pitch * sum_bytes > kMostSlabBytes) {
+  while (flat && chunk > min_rows &&
+         Window(walk, chunk) * tiling.strip_pitch * sum_bytes > kMaxSlabBytes) {
     chunk = (chunk + 1) / 2;
   }
   if (needs.grow) {
     tiling.chunk = static_cast<int>(Even(walk.out, chunk));
   } else {
-    const auto table_of = [&](int64_t rows_of_y) { return Window(walk, rows_of_y) + kMostRound; };
-    while (chunk > 1 && table_of(chunk) * row_bytes > kMostScheduleBytes) chunk = (chunk + 1) / 2;
+    const auto table_of = [&](int64_t rows_of_y) { return Window(walk, rows_of_y) + kMaxRound; };
+    while (chunk > 1 && table_of(chunk) * row_bytes > kMaxScheduleBytes) chunk = (chunk + 1) / 2;
     chunk = Even(walk.out, chunk);
     const int64_t table_rows = table_of(chunk);
     tiling.chunk = static_cast<int>(chunk);
-    if (table_rows * row_bytes <= 2 * kMostScheduleBytes && !needs.gather) {
+    if (table_rows * row_bytes <= 2 * kMaxScheduleBytes && !needs.gather) {
       tiling.table_rows = static_cast<int>(table_rows);
     }
   }
   tiling.chunks = DivideUp(walk.out, tiling.chunk);
   const double blocks = columns_of_blocks * static_cast<double>(tiling.chunks);
-  if (blocks > static_cast<double>(kMostIndex)) return tiling;
+  if (blocks > static_cast<double>(kMaxIndex)) return tiling;
 
   int64_t bytes = needs.grow ? tiling.chunk * row_bytes + 4
                              : tiling.table_rows * row_bytes + (2 * tiling.chunk + 1) * 4;
@@ -486,7 +487,7 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   if (flat) bytes += int64_t{2} * tiling.sheet_pitch * element_bytes;
   tiling.flag_at = static_cast<int>(RoundUp(bytes, 4));
   bytes = tiling.flag_at + 4;
-  if (bytes > kMostSharedBytes) return tiling;
+  if (bytes > kMaxSharedBytes) return tiling;
   tiling.shared_bytes = static_cast<int>(RoundUp(std::max<int64_t>(bytes, 16), 16));
   tiling.blocks = static_cast<int64_t>(blocks);
   return tiling;

@@ -22,9 +22,9 @@ enum class ResampleLoad {
   kFlat,      // elements of lines that are written as one: see flat.cuh
 };
 
-inline constexpr int kMostThreads = 256;  // of a block, but for kFlat
+inline constexpr int kMaxThreads = 256;  // of a block, but for kFlat
 // Shared memory of a block, at most. Every GPU since compute capability 8.0 has it.
-inline constexpr int kMostSharedBytes = 96 << 10;
+inline constexpr int kMaxSharedBytes = 96 << 10;
 inline constexpr int kFlatThreads = 288;  // kFlat: of a block, at most
 inline constexpr int kFlatVector = 4;     // kFlat: elements of a thread in a row of y
 
@@ -34,7 +34,7 @@ inline constexpr int kStagePieceBytes = 16;
 inline constexpr int kStageLineBytes = 128;
 
 // Rows of x that a thread adds between checks, at most.
-inline constexpr int kMostRound = 4;
+inline constexpr int kMaxRound = 4;
 
 // What an instance of the kernel must be able to do.
 struct ResampleNeeds {

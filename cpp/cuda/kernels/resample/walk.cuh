@@ -108,7 +108,7 @@ struct Walk : Lines<ShapeType> {
     const int column_tile = digits.Next(tiling.column_tiles);
     const int mid_tile = digits.Next(tiling.mid_tiles);
     first_row = int64_t{digits.Next(tiling.chunks)} * tiling.chunk;
-    rows = static_cast<int>(Least(tiling.chunk, task.walk.out - first_row));
+    rows = static_cast<int>(Min(tiling.chunk, task.walk.out - first_row));
     const int64_t batch_tile = digits.rest;
     ForEachThread<false>(tiling.threads, [&](int thread) {
       State& mine = StateOf(thread);
@@ -163,11 +163,11 @@ struct Walk : Lines<ShapeType> {
   CONVGRAD_DEVICE void BringFirst(const State& mine, int column_tile) const {
     constexpr int kLine = 128 / static_cast<int>(sizeof(T));
     const int columns = tiling.line_threads * kBase, begin = column_tile * columns;
-    const int here = static_cast<int>(Least(columns, form.width.in - begin));
+    const int here = static_cast<int>(Min(columns, form.width.in - begin));
     const int pieces = (here + kLine - 1) / kLine;
     const int64_t in = task.walk.in, out = task.walk.out;
-    const int first = Most(0, static_cast<int>(first_row * in / out) - 1);
-    const int64_t end = Least(in, (first_row + rows) * in / out + 2);
+    const int first = Max(0, static_cast<int>(first_row * in / out) - 1);
+    const int64_t end = Min(in, (first_row + rows) * in / out + 2);
     const int row = first + mine.lane / pieces;
     if (row < end) BringCloser(mine.x + row * task.x_walk + begin + mine.lane % pieces * kLine);
   }
@@ -398,7 +398,7 @@ struct Walk : Lines<ShapeType> {
     if constexpr (kStaged) {
       StagedRows at{low, low + there, 0, kAhead * tiling.stage_slot_bytes};
       if (there > 0 && low + kAhead >= tiling.stage_from) {
-        const int inside = static_cast<int>(Least(at.end, tiling.stage_to)) - kAhead;
+        const int inside = static_cast<int>(Min(at.end, tiling.stage_to)) - kAhead;
         ShrinkStaged<true>(at, low, inside, done);
       }
       ShrinkStaged<false>(at, low, at.end, done);

@@ -1,4 +1,4 @@
-"""The CPU's own kernels for few channels in float32: against float64, and the same bits whatever runs.
+"""The CPU's kernels for thin convolutions in float32: against float64, and the same bits whatever runs.
 
 Which problems they serve is the handler's choice; those here are such, and next to such. How the kernels
 walk through memory is tested in C++ (tests/cpp/thin_fuzz.cc), for each instruction set.
@@ -239,7 +239,7 @@ def test_weight_gradients_that_end_later(rng: np.random.Generator) -> None:
 BITS = """
 import hashlib, sys
 import jax, numpy as np
-import test_few_channels as tests
+import test_thin as tests
 tests.routes.force("onednn").__enter__()
 digest = hashlib.sha256()
 for layer in (*tests.LAYERS, *tests.LARGE_LAYERS):
