@@ -106,7 +106,7 @@ WRONG_ENGINES = {"conv_wgrad": {"eng1", "eng18", "eng20", "eng70"}, "conv_dgrad"
 def test_every_engine_is_right_where_padding_is_uneven(
     operator: str, stride: int, dtype: str, rng: np.random.Generator
 ) -> None:
-    """NOTE [Wrong engines] in cudnn/errata.cc: every engine that a search may choose."""
+    """NOTE [One padding per axis] in cudnn/errata.cc: every engine that a search may choose."""
     padding = ((0, 1), (2, 1))
     case = Case("uneven", (2, 16, 6, 5), (16, 16, 3, 3), (stride, stride), padding)
     x, w, dy = case.data(rng, dtype)

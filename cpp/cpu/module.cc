@@ -4,6 +4,7 @@
 
 #include "cpu/handlers.h"
 #include "cpu/onednn/conv_plan.h"
+#include "cpu/onednn/errata.h"
 
 namespace nb = nanobind;
 
@@ -23,10 +24,18 @@ NB_MODULE(_cpu, module) {
       "versions",
       [] {
         nb::dict versions;
-        versions["onednn"] = nb::cast(jax_convgrad::OnednnVersion().c_str());
+        versions["onednn"] = nb::cast(jax_convgrad::OnednnVersionText().c_str());
         return versions;
       },
       "Versions of the libraries that were loaded.");
+  module.def(
+      "validated_versions",
+      [] {
+        nb::dict versions;
+        versions["onednn"] = jax_convgrad::kValidatedOnednn;
+        return versions;
+      },
+      "Versions of the libraries, major.minor, that the errata were validated on.");
   module.def(
       "supported_dtypes",
       [] {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda/cudnn/cache.h"
+#include "cuda/cudnn/errata.h"
 #include "cuda/cudnn/handle.h"
 #include "cuda/handlers.h"
 
@@ -103,6 +104,14 @@ NB_MODULE(_cuda, module) {
   module.def("handlers", Handlers,
              "FFI target names and the stages of their handlers, for jax.ffi.register_ffi_target.");
   module.def("versions", Versions, "Versions of the libraries that were loaded.");
+  module.def(
+      "validated_versions",
+      [] {
+        nb::dict versions;
+        versions["cudnn"] = jax_convgrad::kValidatedCudnn;
+        return versions;
+      },
+      "Versions of the libraries, major.minor, that the errata were validated on.");
   module.def(
       "supported_dtypes",
       [] { return std::vector<std::string>{"float16", "bfloat16", "float32", "float64"}; },

@@ -50,11 +50,12 @@ int Slowness(const ConvGeometry& g, const std::string& name) {
   return HasAvx512() && name.find("avx512") == std::string::npos ? 1 : 0;
 }
 
-// To the first implementation that computes it right.
+// To the first implementation without an erratum for the problem.
 template <typename PrimitiveDesc>
-void PassOverWrong(ConvKind kind, const ConvGeometry& g, ::xla::ffi::DataType operand_type,
-                   PrimitiveDesc& desc) {
-  while (ComputesWrong(kind, g, operand_type, desc.impl_info_str())) {
+void PassOverErrata(ConvKind kind, const ConvGeometry& g, ::xla::ffi::DataType operand_type,
+                    PrimitiveDesc& desc) {
+  const int version = OnednnVersion();
+  while (FindErratum(kind, g, operand_type, desc.impl_info_str(), version) != nullptr) {
     if (!desc.next_impl()) {
       throw dnnl::error(dnnl_unimplemented, "oneDNN has no right implementation of the problem");
     }
@@ -72,6 +73,11 @@ OnednnConv Finish(const ConvGeometry& g, const PrimitiveDesc& desc, const memory
 SingleThreaded::SingleThreaded() : threads_(omp_get_max_threads()) { omp_set_num_threads(1); }
 
 SingleThreaded::~SingleThreaded() { omp_set_num_threads(threads_); }
+
+int OnednnVersion() {
+  const dnnl_version_t* version = dnnl_version();
+  return 10000 * version->major + 100 * version->minor + version->patch;
+}
 
 const dnnl::engine& CpuEngine() {
   // Never destroyed: pool threads may still run handlers while the process ends.
@@ -123,7 +129,7 @@ OnednnConv MakeOnednnConv(ConvKind kind, const ConvGeometry& g, ::xla::ffi::Data
   };
   if (fprop) {
     Forward::primitive_desc desc = forward(x, weights, y);
-    PassOverWrong(kind, g, operand_type, desc);
+    PassOverErrata(kind, g, operand_type, desc);
     return Finish<Forward>(g, desc, x, desc.weights_desc(), y);
   }
   // The hint that a gradient needs is a forward convolution of the operands' type.
@@ -135,13 +141,13 @@ OnednnConv MakeOnednnConv(ConvKind kind, const ConvGeometry& g, ::xla::ffi::Data
     using Backward = dnnl::convolution_backward_data;
     Backward::primitive_desc desc(CpuEngine(), algorithm, x, weights, y, strides, dilation, low,
                                   high, hint, attr);
-    PassOverWrong(kind, g, operand_type, desc);
+    PassOverErrata(kind, g, operand_type, desc);
     return Finish<Backward>(g, desc, x, desc.weights_desc(), y);
   }
   using Backward = dnnl::convolution_backward_weights;
   Backward::primitive_desc desc(CpuEngine(), algorithm, x, weights, y, strides, dilation, low, high,
                                 hint, attr);
-  PassOverWrong(kind, g, operand_type, desc);
+  PassOverErrata(kind, g, operand_type, desc);
   return Finish<Backward>(g, desc, x, desc.diff_weights_desc(), y);
 }
 

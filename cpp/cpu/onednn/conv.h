@@ -29,6 +29,9 @@ class SingleThreaded {
 
 const dnnl::engine& CpuEngine();
 
+// Version of the oneDNN library that was loaded: 10000 * major + 100 * minor + patch.
+int OnednnVersion();
+
 dnnl::memory::data_type OnednnType(::xla::ffi::DataType type);
 
 // oneDNN's own scratchpad is shared between threads and not safe: every primitive gets one with its

@@ -464,7 +464,7 @@ bool OnednnSupports(ffi::DataType type) {
   return true;
 }
 
-std::string OnednnVersion() {
+std::string OnednnVersionText() {
   const dnnl_version_t* version = dnnl_version();
   return std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
          std::to_string(version->patch);

@@ -69,7 +69,7 @@ class ConvPlan {
 bool OnednnSupports(::xla::ffi::DataType type);
 
 // Version of the oneDNN library that was loaded, "3.2.0".
-std::string OnednnVersion();
+std::string OnednnVersionText();
 
 }  // namespace jax_convgrad
 

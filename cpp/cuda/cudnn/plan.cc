@@ -12,6 +12,7 @@
 #include <cudnn.h>
 
 #include "cuda/cudnn/errata.h"
+#include "cuda/kernels/common/device_attribute.h"
 #include "cudnn_frontend_ConvDesc.h"
 #include "cudnn_frontend_ExecutionPlan.h"
 #include "cudnn_frontend_Heuristics.h"
@@ -310,6 +311,10 @@ ffi::ErrorOr<ConvCandidates> ConvCandidates::Query(const ConvProblem& problem,
   }((*library)->dlhandle());
   (void)opened;
 
+  const int version = static_cast<int>((*library)->version());
+  const ffi::ErrorOr<int> capability = ComputeCapability(ConvName(problem.kind), problem.device);
+  if (capability.has_error()) return ffi::Unexpected(capability.error());
+
   const std::string what = Text("asking for engines for ", problem.ToString());
   return Guarded(problem, what, [&]() -> ffi::ErrorOr<ConvCandidates> {
     fe::OperationGraph graph = MakeGraph(problem, handle.get());
@@ -324,7 +329,7 @@ ffi::ErrorOr<ConvCandidates> ConvCandidates::Query(const ConvProblem& problem,
     std::string wrong;
     for (fe::ManagedOpaqueDescriptor& config : configs) {
       std::string engine = fe::detail::get_engine_tag(config);
-      if (ComputesWrongNumbers(problem, engine)) {
+      if (FindErratum(problem.kind, problem.geometry, engine, version, *capability) != nullptr) {
         wrong += Text(wrong.empty() ? "; left out, being wrong: " : " ", engine);
         continue;
       }

@@ -63,8 +63,8 @@ class ConvPlan {
 };
 
 // What cuDNN's heuristics offer for a problem, best guess first, without the engines that the
-// problem's demands on precision and determinism forbid and those that compute wrong numbers
-// (NOTE [Wrong engines]).
+// problem's demands on precision and determinism forbid and those that errata.h keeps
+// out.
 class ConvCandidates {
  public:
   static ffi::ErrorOr<ConvCandidates> Query(const ConvProblem& problem, const DnnHandle& handle);

@@ -18,6 +18,15 @@ inline ffi::ErrorOr<int> DeviceAttribute(const char* op, int device, cudaDeviceA
   return ffi::Unexpected(CudaError(op, "asking for the device's properties", status));
 }
 
+// 10 * major + minor.
+inline ffi::ErrorOr<int> ComputeCapability(const char* op, int device) {
+  const ffi::ErrorOr<int> major = DeviceAttribute(op, device, cudaDevAttrComputeCapabilityMajor);
+  if (major.has_error()) return major;
+  const ffi::ErrorOr<int> minor = DeviceAttribute(op, device, cudaDevAttrComputeCapabilityMinor);
+  if (minor.has_error()) return minor;
+  return 10 * *major + *minor;
+}
+
 }  // namespace jax_convgrad
 
 #endif  // JAX_CONVGRAD_CUDA_KERNELS_COMMON_DEVICE_ATTRIBUTE_H_

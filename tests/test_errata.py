@@ -1,0 +1,30 @@
+"""The errata of oneDNN and cuDNN: tables that forbid what is wrong and nothing beside it, with evidence."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import native
+
+SOURCES = (
+    "tests/cpp/errata_test.cc",
+    "cpp/cpu/onednn/errata.cc",
+    "cpp/cuda/cudnn/errata.cc",
+    "cpp/ffi/conv.cc",
+)
+
+
+def test_errata(tmp_path: pathlib.Path) -> None:
+    *evidence, last = native.run(native.build(tmp_path, SOURCES)).splitlines()
+    assert last == "0 failures"
+    assert len(evidence) == 19
+    for text in evidence:
+        path, what = text.split(": ", 1)
+        if path.startswith("test_"):
+            (shown,) = (native.ROOT / "tests").rglob(path)
+        else:
+            shown = native.ROOT / path
+        text = shown.read_text()
+        if path == "test_handlers.py":
+            assert f'"{re.split("[ ;]", what)[0]}"' in text, what
