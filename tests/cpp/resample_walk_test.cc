@@ -76,6 +76,8 @@ struct TypeOf<resample_kernels::Half> {
   static constexpr double kRounding = 0x1p-11;
 };
 
+constexpr int64_t kMultiprocessors = 132;  // of an H100
+
 template <typename Kernel>
 void RunWalks(const ResampleTask& task) {
   const size_t bytes = static_cast<size_t>(task.tiling.shared_bytes);
@@ -97,9 +99,9 @@ bool CanLaunch(const ResampleForm& form, uintptr_t x, uintptr_t y) {
   resample_kernels::VisitInstance<T>(
       GetResampleNeeds(task, sizeof(T)), [&](auto instance, const ResampleNeeds& needs) {
         using Kernel = typename decltype(instance)::Kernel;
-        const ResampleTiling tiling =
-            ChooseResampleTiling(task, needs, instance.kValues, sizeof(T),
-                                 GetResampleLimits(needs, instance.kValues, sizeof(T)));
+        const ResampleTiling tiling = ChooseResampleTiling(
+            task, needs, instance.kValues, sizeof(T),
+            GetResampleLimits(needs, instance.kValues, sizeof(T), kMultiprocessors));
         good = tiling.blocks == 0 ||
                (tiling.threads <= Kernel::kMaxThreads && tiling.threads % 32 == 0 &&
                 tiling.shared_bytes <= kMaxSharedBytes);
@@ -245,7 +247,8 @@ bool Check(Random& random, Counts& counts) {
   ResampleTask task = MakeResampleTask(*form, sizeof(T), x, y);
   const int threads[] = {32, 96, 128, 256};
   const ResampleLimits limits{threads[random() % 4], random() % 2 == 0 ? 1 : 200000,
-                              random() % 2 == 0 ? 0.1 : 10.0, random() % 2 == 0 ? 0 : 20000};
+                              random() % 2 == 0 ? 0.1 : 10.0, random() % 2 == 0 ? 0 : 20000,
+                              kMultiprocessors};
   // What would be launched, or as if arrays were not aligned, or no instance had enough rows.
   ResampleNeeds needs = GetResampleNeeds(task, sizeof(T));
   if (needs.load == ResampleLoad::kWindow && random() % 4 == 0) needs.load = ResampleLoad::kStrip;

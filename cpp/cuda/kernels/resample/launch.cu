@@ -1,5 +1,7 @@
 // Chooses and launches an instance of the kernels of resample.
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <limits>
 
@@ -55,14 +57,36 @@ cudaError_t LaunchLongBands(ResampleTask task, cudaStream_t stream) {
                 kLongBandThreads * static_cast<int>(sizeof(double)), args, stream);
 }
 
+// Of the current device; asked for once for each device.
+cudaError_t CountMultiprocessors(int* count) {
+  static std::array<std::atomic<int>, 64> counts{};  // 0: not known yet
+  int device = 0;
+  const cudaError_t status = cudaGetDevice(&device);
+  if (status != cudaSuccess) return status;
+  const size_t index = static_cast<size_t>(device);
+  if (index < counts.size()) {
+    *count = counts[index].load(std::memory_order_relaxed);
+    if (*count != 0) return cudaSuccess;
+  }
+  const cudaError_t asked = cudaDeviceGetAttribute(count, cudaDevAttrMultiProcessorCount, device);
+  if (asked == cudaSuccess && index < counts.size()) {
+    counts[index].store(*count, std::memory_order_relaxed);
+  }
+  return asked;
+}
+
 template <typename T>
 cudaError_t LaunchTyped(ResampleTask task, cudaStream_t stream) {
+  int multiprocessors = 0;
+  const cudaError_t counted = CountMultiprocessors(&multiprocessors);
+  if (counted != cudaSuccess) return counted;
   cudaError_t status = cudaErrorInvalidValue;
   resample_kernels::VisitInstance<T>(
       GetResampleNeeds(task, sizeof(T)), [&](auto instance, const ResampleNeeds& needs) {
         using Kernel = typename decltype(instance)::Kernel;
-        task.tiling = ChooseResampleTiling(task, needs, instance.kValues, sizeof(T),
-                                           GetResampleLimits(needs, instance.kValues, sizeof(T)));
+        task.tiling = ChooseResampleTiling(
+            task, needs, instance.kValues, sizeof(T),
+            GetResampleLimits(needs, instance.kValues, sizeof(T), multiprocessors));
         if (task.tiling.blocks == 0) {
           status = LaunchLongBands<T>(task, stream);
           return;

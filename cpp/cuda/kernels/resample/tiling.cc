@@ -17,7 +17,6 @@ constexpr int64_t kMaxLineThreads = 256;
 constexpr int64_t kMaxStageBytes = 48 << 10;
 constexpr int64_t kMaxStagedInner = 16, kMaxPairsInner = 4;
 constexpr int64_t kManyTaps = 9, kFewColumnTaps = 4, kMinShiftedGrowth = 4;
-constexpr int64_t kMultiprocessors = 132;
 constexpr int64_t kMinFlatLine = 192, kMaxFlatLine = kFlatVector * kFlatThreads - 2;
 constexpr int64_t kRunBytes = 16;  // kFlat: of a row
 constexpr int64_t kMaxSheetBytes = 20 << 10, kMaxSlabBytes = 16 << 10;
@@ -121,18 +120,66 @@ bool Repeats(const ResampleNeeds& needs) {
 // be at work at a time are, and all multiprocessors are done at a time. What a block does besides
 // its rows weighs as much as a row. The gradient of 8x linear upsampling of 16 bits takes 1.59
 // times the floor with the 630 blocks of this, and 1.67 with 735.
-double EvenWalks(double columns, double at_a_time, const ResampleAxis& walk, double twice) {
+double EvenWalks(double columns, double at_a_time, int64_t multiprocessors,
+                 const ResampleAxis& walk, double twice) {
   const double max_walks = std::floor(at_a_time / columns);
   double best = max_walks, min_cost = HUGE_VAL;
   for (double walks = max_walks; walks >= 1 && walks >= 0.8 * max_walks; --walks) {
     const double rows = std::ceil(static_cast<double>(walk.out) / walks) + twice + 1;
-    const double cost = rows * std::ceil(columns * walks / static_cast<double>(kMultiprocessors));
+    const double cost = rows * std::ceil(columns * walks / static_cast<double>(multiprocessors));
     if (cost < min_cost) {
       min_cost = cost;
       best = walks;
     }
   }
   return best;
+}
+
+// Threads and walks as measured on an H100, in proportion to the multiprocessors.
+ResampleLimits MeasuredLimits(const ResampleNeeds& needs, const ResampleInstance& instance,
+                              int element_bytes, int64_t multiprocessors) {
+  // Where rows are read twice by walks that follow each other, or much is prepared for a walk, all
+  // threads are at work at once. Elsewhere short walks keep them evenly busy.
+  const int64_t wave = multiprocessors * instance.threads;
+  if (needs.load == ResampleLoad::kSpread) {
+    // Of 768 blocks that end together 1.6 times the floor, of 4096 short ones 1.85.
+    return {128, multiprocessors * 4096, 0.25, wave};
+  }
+  if (needs.load == ResampleLoad::kFlat) {
+    // Times the floor: 1.43 with 504 blocks that begin at once, 1.6 with 840 shorter ones.
+    return {kFlatThreads, multiprocessors * 640, 0.5};
+  }
+  if (needs.load == ResampleLoad::kShifted) {
+    // With 16 bits a thread keeps twice as many sums, and fewer threads are at work.
+    if (element_bytes == 4) return {256, multiprocessors * 4096, 0.5};
+    return {128, multiprocessors * 640, 0.25, multiprocessors * 640};
+  }
+  // Blocks that write as many whole columns side by side as they can, and few rows of them. Times
+  // the floor, of 2x nearest upsampling: 1.08 instead of 1.12, of 16 bits 1.14 instead of 1.16.
+  if (Repeats(needs)) return {256, multiprocessors * 131072, 1.0};
+  bool light = needs.rows == 1 && !needs.grow;
+  if (needs.load == ResampleLoad::kVectors) {
+    light = needs.grow || needs.rows == 1;
+  } else if (needs.load == ResampleLoad::kElements || needs.load == ResampleLoad::kStaged) {
+    light = needs.rows <= 4 && (element_bytes >= 4 || !instance.packed);
+  } else if (IsStrip(needs.load)) {
+    light = false;
+  }
+  if (needs.load == ResampleLoad::kColumns) return {128, wave, 0.25, wave};
+  if (light && needs.load == ResampleLoad::kElements) {
+    // Those that write single elements are as fast as the most threads let them be.
+    if (instance.packed) return {128, multiprocessors * 4096, 0.5};
+    return element_bytes >= 4 ? ResampleLimits{128, multiprocessors * 8192, 1.0}
+                              : ResampleLimits{128, multiprocessors * 4096, 0.5};
+  }
+  if (light) return {128, multiprocessors * 8192, 0.5};
+  if (needs.load == ResampleLoad::kStrip) {
+    // Strips compute as much as they read: fewer threads are enough for both.
+    if (instance.stages > 0 && element_bytes == 4) return {128, wave * 2 / 3, 0.1, wave * 2 / 3};
+    if (instance.stages > 0) return {128, wave, 0.25, wave};
+    if (instance.packed && instance.rows > 4) return {128, wave * 3 / 4, 0.25};
+  }
+  return {needs.load == ResampleLoad::kWindow ? 256 : 128, wave, 0.25};
 }
 
 }  // namespace
@@ -245,49 +292,10 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
 }
 
 ResampleLimits GetResampleLimits(const ResampleNeeds& needs, const ResampleInstance& instance,
-                                 int element_bytes) {
-  // Where rows are read twice by walks that follow each other, or much is prepared for a walk, all
-  // threads are at work at once. Elsewhere short walks keep them evenly busy.
-  const int64_t wave = kMultiprocessors * instance.threads;
-  if (needs.load == ResampleLoad::kSpread) {
-    // Of 768 blocks that end together 1.6 times the floor, of 4096 short ones 1.85.
-    return {128, kMultiprocessors * 4096, 0.25, wave};
-  }
-  if (needs.load == ResampleLoad::kFlat) {
-    // Times the floor: 1.43 with 504 blocks that begin at once, 1.6 with 840 shorter ones.
-    return {kFlatThreads, kMultiprocessors * 640, 0.5};
-  }
-  if (needs.load == ResampleLoad::kShifted) {
-    // With 16 bits a thread keeps twice as many sums, and fewer threads are at work.
-    if (element_bytes == 4) return {256, kMultiprocessors * 4096, 0.5};
-    return {128, kMultiprocessors * 640, 0.25, kMultiprocessors * 640};
-  }
-  // Blocks that write as many whole columns side by side as they can, and few rows of them. Times
-  // the floor, of 2x nearest upsampling: 1.08 instead of 1.12, of 16 bits 1.14 instead of 1.16.
-  if (Repeats(needs)) return {256, kMultiprocessors * 131072, 1.0};
-  bool light = needs.rows == 1 && !needs.grow;
-  if (needs.load == ResampleLoad::kVectors) {
-    light = needs.grow || needs.rows == 1;
-  } else if (needs.load == ResampleLoad::kElements || needs.load == ResampleLoad::kStaged) {
-    light = needs.rows <= 4 && (element_bytes >= 4 || !instance.packed);
-  } else if (IsStrip(needs.load)) {
-    light = false;
-  }
-  if (needs.load == ResampleLoad::kColumns) return {128, wave, 0.25, wave};
-  if (light && needs.load == ResampleLoad::kElements) {
-    // Those that write single elements are as fast as the most threads let them be.
-    if (instance.packed) return {128, kMultiprocessors * 4096, 0.5};
-    return element_bytes >= 4 ? ResampleLimits{128, kMultiprocessors * 8192, 1.0}
-                              : ResampleLimits{128, kMultiprocessors * 4096, 0.5};
-  }
-  if (light) return {128, kMultiprocessors * 8192, 0.5};
-  if (needs.load == ResampleLoad::kStrip) {
-    // Strips compute as much as they read: fewer threads are enough for both.
-    if (instance.stages > 0 && element_bytes == 4) return {128, wave * 2 / 3, 0.1, wave * 2 / 3};
-    if (instance.stages > 0) return {128, wave, 0.25, wave};
-    if (instance.packed && instance.rows > 4) return {128, wave * 3 / 4, 0.25};
-  }
-  return {needs.load == ResampleLoad::kWindow ? 256 : 128, wave, 0.25};
+                                 int element_bytes, int64_t multiprocessors) {
+  ResampleLimits limits = MeasuredLimits(needs, instance, element_bytes, multiprocessors);
+  limits.multiprocessors = multiprocessors;
+  return limits;
 }
 
 ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeeds& needs,
@@ -420,7 +428,7 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   const double at_a_time = static_cast<double>(limits.wave / tiling.threads);
   if (at_a_time >= columns_of_blocks &&
       columns_of_blocks * static_cast<double>(DivideUp(walk.out, chunk)) < 3 * at_a_time) {
-    chunk = rows_of(EvenWalks(columns_of_blocks, at_a_time, walk, twice));
+    chunk = rows_of(EvenWalks(columns_of_blocks, at_a_time, limits.multiprocessors, walk, twice));
   }
   const int64_t row_bytes =
       needs.grow ? rows * sum_bytes + 4

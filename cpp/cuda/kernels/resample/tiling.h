@@ -64,11 +64,12 @@ struct ResampleLimits {
   int64_t all_threads;  // as many at most, if walks need not be shorter than 128 rows for that
   double overlap;       // the most that short walks may add to what is read
   int64_t wave = 0;     // threads that are at work at a time, if blocks shall end together; else 0
+  int64_t multiprocessors = 1;  // of the device
 };
 
-// As measured on an H100; a benchmark may try others.
+// As measured on an H100, for a device with so many multiprocessors; a benchmark may try others.
 ResampleLimits GetResampleLimits(const ResampleNeeds& needs, const ResampleInstance& instance,
-                                 int element_bytes);
+                                 int element_bytes, int64_t multiprocessors);
 
 // shrink: the record of a row of x in the schedule, its weights and how many rows of y are done
 // after it. In packs of 16 bytes where there are several weights; counted in sums.
