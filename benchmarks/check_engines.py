@@ -30,10 +30,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests")
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cases import PLAIN_CASES, Case, conv_oracle, from_layout, to_layout
+from support.cases import PLAIN_CASES, Case, conv_oracle, from_layout, to_layout
 
 import jax_convgrad
-from jax_convgrad import handlers, plans, registry, shapes
+from jax_convgrad import plans
+from jax_convgrad._src.conv import arguments, emit_ffi
+from jax_convgrad._src.conv.geometry import ConvGeometry
+from jax_convgrad._src.runtime import registry
 
 # Name -> dtype and precision.
 ARITHMETIC = {
@@ -177,11 +180,11 @@ def check(case: Case, operator: str, kind: str) -> list[dict[str, Any]]:
     keywords = dict(case.operator_keywords)
     numbers = keywords.pop("dimension_numbers", None)
     defaults = {"strides": 1, "padding": "VALID", "dilation": 1, "groups": 1}
-    config = shapes.make_config(
+    config = arguments.make_config(
         operator, x_shape, w_shape, **(defaults | keywords), dimension_numbers=numbers
     )
-    geometry = shapes.ConvGeometry.make(operator, config, x_shape, w_shape)
-    crop, config = handlers._split_negative(config)
+    geometry = ConvGeometry.make(operator, config, x_shape, w_shape)
+    crop, config = emit_ffi._split_negative(config)
     cropped = list(geometry.x_shape)
     for axis, pair in zip(x_spec[2:], crop, strict=True):
         cropped[axis] += sum(pair)
@@ -189,11 +192,11 @@ def check(case: Case, operator: str, kind: str) -> list[dict[str, Any]]:
         "y_shape": geometry.y_shape, "x_shape": tuple(cropped), "w_shape": tuple(w_shape)
     }[shape]  # fmt: skip
     if operator != "conv_dgrad":
-        operands[0] = handlers._crop(operands[0], crop, x_spec)
+        operands[0] = emit_ffi._crop(operands[0], crop, x_spec)
 
     @jax.jit
     def run(*arrays: Any) -> Any:
-        out = handlers._call(
+        out = emit_ffi._call(
             operator,
             "cuda",
             config,
@@ -203,7 +206,7 @@ def check(case: Case, operator: str, kind: str) -> list[dict[str, Any]]:
             *arrays,
         )
         return (
-            handlers._crop(out, tuple((-a, -b) for a, b in crop), x_spec)
+            emit_ffi._crop(out, tuple((-a, -b) for a, b in crop), x_spec)
             if shape == "x_shape"
             else out
         )

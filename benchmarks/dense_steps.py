@@ -38,9 +38,10 @@ import numpy as np
 from jax import lax
 
 import jax_convgrad
-from jax_convgrad import registry, routes
+from jax_convgrad._src.conv.geometry import ConvGeometry
+from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.runtime import registry
 from jax_convgrad.bench.report import device_name
-from jax_convgrad.shapes import ConvGeometry
 
 ROUNDS = 8
 SAMPLE_SECONDS = 0.2

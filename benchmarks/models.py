@@ -287,7 +287,7 @@ def explained(task: Any, alone: bool = False) -> dict[str, Any]:
     found: dict[str, Any] = {"rows": len(rows), "ours": sum(row.ours for row in rows)}
     if alone:
         found["seconds"] = sum(row.seconds if row.ours else row.xla_seconds for row in rows)
-        found["operations"] = sum(row.floor.operations for row in rows)
+        found["operations"] = sum(row.roofline.operations for row in rows)
     return found
 
 

@@ -27,7 +27,9 @@ import jax
 import numpy as np
 
 import jax_convgrad
-from jax_convgrad import plans, registry, routes
+from jax_convgrad import plans
+from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.runtime import registry
 from jax_convgrad.bench import cases, forms
 
 PASSES = ("fprop", "dx", "dw")

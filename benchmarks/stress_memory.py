@@ -136,7 +136,8 @@ def attempt(trial: Trial, truth_path: str) -> dict[str, Any]:
     from layers import arrays_of, passes
 
     import jax_convgrad
-    from jax_convgrad import plans, routes
+    from jax_convgrad import plans
+    from jax_convgrad._src.dispatch import routes
     from jax_convgrad.bench.cases import DTYPES
 
     jax.config.update("jax_enable_x64", True)

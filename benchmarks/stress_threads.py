@@ -43,7 +43,9 @@ import numpy as np
 from layers import arrays_of, passes
 
 import jax_convgrad
-from jax_convgrad import plans, registry, routes, settings
+from jax_convgrad import plans
+from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.runtime import registry, settings
 from jax_convgrad.bench import cuda_driver, float64
 from jax_convgrad.bench.cases import DTYPES, Case, dimension_numbers, parse_case
 

@@ -25,8 +25,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_convgrad import handlers, patches, reference, registry, shapes
-from jax_convgrad.subsample import subsample
+from jax_convgrad._src.conv import arguments, emit_ffi, emit_gemm, emit_xla
+from jax_convgrad._src.conv.geometry import ConvGeometry
+from jax_convgrad._src.conv.subsample import subsample
+from jax_convgrad._src.dtypes import FLOAT_DTYPES
+from jax_convgrad._src.runtime import registry
 
 # name, batch, spatial sizes, input channels, output channels, kernel, then what differs from groups 1,
 # stride 1, padding 1, dilation 1.
@@ -135,7 +138,7 @@ ROUNDS = 9
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("dtype", nargs="?", default="float32", choices=shapes.FLOAT_DTYPES)
+    parser.add_argument("dtype", nargs="?", default="float32", choices=FLOAT_DTYPES)
     parser.add_argument("--only", default="", help="problems whose names match")
     parser.add_argument("--markdown", metavar="OUT.md")
     arguments = parser.parse_args()
@@ -179,7 +182,7 @@ def row(
     w = jnp.asarray(
         rng.normal(size=(kernel,) * rank + (in_channels // groups, out_channels)), dtype
     )
-    config = shapes.make_config(
+    config = arguments.make_config(
         "survey",
         x.shape,
         w.shape,
@@ -191,7 +194,7 @@ def row(
     )
     if smaller := subsample(config, x.shape):  # as in primitives.py
         x, config = smaller.take(x), smaller.config
-    geometry = shapes.ConvGeometry.make("survey", config, x.shape, w.shape)
+    geometry = ConvGeometry.make("survey", config, x.shape, w.shape)
     y_shape = geometry.y_shape
     dy = jnp.asarray(rng.normal(size=y_shape), dtype)
     ours: dict[str, Any] = {
@@ -208,12 +211,12 @@ def row(
     )
     cells = []
     for operator, arrays, our_shape, jax_shape in operators:
-        forms = [functools.partial(getattr(reference, operator), **jaxs, **jax_shape)]
+        forms = [functools.partial(getattr(emit_xla, operator), **jaxs, **jax_shape)]
         if geometry.tiles:
             shape = jax_shape if operator == "conv_dgrad" else {}
-            forms.append(functools.partial(getattr(patches, operator), **jaxs, **shape))
+            forms.append(functools.partial(getattr(emit_gemm, operator), **jaxs, **shape))
         if served := dtype in registry.handlers("cpu").dtypes:
-            forms.insert(0, functools.partial(getattr(handlers, operator), **ours, **our_shape))
+            forms.insert(0, functools.partial(getattr(emit_ffi, operator), **ours, **our_shape))
         times = medians([jax.jit(form) for form in forms], arrays)
         cell = " / ".join(([] if served else ["-"]) + [*map(show, times)])
         cells.append(f"**{cell}**" if served and times[0] > 1.05 * min(times[1:]) else cell)

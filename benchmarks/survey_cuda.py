@@ -30,8 +30,9 @@ import jax
 import numpy as np
 
 import jax_convgrad
-from jax_convgrad import plans, routes
-from jax_convgrad.bench import cases, device, floor, forms, timing
+from jax_convgrad import plans
+from jax_convgrad._src.dispatch import routes
+from jax_convgrad.bench import cases, device, forms, roofline, timing
 
 PASSES = ("fprop", "dx", "dw")
 
@@ -114,7 +115,7 @@ def prepare(
             device.estimate(runner, arrays),
             2 * timing.last_level_cache(),
             device.DeviceMethod(),
-            lambda calls: floor.least_seconds(case, pass_, calls, floor.device_memory()),
+            lambda calls: roofline.least_seconds(case, pass_, calls, roofline.device_memory()),
         )
     result = runner.fetch(out)[forms.RESULTS[pass_][0]]
     return result, batch.sample

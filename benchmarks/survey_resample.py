@@ -1,4 +1,4 @@
-"""Times the pure-JAX forms of a resample along one axis: the measurement behind `resample_reference.form`.
+"""Times the pure-JAX forms of a resample along one axis: the measurement behind `emit_xla.form`.
 
     python benchmarks/survey_resample.py [--rounds N] [--only REGEX]
 
@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_convgrad import resample_reference
-from jax_convgrad.bands import Rule, make_band
+from jax_convgrad._src.resize import emit_xla
+from jax_convgrad._src.resize.bands import Rule, make_band
 
 FORMS = ("gather", "slices", "dense")
 # Name, input and output size, rule. Each runs forwards and as its transpose.
@@ -60,7 +60,7 @@ def main() -> None:
                 )
                 times = _times(x, band, arguments.rounds)
                 cells = (f"{times[form]:.0f}" if form in times else "-" for form in FORMS)
-                chosen = resample_reference.form(platform, x.shape, band, 1)
+                chosen = emit_xla.form(platform, x.shape, band, 1)
                 print(
                     f"| {label} | {inner} | {band.taps} |",
                     *(f"{c} |" for c in cells),
@@ -71,9 +71,7 @@ def main() -> None:
 def _times(x: jax.Array, band: object, rounds: int) -> dict[str, float]:
     programs, samples = {}, {}
     for form in FORMS:
-        function = jax.jit(
-            functools.partial(resample_reference.apply, band=band, axis=1, name=form)
-        )
+        function = jax.jit(functools.partial(emit_xla.apply, band=band, axis=1, name=form))
         try:
             jax.block_until_ready(function(x))
         except ValueError:  # no simple ratio of sizes

@@ -1,21 +1,42 @@
 """Fast backward passes of convolution, transposed convolution and resize for JAX."""
 
-from jax_convgrad import onednn, onnx, plans, registry, torch
-from jax_convgrad.conv import (
+from jax_convgrad import onednn, onnx, plans, torch
+from jax_convgrad._src.conv.api import (
     conv_dgrad,
     conv_fprop,
     conv_general_dilated,
     conv_transpose,
     conv_wgrad,
 )
-from jax_convgrad.explain import explain
-from jax_convgrad.exports import export_checks, load_handlers
-from jax_convgrad.install import install, install_from_environment, installed, uninstall
-from jax_convgrad.plans import set_algorithm_search, set_deterministic, set_workspace_limit
-from jax_convgrad.registry import has_cuda, info
-from jax_convgrad.resize import resample, resample_transpose, resize, scale_and_translate
+from jax_convgrad._src.explain.program import Explanation, ExplanationRow, explain
+from jax_convgrad._src.explain.roofline import Roofline
+from jax_convgrad._src.explain.walk import SourceLine
+from jax_convgrad._src.install.lowering_rules import (
+    install,
+    install_from_environment,
+    installed,
+    uninstall,
+)
+from jax_convgrad._src.resize.api import (
+    resample,
+    resample_transpose,
+    resize,
+    scale_and_translate,
+)
+from jax_convgrad._src.runtime.export import export_checks, load_handlers
+from jax_convgrad._src.runtime.plans import (
+    set_algorithm_search,
+    set_deterministic,
+    set_workspace_limit,
+)
+from jax_convgrad._src.runtime.registry import MissingHandlersWarning, has_cuda, info, version
 
 __all__ = [
+    "Explanation",
+    "ExplanationRow",
+    "MissingHandlersWarning",
+    "Roofline",
+    "SourceLine",
     "conv_dgrad",
     "conv_fprop",
     "conv_general_dilated",
@@ -42,6 +63,6 @@ __all__ = [
     "uninstall",
 ]
 
-__version__ = registry.version()
+__version__ = version()
 
 install_from_environment()

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _info(as_json: bool) -> int:
     import jax_convgrad
-    from jax_convgrad.install import PLATFORMS
+    from jax_convgrad._src.install.lowering_rules import PLATFORMS
 
     on = {platform: platform in jax_convgrad.installed() for platform in PLATFORMS}
     found = {**jax_convgrad.info(), "install() is on": on}

@@ -20,13 +20,13 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jax  # noqa: E402
-import matrix  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
-import torch_oracles  # noqa: E402
+from support import matrix, torch_oracles  # noqa: E402
 
 import jax_convgrad  # noqa: E402
-from jax_convgrad import registry, routes  # noqa: E402
+from jax_convgrad._src.dispatch import routes  # noqa: E402
+from jax_convgrad._src.runtime import registry  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 
@@ -57,7 +57,7 @@ def _requires_matrix() -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    import meshes  # starts the backend
+    from support import meshes
 
     for mark in item.iter_markers("devices"):
         meshes.need_mesh(*mark.args)
@@ -72,7 +72,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, pytest.TestReport]:
     """JAX_CONVGRAD_REQUIRE_MATRIX=1: a row of the matrix that is not shown is a failure."""
-    import meshes
+    from support import meshes
 
     report = yield
     row = item.get_closest_marker("matrix")
@@ -88,7 +88,8 @@ def pytest_make_collect_report() -> Generator[None, Any, pytest.CollectReport]:
     """So is a file of such tests that is skipped as a whole."""
     report = yield
     if report.skipped and _requires_matrix():
-        if pathlib.PurePath(report.nodeid).stem in {m.file for m in matrix.marks()}:
+        file = pathlib.PurePath(report.nodeid).with_suffix("")
+        if "/".join(file.parts[-2:]) in {m.file for m in matrix.marks()}:
             report.outcome = "failed"
             report.longrepr = f"tests of the matrix were skipped: {report.longrepr}"
     return report

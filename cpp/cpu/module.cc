@@ -1,4 +1,5 @@
-// The Python module jax_convgrad._cpu: hands out the handlers and what the library says of itself.
+// The Python module jax_convgrad._src.runtime._cpu: hands out the handlers and what the library
+// says of itself.
 
 #include <nanobind/nanobind.h>
 

@@ -1,4 +1,4 @@
-// The Python module jax_convgrad._cuda: hands out the handlers, and the plans.
+// The Python module jax_convgrad._src.runtime._cuda: hands out the handlers, and the plans.
 
 #include <cuda_runtime_api.h>
 #include <nanobind/nanobind.h>

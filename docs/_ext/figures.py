@@ -50,7 +50,7 @@ class Bands(SphinxDirective):
 def _draw_bands(n: int, m: int) -> Any:
     from matplotlib.figure import Figure
 
-    from jax_convgrad.bands import Rule, make_band
+    from jax_convgrad._src.resize.bands import Rule, make_band
 
     forward = make_band(n, m, Rule("linear"))
     figure = Figure(figsize=(8, 3.6), layout="constrained")

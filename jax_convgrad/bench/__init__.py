@@ -10,7 +10,7 @@ its time.
     timing.py    how it is timed
     device.py    the same on a GPU, by its own clock: device_clock.py, over cuda_driver.py
     compare.py   any JAX functions of the same operands by the same method
-    floor.py     what no time can be below
+    roofline.py     what no time can be below
     report.py    table, Markdown, JSON, chart
     scaling.py   with --devices: a training step on several devices, reported by scaling_report.py
     cli.py       the command line

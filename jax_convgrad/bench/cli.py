@@ -86,7 +86,7 @@ def main(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
-    from jax_convgrad.install import uninstall
+    from jax_convgrad._src.install.lowering_rules import uninstall
 
     platform = "cpu" if jax.default_backend() == "cpu" else "gpu"
     uninstall()  # by the environment: what is called lax is lax's

@@ -14,10 +14,10 @@ is found out, and the sample is taken again:
 
 * The products had ended before the host had enqueued everything: the device may have waited for the host
   between two programs, and the time would hold that. The device is then held for twice as long.
-* The time is less than the device can take (floor.py).
+* The time is less than the device can take (roofline.py).
 
 Where no try gives a sound sample the last one counts all the same, and is marked (`host_bound`). A median
-below the floor is a failure.
+below the roofline is a failure.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ last call filled.
 On a CPU every call is waited for. On a GPU the time is the device's: device.py says how it is taken.
 
 The figures are the median over the rounds and the quartiles. A median below what the device can move
-the pass's bytes in (floor.py) is a failure of the timing, and no figure.
+the pass's bytes in (roofline.py) is a failure of the timing, and no figure.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_convgrad.bench import device, float64, floor
+from jax_convgrad.bench import device, float64, roofline
 from jax_convgrad.bench.cases import Case
 from jax_convgrad.bench.device import Batch, DeviceMethod
 from jax_convgrad.bench.forms import RESULTS, Form, Inputs, Runner
@@ -244,14 +244,14 @@ def _prepare(
     result.variant = runner.variant
     entry = _Contestant(result, runner, [])
     if runner.gpu:
-        memory = floor.device_memory()
+        memory = roofline.device_memory()
         entry.batch = batch = device.make_batch(
             runner,
             yardstick.inputs,
             estimate,
             2 * last_level_cache(),
             method.device,
-            lambda calls: floor.least_seconds(case, pass_, calls, memory),
+            lambda calls: roofline.least_seconds(case, pass_, calls, memory),
         )
         # What is timed is what is checked.
         out = batch.warm_up()

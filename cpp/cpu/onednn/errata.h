@@ -28,7 +28,7 @@ struct OnednnErratum {
   std::optional<::xla::ffi::DataType> operand_type;  // nothing: both
   VersionRange versions;
   bool (*affects)(const ConvGeometry& geometry);
-  const char* evidence;  // a test or a file of benchmarks, then what it showed
+  const char* evidence;  // a file of this repository, then what it showed
 };
 
 extern const std::array<OnednnErratum, 14> kOnednnErrata;

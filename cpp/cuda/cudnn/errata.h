@@ -37,7 +37,7 @@ struct CudnnErratum {
   VersionRange versions;
   CapabilityRange devices;
   bool (*affects)(const ConvGeometry& geometry);
-  const char* evidence;  // a test or a file of benchmarks, then what it showed
+  const char* evidence;  // a file of this repository, then what it showed
 };
 
 extern const std::array<CudnnErratum, 5> kCudnnErrata;

@@ -1,0 +1,271 @@
+"""Calls of the compiled convolution handlers: attributes, layouts, and what is settled before them.
+
+The handlers take activations channels-last. XLA is asked for that through the operands' layouts, so a
+network that already lies so pays nothing and one that does not is converted where XLA likes best. On
+CUDA the same is asked for the weights (output channel, kernel, input channel): cuDNN's channels-last
+engines take other orders of them and compute wrong results. The CPU handlers take any.
+
+NOTE [Uneven padding]. Without the engines that are wrong where the two sides of an axis are padded
+differently (NOTE [One padding per axis], cudnn/errata.cc), cuDNN has one engine left for weight gradients in
+float64, and in float32 without TF32: in float64 it is 70 times slower than those. There the excess of the
+one side over the other is padded beforehand, as XLA does for every such convolution. In 16 bits and with
+TF32 other engines are right and fast, and depthwise problems have this project's own kernels.
+
+NOTE [Pairs of channels]. oneDNN's bfloat16 kernels take the channels that they sum over in pairs. Of an odd
+number the last is paired with what lies behind it, the first channel of the next group or pixel, and with
+a weight of zero: a NaN or an infinity there would come out where it does not belong, under `jax.vmap` in
+another example. So there is a channel of zeros behind them, which is as fast. Depthwise problems have
+kernels without pairs, but for some input gradients with strides; zeros would make those ten times slower,
+float32 operands at most twice. Those serve symbolic numbers of channels too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, core, lax
+
+from jax_convgrad._src import compat
+from jax_convgrad._src.conv.geometry import ConvConfig
+from jax_convgrad._src.conv.precision import allows_tf32
+from jax_convgrad._src.runtime import settings
+from jax_convgrad._src.runtime.registry import CONV_TARGETS
+from jax_convgrad._src.shapes import Pairs, Shape
+
+# What the operands and the result of each handler are in the convolution x -> y.
+_ROLES = {
+    "conv_fprop": ("x", "w", "y"),
+    "conv_dgrad": ("y", "w", "x"),
+    "conv_wgrad": ("x", "y", "w"),
+}
+_WORKSPACE_ALIGNMENT = 256
+_MEBIBYTE = 2**20
+_LEAST_WORKSPACE = 32 * _MEBIBYTE
+
+
+def conv_fprop(
+    x: Array,
+    w: Array,
+    *,
+    platform: str | None,
+    config: ConvConfig,
+    precision: Any,
+    result_dtype: Any,
+    y_shape: Shape,
+) -> Array:
+    crop, config = _split_negative(config)
+    numbers = config.dimension_numbers
+    x = _crop(x, crop, numbers.lhs_spec)
+    summed, dtype = w.shape[numbers.rhs_spec[1]], result_dtype
+    if platform == "cpu" and x.dtype == jnp.bfloat16:
+        if not isinstance(summed, int):
+            x, w, dtype = x.astype(jnp.float32), w.astype(jnp.float32), jnp.float32
+        elif summed % 2 and not _is_depthwise(config, w.shape):
+            x = _append_channel(x, numbers.lhs_spec[1], config.groups)
+            w = _append_channel(w, numbers.rhs_spec[1], 1)
+    y = _call("conv_fprop", platform, config, precision, y_shape, dtype, x, w)
+    return compat.cast(y, result_dtype)
+
+
+def conv_dgrad(
+    dy: Array,
+    w: Array,
+    *,
+    platform: str | None,
+    config: ConvConfig,
+    precision: Any,
+    result_dtype: Any,
+    x_shape: Shape,
+) -> Array:
+    x_spec = config.dimension_numbers.lhs_spec
+    crop, config = _split_negative(config)
+    cropped = list(x_shape)
+    for axis, (low, high) in zip(x_spec[2:], crop, strict=True):
+        cropped[axis] += low + high
+    out_axis, groups = config.dimension_numbers.rhs_spec[0], config.groups
+    summed, dtype = w.shape[out_axis] // groups, result_dtype
+    if platform == "cpu" and dy.dtype == jnp.bfloat16:
+        depthwise = _is_depthwise(config, w.shape)
+        if not isinstance(summed, int) or (depthwise and max(config.strides) > 1):
+            dy, w, dtype = dy.astype(jnp.float32), w.astype(jnp.float32), jnp.float32
+        elif summed % 2 and not depthwise:
+            dy = _append_channel(dy, config.dimension_numbers.out_spec[1], groups)
+            w = _append_channel(w, out_axis, groups)
+    dx = _call("conv_dgrad", platform, config, precision, tuple(cropped), dtype, dy, w)
+    dx = compat.cast(dx, result_dtype)
+    return _crop(dx, tuple((-low, -high) for low, high in crop), x_spec)
+
+
+def conv_wgrad(
+    x: Array,
+    dy: Array,
+    *,
+    platform: str | None,
+    config: ConvConfig,
+    precision: Any,
+    result_dtype: Any,
+    w_shape: Shape,
+) -> Array:
+    crop, config = _split_negative(config)
+    x = _crop(x, crop, config.dimension_numbers.lhs_spec)
+    few_engines = x.dtype == np.float64 or _is_strict(x, precision)
+    if platform == "cuda" and few_engines and not _is_depthwise(config, w_shape):
+        excess, config = _split_uneven(config)
+        x = _crop(x, excess, config.dimension_numbers.lhs_spec)
+    return _call("conv_wgrad", platform, config, precision, w_shape, result_dtype, x, dy)
+
+
+def _call(
+    operator: str,
+    platform: str | None,
+    config: ConvConfig,
+    precision: Any,
+    shape: Shape,
+    dtype: Any,
+    *operands: Array,
+) -> Array:
+    numbers = config.dimension_numbers
+    low, high = zip(*config.padding, strict=True)
+    attributes: dict[str, Any] = {
+        "strides": _int64(config.strides),
+        "padding_low": _int64(low),
+        "padding_high": _int64(high),
+        "dilation": _int64(config.dilation),
+        "groups": np.int64(config.groups),
+        "x_spec": _int64(numbers.lhs_spec),
+        "w_spec": _int64(numbers.rhs_spec),
+        "y_spec": _int64(numbers.out_spec),
+    }
+    layouts: dict[str, Any] = {
+        "x": _channels_last(numbers.lhs_spec),
+        "w": _channels_last(numbers.rhs_spec) if platform == "cuda" else None,
+        "y": _channels_last(numbers.out_spec),
+    }
+    roles = _ROLES[operator]
+    results = [jax.ShapeDtypeStruct(shape, dtype)]
+    result_layouts = [layouts[roles[2]]]
+    if platform == "cuda":
+        attributes["allow_tf32"] = np.bool_(allows_tf32(precision))
+        carried = settings.carried()
+        attributes |= carried.attributes
+        arrays = (*((a.shape, a.dtype) for a in operands), (shape, dtype))
+        fast = not _is_strict(operands[0], precision)
+        named = dict(zip(roles, arrays, strict=True))
+        size = _workspace_size(config, named, fast, carried.workspace_limit)
+        results.append(jax.ShapeDtypeStruct((size,), jnp.uint8))
+        result_layouts.append(None)
+    call = jax.ffi.ffi_call(
+        CONV_TARGETS[operator],
+        results,
+        input_layouts=[layouts[role] for role in roles[:2]],
+        output_layouts=result_layouts,
+    )
+    return call(*operands, **attributes)[0]
+
+
+def _workspace_size(
+    config: ConvConfig, arrays: dict[str, tuple[Shape, Any]], fast: bool, limit: int | None
+) -> Any:
+    """Bytes of the workspace that a call on CUDA brings along, as a second result.
+
+    A captured program may not allocate, and lowering may not ask the device what an engine needs, so
+    the size comes from a rule, and engines that need more are passed over. XLA lends the memory only
+    for the length of the call. `set_workspace_limit` lowers it.
+
+    The rule is what cuDNN 9.19 asked for on an H100, in 86 operators of published layers:
+    * Dense problems whose channels are multiples of 8, in 16 bits or with TF32 (``fast`` says that
+      the precision does not keep cuDNN from its matrix units): the best engine needed
+      next to nothing in 45 of 60, up to 8 MiB in 14, and 16 MiB in one (the partial sums of dcgan4's
+      weight gradient, bfloat16: 70 us with 16 MiB, 78 with 4, 83 with none).
+    * The others take copies of the arrays in another order (float64: 52 of 57 MiB, 907 us against
+      23998 without), with the channels of dense 16-bit arrays filled up to a multiple of 8 (fcn8_up, 21
+      channels: forward 276 us with 86 MiB, 188334 without; its gradients found every fast engine to
+      need the copies of all three arrays, 98 MiB, and ran at 1778 us with 87).
+    """
+    numbers = config.dimension_numbers
+    channels = {
+        "x": numbers.lhs_spec[1:2],
+        "w": numbers.rhs_spec[:2],
+        "y": numbers.out_spec[1:2],
+    }
+    size: Any = _MEBIBYTE
+    least: Any = _LEAST_WORKSPACE
+    for role, (shape, dtype) in arrays.items():
+        itemsize = jnp.dtype(dtype).itemsize
+        for axis in channels[role]:
+            if shape[axis] % 8 != 0:
+                fast = False
+                if config.groups == 1 and itemsize == 2:
+                    shape = (*shape[:axis], shape[axis] + -shape[axis] % 8, *shape[axis + 1 :])
+        if itemsize == 8:
+            fast = False
+        if role == "w":  # a weight gradient's partial sums are kept in the accumulator's type
+            least += 2 * math.prod(shape) * max(itemsize, 4)
+            size += 2 * math.prod(shape) * max(itemsize, 4)
+        else:
+            size += math.prod(shape) * itemsize
+    # Of sizes that are symbolic too, which an exported program knows when it runs.
+    if fast and config.groups == 1:
+        size = core.min_dim(size, least)
+    if limit is not None:
+        size = core.min_dim(size, limit)
+    return size + _WORKSPACE_ALIGNMENT
+
+
+def _is_strict(x: Array, precision: Any) -> bool:
+    return x.dtype == np.float32 and not allows_tf32(precision)
+
+
+def _is_depthwise(config: ConvConfig, w_shape: Shape) -> bool:
+    """Whether every channel has one filter."""
+    outputs, inputs = (w_shape[axis] for axis in config.dimension_numbers.rhs_spec[:2])
+    return 1 < config.groups == outputs and inputs == 1
+
+
+def _append_channel(array: Array, axis: int, groups: int) -> Array:
+    """One of zeros behind those of each group."""
+    before, after = array.shape[:axis], array.shape[axis + 1 :]
+    array = array.reshape(*before, groups, array.shape[axis] // groups, *after)
+    amounts = [(0, 0, 0)] * array.ndim
+    amounts[axis + 1] = (0, 1, 0)
+    array = lax.pad(array, np.zeros((), array.dtype), amounts)
+    return array.reshape(*before, groups * array.shape[axis + 1], *after)
+
+
+def _channels_last(spec: tuple[int, ...]) -> tuple[int, ...]:
+    """Major-to-minor order N, spatial, C of an activation with dimension specification ``spec``."""
+    return (spec[0], *spec[2:], spec[1])
+
+
+def _split_negative(config: ConvConfig) -> tuple[Pairs, ConvConfig]:
+    """Negative padding is cropping: (what to crop, as negative pairs; the config without it)."""
+    crop = tuple((min(low, 0), min(high, 0)) for low, high in config.padding)
+    kept = tuple((max(low, 0), max(high, 0)) for low, high in config.padding)
+    return crop, config.replace(padding=kept)
+
+
+def _split_uneven(config: ConvConfig) -> tuple[Pairs, ConvConfig]:
+    """NOTE [Uneven padding]: (the excess of each side over the other, the config without it)."""
+    even = tuple((min(pair), min(pair)) for pair in config.padding)
+    excess = tuple(
+        (low - e, high - e) for (low, high), (e, _) in zip(config.padding, even, strict=True)
+    )
+    return excess, config.replace(padding=even)
+
+
+def _crop(array: Array, pairs: Pairs, spec: tuple[int, ...]) -> Array:
+    """Pads the spatial axes by ``pairs``; negative numbers remove."""
+    if not any(low or high for low, high in pairs):
+        return array
+    amounts = [(0, 0, 0)] * array.ndim
+    for axis, (low, high) in zip(spec[2:], pairs, strict=True):
+        amounts[axis] = (low, high, 0)
+    return lax.pad(array, np.zeros((), array.dtype), amounts)
+
+
+def _int64(values: tuple[int, ...]) -> np.ndarray:
+    return np.asarray(values, np.int64)

@@ -1,0 +1,55 @@
+"""The floating-point dtypes that the package computes in, and what their sums are taken in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+FLOAT_DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+def check_float_dtypes(function: str, **dtypes: Any) -> np.dtype:
+    """The one dtype that all arrays share; TypeError if they differ or it is none of ours."""
+    named = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
+    text = ", ".join(f"{name} is {dtype}" for name, dtype in named.items())
+    for dtype in named.values():
+        if dtype.name not in FLOAT_DTYPES:
+            raise TypeError(f"{function}: dtypes must be one of {', '.join(FLOAT_DTYPES)}; {text}")
+    if len(set(named.values())) > 1:
+        raise TypeError(f"{function}: arrays must have the same dtype; {text}")
+    return next(iter(named.values()))
+
+
+def sum_dtype(dtype: Any) -> np.dtype:
+    """What sums of a floating dtype are taken in: float64 for float64, float32 for all others."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def wider_dtype(first: np.dtype, second: np.dtype) -> np.dtype:
+    """The narrowest floating dtype that holds both: float32 for float16 and bfloat16."""
+    if first == second or first.itemsize > second.itemsize:
+        return first
+    return second if second.itemsize > first.itemsize else sum_dtype(first)
+
+
+def result_dtype(function: str, operands: np.dtype, preferred_element_type: Any) -> np.dtype:
+    """``preferred_element_type`` as a dtype, the operands' own when None; never a narrower one."""
+    if preferred_element_type is None:
+        return operands
+    preferred = np.dtype(preferred_element_type)
+    if preferred != operands and preferred != jax.dtypes.canonicalize_dtype(preferred):
+        # 64 bits that are not enabled: JAX takes 32, and warns unless it was Python's float.
+        wanted = preferred_element_type
+        preferred = jax.eval_shape(lambda: jnp.zeros((), None if wanted is float else wanted)).dtype
+    if preferred.name not in FLOAT_DTYPES:
+        raise TypeError(
+            f"{function}: preferred_element_type must be one of {', '.join(FLOAT_DTYPES)}, got {preferred}"
+        )
+    if preferred.itemsize < operands.itemsize:
+        raise TypeError(
+            f"{function}: preferred_element_type={preferred} is narrower than the arrays' {operands}"
+        )
+    return preferred

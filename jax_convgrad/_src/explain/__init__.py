@@ -1,0 +1,9 @@
+"""What a program's convolutions and resizes are, and who computes them.
+
+program.py    `explain` itself: traces a program and makes its rows
+walk.py       where in a traced program equations lie, and how often they run
+equations.py  what one equation asks for, its decision, its roofline, and the functions that compute it
+xla.py        what XLA is given where this package does nothing
+roofline.py   bytes and operations that no program for a problem can do without
+table.py      the rows as text
+"""

@@ -1,0 +1,205 @@
+"""`explain`: a function's convolutions and resizes, one row each."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_convgrad._src import compat
+from jax_convgrad._src.explain import equations, roofline, table, walk
+from jax_convgrad._src.explain.equations import Problem
+from jax_convgrad._src.explain.roofline import Roofline
+from jax_convgrad._src.explain.walk import Found, SourceLine
+from jax_convgrad._src.install.lowering_rules import installed, pointed_images
+
+
+@dataclasses.dataclass(frozen=True)
+class ExplanationRow:
+    """One convolution or resize of a program.
+
+    Attributes:
+      source: the line it comes from, of the program's own files if one is among the callers.
+      scope: the `jax.named_scope` names around it; modules of Flax and Haiku set them.
+      backward: whether it is part of a backward pass.
+      within: the loops and branches around it, outermost first.
+      count: how often one call of the function runs it; None inside a ``while_loop``.
+      used: whether anything depends on its result. XLA drops what nothing depends on.
+      primitive: the equation's name in the jaxpr.
+      operator: "conv_fprop", "conv_dgrad", "conv_wgrad" or "resample"; "resize" for a `jax.image.resize`
+        that `jax_convgrad.install` does not reach; None for a convolution that is none of the three.
+      sizes: of the convolution x -> y that the operator belongs to, or of a resize's image and result.
+      dtype, result_dtype: of operands and result.
+      ours: whether this package computes it with `jax_convgrad.install` on.
+      route: who: "onednn", "cudnn", "native", or a form in plain JAX: "swap", "xla",
+        "matmul".
+      reason: why.
+      xla: what XLA has without this package.
+      roofline: bytes and operations that it cannot do without; None where the equation was not read or
+        sizes are symbolic.
+      roofline_seconds: what the memory needs for the bytes; None where its speed is not known (CPUs).
+      seconds: measured time of this package, by its route, or by its handler where XLA keeps the
+        equation. None where it was not measured.
+      xla_seconds: measured time without this package.
+    """
+
+    source: SourceLine
+    scope: str
+    backward: bool
+    within: tuple[str, ...]
+    count: int | None
+    used: bool
+    primitive: str
+    operator: str | None
+    sizes: str
+    dtype: str
+    result_dtype: str
+    ours: bool
+    route: str
+    reason: str
+    xla: str
+    roofline: Roofline | None
+    roofline_seconds: float | None
+    seconds: float | None = None
+    xla_seconds: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """The rows of a program, in its order; as text a table.
+
+    Attributes:
+      platform: the one that the program runs on.
+      installed: whether `jax_convgrad.install` was on for it. If not, ``ours`` of a row says what would be.
+      rows: one for each convolution and resize.
+    """
+
+    platform: str
+    installed: bool
+    rows: tuple[ExplanationRow, ...]
+
+    def __str__(self) -> str:
+        return table.render(self)
+
+
+def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explanation:
+    """What the convolutions and resizes of a function are, who computes them, and why.
+
+    The function is traced as `jax.jit` traces it, not run. Every `jax.lax.conv_general_dilated` in its
+    program gives a row, in loops, branches, ``remat``, ``shard_map`` and gradients too, so does every
+    convolution of this package's layers and operators and every resize. With `install` off the rows say
+    what it would do.
+
+    Not seen are `jax.image.scale_and_translate` where it was imported by name before `install` (a
+    `jax.image.resize` imported so has a row), or where its scale is traced, and "nearest" of integers,
+    which is a gather of JAX's on either side. A program that is divided
+    among devices is known by the shardings of its arguments and by those that it names.
+
+    Args:
+      fn: a function, jitted or not, of arrays and pytrees of arrays.
+      *args: its arguments; `jax.ShapeDtypeStruct` will do.
+      measure: also time each row alone, on random data on the default device, by this package and by
+        XLA, a second or two for each different one. Rows of a program that is divided among devices
+        are not timed, nor are those that fail, with a warning.
+
+    Returns:
+      An `explain.Explanation`: ``rows`` is data, ``str()`` a table.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> import jax_convgrad
+      >>> x, w = jnp.ones((1, 8, 8, 32)), jnp.ones((4, 4, 32, 16))
+      >>> def loss(w):
+      ...     y = jax.lax.conv_transpose(x, w, (2, 2), "SAME")
+      ...     return jnp.mean(jax.image.resize(y, (1, 32, 32, 16), "linear") ** 2)
+      >>> found = jax_convgrad.explain(jax.value_and_grad(loss), w)
+      >>> for row in found.rows:
+      ...     print(row.operator, row.sizes, row.backward)
+      conv_dgrad 1x16x16, 16 to 32, k4 s2 p1 False
+      resample 1x16x16x16 to 1x32x32x16, 2x2 taps False
+      resample 1x32x32x16 to 1x16x16x16, 4x4 taps True
+      conv_wgrad 1x16x16, 16 to 32, k4 s2 p1 True
+      >>> found.rows[3].xla
+      'convolution with a window of 16x16, its input dilated by 2x2: 3.74 times the products'
+      >>> print(found)
+      4 convolutions and resizes on ..., install() is off; with it this package computes ...
+    """
+    platform = compat.platform()
+    is_installed = platform in installed()
+    with contextlib.ExitStack() as stack:
+        if not is_installed:
+            stack.enter_context(compat.separate_traces())
+            stack.enter_context(pointed_images())
+        jaxpr, shardings = compat.trace(fn, *args)
+    shardings += [
+        leaf.sharding
+        for leaf in jax.tree.leaves(args)
+        if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
+        and not isinstance(leaf, jax.core.Tracer)
+    ]
+    rows, measured = [], {}
+    for found in walk.find(jaxpr, equations.is_problem, shardings):
+        asked = equations.make(platform, found)
+        seconds: dict[str, float] = {}
+        if measure and asked.timed:
+            key = _key(found)
+            if key not in measured:
+                measured[key] = _measure(asked)
+            seconds = measured[key]
+        rows.append(_row(found, asked, seconds))
+    return Explanation(platform, is_installed, tuple(rows))
+
+
+def _row(found: Found, asked: Problem, seconds: dict[str, float]) -> ExplanationRow:
+    least = asked.roofline
+    return ExplanationRow(
+        source=found.source,
+        scope=found.scope,
+        backward=found.backward,
+        within=found.within,
+        count=found.count,
+        used=found.used,
+        primitive=found.equation.primitive.name,
+        operator=asked.operator,
+        sizes=asked.sizes,
+        dtype=str(asked.operands[0].dtype),
+        result_dtype=str(asked.result.dtype),
+        ours=asked.ours,
+        route=asked.route.name,
+        reason=asked.route.reason,
+        xla=asked.xla,
+        roofline=least,
+        roofline_seconds=None if least is None else least.seconds(roofline.device_memory()),
+        seconds=seconds.get("ours"),
+        xla_seconds=seconds.get("xla"),
+    )
+
+
+def _key(found: Found) -> Any:
+    """Equal for equations that compute the same."""
+    equation = found.equation
+    operands = tuple((v.aval.shape, str(v.aval.dtype)) for v in equation.invars)
+    return equation.primitive, operands, tuple(sorted(equation.params.items()))
+
+
+def _measure(asked: Problem) -> dict[str, float]:
+    from jax_convgrad.bench.compare import Operands, compare
+    from jax_convgrad.bench.timing import Method
+
+    keys = jax.random.split(jax.random.key(0), len(asked.operands))
+    arrays = tuple(
+        jax.random.normal(key, operand.shape, jnp.float32).astype(operand.dtype)
+        for key, operand in zip(keys, asked.operands, strict=True)
+    )
+    method = Method(rounds=5, form_seconds=1.0)
+    try:
+        return compare(asked.timed, Operands(arrays), method)
+    except jax.errors.JaxRuntimeError as error:  # the other rows are none the worse
+        reason = str(error).strip().partition("\n")[0]
+        warnings.warn(f"explain: {asked.sizes} could not be timed: {reason}", stacklevel=3)
+        return {}

@@ -1,0 +1,255 @@
+"""What the adapters of foreign operator sets share.
+
+An adapter checks its standard's attributes in its standard's words and brings them into one form, a
+`Convolution`; the arithmetic is that of the operators in `conv`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from jax import Array, lax
+
+from jax_convgrad._src.conv import api
+from jax_convgrad._src.conv.bias import add_bias, bias_gradient
+from jax_convgrad._src.conv.geometry import MAX_SPATIAL_RANK, ConvConfig, ConvGeometry, dilated
+from jax_convgrad._src.dtypes import check_float_dtypes
+from jax_convgrad._src.shapes import Pairs, Shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolution:
+    """A foreign operator, src -> dst, as a member of the convolution family.
+
+    A plain convolution is an fprop. A transposed one is the dgrad of the convolution that lies
+    under it and runs from dst to src; ``geometry`` is then that of the convolution underneath.
+    """
+
+    function: str
+    geometry: ConvGeometry
+    transposed: bool
+
+    @property
+    def src_shape(self) -> Shape:
+        return self.geometry.y_shape if self.transposed else self.geometry.x_shape
+
+    @property
+    def dst_shape(self) -> Shape:
+        return self.geometry.x_shape if self.transposed else self.geometry.y_shape
+
+    @property
+    def dst_channel_axis(self) -> int:
+        numbers = self.geometry.config.dimension_numbers
+        return numbers.lhs_spec[1] if self.transposed else numbers.out_spec[1]
+
+    @property
+    def _keywords(self) -> dict[str, Any]:
+        config = self.geometry.config
+        return {
+            "strides": config.strides,
+            "padding": config.padding,
+            "dilation": config.dilation,
+            "groups": config.groups,
+            "dimension_numbers": config.dimension_numbers,
+        }
+
+    def forward(self, src: Array, weights: Array) -> Array:
+        if self.transposed:
+            return api.conv_dgrad(src, weights, self.dst_shape, **self._keywords)
+        return api.conv_fprop(src, weights, **self._keywords)
+
+    def data_gradient(self, diff_dst: Array, weights: Array) -> Array:
+        if self.transposed:
+            return api.conv_fprop(diff_dst, weights, **self._keywords)
+        return api.conv_dgrad(diff_dst, weights, self.src_shape, **self._keywords)
+
+    def weights_gradient(self, src: Array, diff_dst: Array) -> Array:
+        image, gradient = (diff_dst, src) if self.transposed else (src, diff_dst)
+        return api.conv_wgrad(image, gradient, self.geometry.w_shape, **self._keywords)
+
+    def add_bias(self, name: str, dst: Array, bias: Array) -> Array:
+        """``dst`` plus one number per output channel."""
+        check_float_dtypes(self.function, dst=dst.dtype, **{name: bias.dtype})
+        channels = dst.shape[self.dst_channel_axis]
+        if bias.shape != (channels,):
+            raise ValueError(
+                f"{self.function}: {name} must have shape ({channels},), one element per output "
+                f"channel of the result {dst.shape}, got {bias.shape}"
+            )
+        return add_bias(dst, bias, self.dst_channel_axis)
+
+    def bias_gradient(self, diff_dst: Array) -> Array:
+        """The sum over batch and space, accumulated in float32 at least."""
+        return bias_gradient(diff_dst, self.dst_channel_axis)
+
+    def check_dst(self, name: str, shape: Shape, arrays: str) -> None:
+        """Raises ValueError unless ``shape`` is that of the result of the forward operator."""
+        if tuple(shape) != self.dst_shape:
+            config = self.geometry.config
+            raise ValueError(
+                f"{self.function}: {name} must have the shape of the forward result, "
+                f"{self.dst_shape}, got {tuple(shape)} ({arrays}, strides={config.strides}, "
+                f"padding={config.padding}, dilations={config.dilation}, groups={config.groups})"
+            )
+
+
+def plain(function: str, config: ConvConfig, src_shape: Shape, weights_shape: Shape) -> Convolution:
+    """The convolution src -> dst."""
+    return Convolution(
+        function, ConvGeometry.make(function, config, src_shape, weights_shape), transposed=False
+    )
+
+
+def transposed(
+    function: str,
+    config: ConvConfig,
+    src_shape: Shape,
+    weights_shape: Shape,
+    dst_spatial: Shape,
+    arrays: str,
+) -> Convolution:
+    """The transposed convolution src -> dst, its output size given.
+
+    ``config`` is that of the convolution underneath, its padding what is cut off the full result of
+    stride * (size - 1) + dilated kernel elements. What ``dst_spatial`` has beyond that is output
+    padding. The convolution underneath leaves less than a stride of it unread by itself; whole
+    strides, which a dilation above the stride allows, are cropped from its image.
+    """
+    dst_spec, weights_spec, src_spec = config.dimension_numbers
+    kernel = [weights_shape[axis] for axis in weights_spec[2:]]
+    pairs = []
+    for axis, (size, wanted, k, s, d, (low, high)) in enumerate(
+        zip(
+            [src_shape[axis] for axis in src_spec[2:]],
+            dst_spatial,
+            kernel,
+            config.strides,
+            config.dilation,
+            config.padding,
+            strict=True,
+        )
+    ):
+        smallest = s * (size - 1) + dilated(k, d) - low - high
+        extra, largest = wanted - smallest, smallest + max(s, d) - 1
+        if not 0 <= extra < max(s, d) or wanted < 0:
+            raise ValueError(
+                f"{function}: spatial axis {axis} cannot have {wanted} outputs: {size} inputs, a "
+                f"kernel of {k}, stride {s}, dilation {d} and padding {(low, high)} give "
+                f"{smallest} to {largest} ({arrays})"
+            )
+        pairs.append((low, high - extra // s * s))
+    batch, channels = src_shape[src_spec[0]], weights_shape[weights_spec[1]] * config.groups
+    dst_shape: list[int] = [0] * len(src_shape)
+    for axis, size in zip(dst_spec, (batch, channels, *dst_spatial), strict=True):
+        dst_shape[axis] = size
+    config = config.replace(padding=tuple(pairs))
+    geometry = ConvGeometry.make(function, config, tuple(dst_shape), weights_shape)
+    return Convolution(function, geometry, transposed=True)
+
+
+def check_ranks(function: str, **named: Shape) -> int:
+    """The number of spatial axes that all arrays share."""
+    if len({len(shape) for shape in named.values()}) > 1:
+        raise ValueError(f"{function}: arrays must have the same rank, but {describe(**named)}")
+    rank = len(next(iter(named.values()))) - 2
+    if rank < 1:
+        raise ValueError(
+            f"{function}: arrays need a batch, a channel and at least one spatial axis, but "
+            f"{describe(**named)}"
+        )
+    return rank
+
+
+def check_convolution_ranks(function: str, **named: Shape) -> int:
+    """The same, of a convolution's arrays, which have at most three."""
+    rank = check_ranks(function, **named)
+    if rank > MAX_SPATIAL_RANK:
+        raise ValueError(
+            f"{function}: arrays may have {MAX_SPATIAL_RANK} spatial axes at most, but "
+            f"{describe(**named)}"
+        )
+    return rank
+
+
+def check_channels(
+    function: str,
+    config: ConvConfig,
+    groups_name: str,
+    weights: tuple[str, Shape],
+    image: tuple[str, Shape] | None,
+    result: tuple[str, Shape] | None,
+) -> None:
+    """Channels and groups of the convolution ``image -> result``, in the caller's own names.
+
+    An ``image`` or ``result`` that is not an argument is None. Under a transposed convolution the
+    image is its dst and the result its src.
+    """
+    image_spec, (out_axis, in_axis, *_), result_spec = config.dimension_numbers
+    weights_name, weights_shape = weights
+    arrays = describe(**dict(array for array in (image, result, weights) if array is not None))
+    groups = config.groups
+    if weights_shape[out_axis] % groups:
+        raise ValueError(
+            f"{function}: the {weights_shape[out_axis]} channels along axis {out_axis} of "
+            f"{weights_name} are not divisible by {groups_name}={groups} ({arrays})"
+        )
+    for array, spec, channels in (
+        (image, image_spec, weights_shape[in_axis] * groups),
+        (result, result_spec, weights_shape[out_axis]),
+    ):
+        if array is not None and array[1][spec[1]] != channels:
+            name, shape = array
+            raise ValueError(
+                f"{function}: with {weights_name} and {groups_name}={groups}, {name} must have "
+                f"{channels} channels (axis {spec[1]}), got {shape[spec[1]]} ({arrays})"
+            )
+
+
+def nonnegative_ints(
+    function: str, name: str, value: Any, length: int, arrays: str
+) -> tuple[int, ...]:
+    """``length`` integers of at least 0."""
+    if isinstance(value, str) or not hasattr(value, "__len__"):
+        raise TypeError(f"{function}: {name} must be a sequence of integers, got {value!r}")
+    if len(value) != length:
+        raise ValueError(
+            f"{function}: {name} must have {length} entries, got {tuple(value)} ({arrays})"
+        )
+    if any(isinstance(number, bool) for number in value):
+        raise TypeError(f"{function}: {name} must be integers, got {value!r}")
+    try:
+        numbers = tuple(operator.index(number) for number in value)
+    except TypeError:
+        raise TypeError(f"{function}: {name} must be integers, got {value!r}") from None
+    if any(number < 0 for number in numbers):
+        raise ValueError(f"{function}: {name} must be at least 0, got {numbers} ({arrays})")
+    return numbers
+
+
+def spatial(shape: Shape, spec: Sequence[int]) -> Shape:
+    """The spatial sizes of ``shape``, whose axes ``spec`` names."""
+    return tuple(shape[axis] for axis in spec[2:])
+
+
+def auto_pads(
+    auto_pad: str, sizes: Shape, dilated_kernel: Shape, strides: tuple[int, ...]
+) -> Pairs:
+    """The pads of a plain convolution for "SAME_UPPER", "SAME_LOWER" or "VALID".
+
+    SAME gives ceil(size / stride) outputs, and never a negative padding; the odd element is at the
+    end (UPPER) or at the beginning (LOWER).
+    """
+    name = "SAME" if auto_pad == "SAME_UPPER" else auto_pad
+    return tuple(tuple(pair) for pair in lax.padtype_to_pads(sizes, dilated_kernel, strides, name))
+
+
+def describe(**named: Shape) -> str:
+    """The arrays' shapes, for messages."""
+    return ", ".join(f"{name} has shape {tuple(shape)}" for name, shape in named.items())
+
+
+def pairs(begins: Sequence[int], ends: Sequence[int]) -> Pairs:
+    return tuple(zip(begins, ends, strict=True))

@@ -1,0 +1,226 @@
+"""The plan choices of the CUDA module: settings, list, save, load. See `jax_convgrad.plans`."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import operator
+import os
+import pathlib
+import uuid
+from typing import Any, Literal
+
+from jax_convgrad._src.runtime import registry, settings
+
+AlgorithmSearch = Literal["default", "heuristic", "exhaustive"]
+
+_SEARCHES = ("default", "heuristic", "exhaustive")
+_FORMAT = "jax_convgrad plans 1"
+_SAVED = ("problem", "engine", "workspace_bytes", "microseconds", "chosen_by")
+
+
+def set_algorithm_search(search: AlgorithmSearch) -> None:
+    """How an engine is chosen for a problem that has none yet.
+
+    Call it before the first step: what was compiled under another setting is compiled anew.
+
+    Args:
+      search: "default", the fastest of the first 12 engines (this project's own, then those that
+        cuDNN's heuristics name) and of one that these name last, without those that work on
+        transformed arrays (Winograd, Fourier) and lose digits, or the first of them where
+        `set_deterministic` was called, so that every process chooses the same; "heuristic", the
+        first of them that works; "exhaustive", the fastest of all. Engines are timed once, on
+        memory of their own, while the program is prepared, and the bytes of an engine's workspace
+        count as the time in which the device's memory moves them. Where memory for timing is not
+        free the first engine that works is taken, and `plans.list` says so.
+
+    Raises:
+      ValueError: another word.
+
+    Example:
+      >>> import jax_convgrad
+      >>> jax_convgrad.set_algorithm_search("default")
+    """
+    if search not in _SEARCHES:
+        raise ValueError(
+            f"set_algorithm_search: search must be one of {', '.join(_SEARCHES)}, got {search!r}"
+        )
+    settings.change(search=search)
+
+
+def set_workspace_limit(bytes: int | None) -> None:
+    """The most memory that an engine may use beside its arrays.
+
+    Call it before the first step: what was compiled under another limit is compiled anew. A limit below
+    what every engine of a problem needs makes its program fail with RESOURCE_EXHAUSTED and a text that
+    says how much would do.
+
+    Args:
+      bytes: the limit of each handler's call, or None for no limit but the package's own, which follows
+        from the arrays' sizes.
+
+    Raises:
+      TypeError: not an int.
+      ValueError: a negative number, or 2^63 and more.
+
+    Example:
+      >>> import jax_convgrad
+      >>> jax_convgrad.set_workspace_limit(2**28)
+      >>> jax_convgrad.set_workspace_limit(None)
+    """
+    limit = None
+    if bytes is not None:
+        if isinstance(bytes, bool) or not hasattr(bytes, "__index__"):
+            raise TypeError(f"set_workspace_limit: bytes must be an int or None, got {bytes!r}")
+        limit = operator.index(bytes)
+        if not 0 <= limit < 2**63:
+            raise ValueError(
+                f"set_workspace_limit: bytes must be at least 0 and below 2^63, got {bytes!r}"
+            )
+    settings.change(workspace_limit=limit)
+
+
+def workspace_limit() -> int | None:
+    """What `jax_convgrad.set_workspace_limit` was last called with.
+
+    Example:
+      >>> import jax_convgrad
+      >>> from jax_convgrad import plans
+      >>> jax_convgrad.set_workspace_limit(None)
+      >>> plans.workspace_limit() is None
+      True
+    """
+    return settings.current().workspace_limit
+
+
+def set_deterministic(deterministic: bool) -> None:
+    """Whether only engines are used that give the same bits every time.
+
+    Call it before the first step: what was compiled under the other setting is compiled anew.
+
+    Args:
+      deterministic: True for engines that cuDNN declares deterministic and this project's own alone, of
+        which the default search takes the first that works, so that every process takes the same; False
+        for any.
+
+    Raises:
+      TypeError: neither True nor False.
+
+    Example:
+      >>> import jax_convgrad
+      >>> jax_convgrad.set_deterministic(False)
+    """
+    if not isinstance(deterministic, bool):
+        raise TypeError(f"set_deterministic: expected True or False, got {deterministic!r}")
+    settings.change(deterministic=deterministic)
+
+
+def list() -> builtins.list[dict[str, Any]]:
+    """The plans since the last `clear`, the most recently used first.
+
+    Returns:
+      One dict per plan: "problem" (every field that decides it, the device and cuDNN's version),
+      "engine" ("native_depthwise", "native_dilated", or cuDNN's number for it and its settings),
+      "workspace_bytes", "chosen_by" ("default", "heuristic", "exhaustive" or "loaded"), "microseconds"
+      (None unless it was timed), "note" (why it was not chosen as asked for, else empty) and "tried"
+      (what became of each engine that was timed or failed).
+
+    Example:
+      >>> from jax_convgrad import plans
+      >>> type(plans.list()).__name__
+      'list'
+    """
+    module = registry.cuda_module()
+    return [] if module is None else module.plans()
+
+
+def save(path: str | os.PathLike[str]) -> int:
+    """Writes the choices to a JSON file, those loaded and not used yet included.
+
+    Args:
+      path: the file, which is replaced as a whole or not at all.
+
+    Returns:
+      How many there are.
+
+    Raises:
+      OSError: the file cannot be written.
+
+    Example:
+      >>> import tempfile
+      >>> from jax_convgrad import plans
+      >>> with tempfile.NamedTemporaryFile() as file:
+      ...     assert plans.save(file.name) == plans.load(file.name)
+    """
+    module = registry.cuda_module()
+    choices: dict[str, dict[str, Any]] = {}
+    if module is not None:
+        for problem, engine in module.remembered_choices():
+            choices[problem] = {"problem": problem, "engine": engine, "chosen_by": "loaded"}
+        for plan in reversed(module.plans()):
+            choices[plan["problem"]] = {key: plan[key] for key in _SAVED}
+    text = json.dumps({"format": _FORMAT, "choices": [*choices.values()]}, indent=1)
+    target = pathlib.Path(os.path.realpath(path))
+    # A reader, or a run that is killed now, must not meet half a file.
+    partial = target.with_name(f".{uuid.uuid4().hex}.partial")
+    try:
+        partial.write_text(text + "\n")
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return len(choices)
+
+
+def load(path: str | os.PathLike[str]) -> int:
+    """Reads choices that `save` wrote: their problems then take the named engines without a search.
+
+    A choice for another device or another cuDNN does no harm, because its problem never comes up; an
+    engine that no longer works is replaced by a search. Call it before the first step: problems that have
+    a plan keep it.
+
+    Args:
+      path: a file that `save` wrote.
+
+    Returns:
+      How many there are.
+
+    Raises:
+      ValueError: not a file of `save`.
+      OSError: the file cannot be read.
+
+    Example:
+      >>> import os, tempfile
+      >>> from jax_convgrad import plans
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = os.path.join(folder, "plans.json")
+      ...     written = plans.save(path)
+      ...     assert plans.load(path) == written
+    """
+    try:
+        content = json.loads(pathlib.Path(path).read_text())
+        if content["format"] != _FORMAT:
+            raise ValueError(f"its format is {content['format']!r}, expected {_FORMAT!r}")
+        choices = [(choice["problem"], choice["engine"]) for choice in content["choices"]]
+        if not all(isinstance(text, str) for choice in choices for text in choice):
+            raise ValueError("a problem or an engine is not a text")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"plans.load: {os.fspath(path)!r} holds no plans: {error}") from None
+    if (module := registry.cuda_module()) is not None:
+        module.remember_choices(choices)
+    return len(choices)
+
+
+def clear() -> None:
+    """Forgets all plans and all loaded choices: every problem is searched anew.
+
+    But for programs that were compiled, lowered or exported before, which keep their engines. Functions
+    under `jax.jit` are compiled anew. A program carries the number of times that plans were cleared: of
+    several processes that share programs or a compilation cache let each call it, or none.
+
+    Example:
+      >>> from jax_convgrad import plans
+      >>> plans.clear()
+    """
+    if (module := registry.cuda_module()) is not None:
+        module.clear_plans()
+        settings.lower_anew()

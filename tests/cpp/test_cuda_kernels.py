@@ -1,0 +1,33 @@
+"""The project's CUDA kernels, compiled for the processor and run over random problems.
+
+tests/cpp/emulated_cuda stands in for CUDA: it runs a block's threads one after the other. Exact results,
+no access outside the arrays, no element left unwritten, on any machine with g++.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+from support import native
+
+PROBLEMS = 100
+
+
+@pytest.fixture(scope="module", params=["depthwise", "dilated"])
+def fuzz(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The compiled tests/cpp/depthwise_fuzz.cc or dilated_fuzz.cc."""
+    # The emulated files come first: tensor_core.cuh is among them.
+    return native.build(
+        tmp_path_factory.mktemp(request.param),
+        [f"tests/cpp/{request.param}_fuzz.cc"],
+        "-Wno-unknown-pragmas",
+        headers=("tests/cpp/emulated_cuda", "cpp"),
+    )
+
+
+@pytest.mark.slow
+def test_random_problems(fuzz: pathlib.Path, rng: np.random.Generator) -> None:
+    printed = native.run(fuzz, str(rng.integers(2**32)), str(PROBLEMS))
+    assert printed.splitlines()[-1] == f"{PROBLEMS} problems, 0 failures"

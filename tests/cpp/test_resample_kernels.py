@@ -1,0 +1,31 @@
+"""Builds and runs the C++ tests of resample under AddressSanitizer and UndefinedBehaviorSanitizer.
+
+They reach what a test from Python cannot on this machine: the CUDA kernels without a GPU, and the
+instruction sets that the CPU handler would not choose.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from support import native
+
+SOURCES = {
+    "resample_walk_test": ("cpp/cuda/kernels/resample/tiling.cc",),
+    "resample_sets_test": (
+        "cpp/cpu/kernels/resample/plan.cc",
+        "cpp/cpu/kernels/resample/avx2.cc",
+        "cpp/cpu/kernels/resample/avx512.cc",
+        "cpp/cpu/kernels/resample/sse2.cc",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOURCES)
+def test_native(name: str, tmp_path: pathlib.Path) -> None:
+    sources = [f"tests/cpp/{name}.cc", "cpp/ffi/resample.cc", *SOURCES[name]]
+    # They have many instances, which take longer to optimise than to run as they are.
+    program = native.build(tmp_path, sources, level="-O0")
+    native.run(program, "0", "250")

@@ -1,0 +1,21 @@
+"""Every Python block of the README runs, in order, in one namespace, as a reader would type them."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+
+README = pathlib.Path(__file__).parents[2] / "README.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_there_are_blocks():
+    assert BLOCKS
+
+
+def test_blocks_run(capsys: pytest.CaptureFixture[str]):
+    namespace: dict[str, object] = {"__name__": "readme"}
+    for number, block in enumerate(BLOCKS, 1):
+        exec(compile(block, f"README.md, Python block {number}", "exec"), namespace)

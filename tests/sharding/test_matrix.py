@@ -1,0 +1,99 @@
+"""The README's matrix says what the marked tests show, no more and no less. See matrix.py."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import pathlib
+import subprocess
+
+import pytest
+from support import matrix
+
+MARKS = matrix.marks()
+
+
+def test_the_readme_has_the_matrix_of_the_marks():
+    assert matrix.in_readme() == matrix.table(MARKS), "run: python tests/matrix.py --write"
+
+
+def test_every_row_is_shown_for_every_layer():
+    shown = {(mark.row, layer) for mark in MARKS for layer in mark.layers}
+    assert shown == {(row, layer) for row in matrix.ROWS for layer in matrix.LAYERS}
+
+
+@pytest.mark.parametrize("mark", MARKS, ids=lambda mark: f"{mark.row}: {mark.test}")
+def test_a_mark_is_what_its_test_has(mark: matrix.Mark):
+    """The test exists by its name, and is not one of those that only some machines run."""
+    file, name = mark.test.split(".")
+    module = importlib.import_module(file)
+    function = getattr(module, name)
+    of_module = getattr(module, "pytestmark", [])
+    of_module = of_module if isinstance(of_module, list) else [of_module]
+    found = [*of_module, *function.pytestmark]
+    own = {m.name for m in found}
+    assert "matrix" in own and not own & {"skip", "skipif", "xfail"}
+    # What a test needs to run at all, it needs to show something.
+    needed = max((m.args[0] for m in found if m.name == "devices"), default=1)
+    assert needed <= mark.devices and (mark.devices > 1) == (mark.row in matrix.SHARDED)
+    fixtures = set(inspect.signature(function).parameters)
+    fixtures |= {name for m in found if m.name == "usefixtures" for name in m.args}
+    # These skip where the one or the other is not there.
+    assert "needs_cuda_handlers" not in fixtures
+    assert "needs_cpu_handlers" not in fixtures or not mark.cuda
+    # A test that goes through layers by their names goes through all that it is marked with.
+    for parameters in (m for m in function.pytestmark if m.name == "parametrize"):
+        if "name" in parameters.args[0]:
+            names = {n if isinstance(n, str) else n[0] for n in parameters.args[1]}
+            assert names == set(mark.layers) or not names <= set(matrix.LAYERS)
+
+
+def test_what_is_not_shown_is_not_said():
+    """Without a test a cell says no, and a test that needs a CPU says nothing about CUDA."""
+    only = matrix.Mark("test_a.test_b", "scan", ("resize",), cuda=False)
+    (line,) = [line for line in matrix.table([only]).splitlines() if line.startswith("| `scan`")]
+    assert line == "| `scan` | no | no | no | no | yes | no | `test_a.test_b` |"
+
+
+def test_devices_are_said():
+    two = matrix.Mark("test_a.test_b", "pmap", ("resize",), cuda=True, devices=2)
+    four = matrix.Mark("test_a.test_c", "pmap", ("resize",), cuda=True, devices=4)
+    (line,) = [
+        line for line in matrix.table([four, two]).splitlines() if line.startswith("| `pmap`")
+    ]
+    assert line.startswith("| `pmap` | no | no | no | no | yes | 2 GPUs |")
+
+
+_SKIPPED = """
+import pytest
+
+@pytest.mark.matrix("scan")
+def test_a_package_that_is_missing():
+    pytest.importorskip("no_module_is_called_so")
+
+@pytest.mark.matrix("pmap", devices=16)
+def test_too_few_devices():
+    raise AssertionError("runs on too few devices")
+
+def test_no_row():
+    pytest.skip("of no row")
+"""
+
+
+def test_a_row_that_is_skipped_is_a_failure(tmp_path: pathlib.Path, subprocess_python: list[str]):
+    """But for those that take more devices than there are. With JAX_CONVGRAD_REQUIRE_MATRIX=1."""
+    (tmp_path / "test_skipped.py").write_text(_SKIPPED)
+    command = [*subprocess_python, "-m", "pytest", "-q", "-rfs", "-p", "conftest", "-p", "no:xdist"]
+    # In front of what is there: the package may be found by it.
+    path = [str(matrix.TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [*command, "--rootdir", str(tmp_path), "-c", os.devnull, str(tmp_path)],
+        env={**os.environ, "JAX_CONVGRAD_REQUIRE_MATRIX": "1", "PYTHONPATH": os.pathsep.join(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 failed, 2 skipped" in done.stdout, done.stdout + done.stderr
+    assert "the matrix's row 'scan' was skipped" in done.stdout
+    assert "shown on 16 devices, there are" in done.stdout

@@ -1,0 +1,100 @@
+"""Convolution equations: collecting them from traced programs, and their result by definition."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from support import oracles
+from support.cases import from_layout, to_layout
+
+from jax_convgrad._src.conv.geometry import ConvConfig
+from jax_convgrad._src.install.match import Reading, Unread, classify
+from jax_convgrad._src.shapes import Shape
+
+_PARAMETERS = (
+    "window_strides",
+    "padding",
+    "lhs_dilation",
+    "rhs_dilation",
+    "dimension_numbers",
+    "feature_group_count",
+    "batch_group_count",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Equation:
+    """One `lax.conv_general_dilated` of a traced program: its shapes and parameters."""
+
+    lhs: Shape
+    rhs: Shape
+    out: Shape
+    params: dict[str, Any]
+
+    def classify(self) -> Reading | None:
+        reading = classify(self.lhs, self.rhs, self.out, **self.params)
+        return None if isinstance(reading, Unread) else reading
+
+    def by_definition(self, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+        """The result in float64: zeros really inserted, every group of the batch by itself."""
+        numbers, batch_groups = self.params["dimension_numbers"], self.params["batch_group_count"]
+        x, w = from_layout(lhs, numbers.lhs_spec), from_layout(rhs, numbers.rhs_spec)
+        dilation = self.params["lhs_dilation"]
+        sizes = zip(x.shape[2:], dilation, strict=True)
+        spread = np.zeros((*x.shape[:2], *((n - 1) * d + 1 for n, d in sizes)))
+        spread[(slice(None), slice(None), *(slice(None, None, d) for d in dilation))] = x
+        parts = zip(np.split(spread, batch_groups), np.split(w, batch_groups), strict=True)
+        y = [
+            oracles.conv_fprop(
+                image,
+                weights,
+                strides=self.params["window_strides"],
+                padding=self.params["padding"],
+                dilation=self.params["rhs_dilation"],
+                groups=self.params["feature_group_count"],
+            )
+            for image, weights in parts
+        ]
+        return to_layout(np.concatenate(y, 1), numbers.out_spec)
+
+
+def equations(f: Callable[..., Any], *shapes: Shape) -> list[Equation]:
+    """The convolutions in the program of ``f``, all levels, in order."""
+    arguments = [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
+    return list(_walk(jax.make_jaxpr(f)(*arguments).jaxpr))
+
+
+def _walk(jaxpr: Any) -> Iterator[Equation]:
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "conv_general_dilated":
+            lhs, rhs = (v.aval.shape for v in equation.invars)
+            params = {name: equation.params[name] for name in _PARAMETERS}
+            yield Equation(lhs, rhs, equation.outvars[0].aval.shape, params)
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from _walk(inner)
+
+
+def by_oracle(
+    operator: str, first: Any, second: Any, config: ConvConfig, shape: Shape | None
+) -> np.ndarray:
+    """One operator of the family by definition: what `Reading.apply` is given to run."""
+    specs = dict(zip("xwy", config.dimension_numbers, strict=True))
+    roles = {"conv_fprop": "xwy", "conv_dgrad": "ywx", "conv_wgrad": "xyw"}[operator]
+    operands = [from_layout(a, specs[r]) for a, r in zip((first, second), roles, strict=False)]
+    if shape is not None:
+        operands.append(tuple(shape[axis] for axis in specs[roles[2]]))
+    result = getattr(oracles, operator)(
+        *operands,
+        strides=config.strides,
+        padding=config.padding,
+        dilation=config.dilation,
+        groups=config.groups,
+    )
+    return to_layout(result, specs[roles[2]])

@@ -1,0 +1,73 @@
+"""C++ tests of the project: compiled by g++ with AddressSanitizer and UndefinedBehaviorSanitizer."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# AddressSanitizer sees every access through a pointer. That the other one looks at each pointer as well
+# would take a third of the time that g++ needs for these files.
+SANITIZERS = (
+    "-fsanitize=address,undefined",
+    "-fno-sanitize=null,pointer-overflow,object-size",
+    "-fno-sanitize-recover=undefined",
+)
+
+
+def build(
+    folder: pathlib.Path,
+    sources: Sequence[str],
+    *options: str,
+    level: str = "-O1",
+    headers: Sequence[str] = ("cpp",),
+) -> pathlib.Path:
+    """The program made of these files of the project, without warnings, named as the first of them.
+
+    Skipped without g++ and its sanitizers. Where the CPU module must be there
+    (JAX_CONVGRAD_REQUIRE_CPU=1), so must be what builds it: then that is a failure.
+    """
+    end = pytest.fail if os.environ.get("JAX_CONVGRAD_REQUIRE_CPU") == "1" else pytest.skip
+    if (compiler := shutil.which("g++")) is None:
+        end("g++ is not installed")
+    # Line numbers are all of debug information that a report shows.
+    command = [str(compiler), "-std=c++17", level, "-g1", *SANITIZERS]
+    empty = folder / "empty.cc"
+    empty.write_text("int main() {}\n")
+    if subprocess.run([*command, empty, "-o", folder / "empty"], capture_output=True).returncode:
+        end("without libasan and libubsan a wrong access would not show")
+    spec = importlib.util.find_spec("jaxlib")
+    assert spec is not None and spec.origin is not None
+    includes = [f"-I{header}" for header in headers]
+    includes += ["-isystem", str(pathlib.Path(spec.origin).parent / "include")]
+    program = folder / pathlib.Path(sources[0]).stem
+    warnings = ["-Wall", "-Wextra", "-Werror"]
+    done = subprocess.run(
+        [*command, *warnings, *options, *includes, *sources, "-o", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[:4000]
+    return program
+
+
+def run(program: pathlib.Path, *arguments: str, checks_frames: bool = False) -> str:
+    """What the program printed; it must succeed.
+
+    ``checks_frames``: what lies on a stack frame that is gone counts as freed. Not for vectors of 64 bytes,
+    which g++ 13.2 then stores at multiples of 32 as if they were aligned.
+    """
+    environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+    environment["ASAN_OPTIONS"] = f"detect_stack_use_after_return={int(checks_frames)}"
+    done = subprocess.run(
+        [program, *arguments], env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[:4000]
+    return done.stdout
