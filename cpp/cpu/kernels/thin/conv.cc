@@ -13,26 +13,9 @@ namespace {
 
 namespace ffi = ::xla::ffi;
 
-// A thread is worth waking for this much work, some 20 us: nothing waits for it, and where all are
-// busy it is not woken.
-constexpr double kMinFlops = 2e6;
 // How much work is small: the fixed cost of oneDNN's calls counts, two changes of format, code and
 // tables that other calls have driven out of the caches, threads that wait for each other.
 constexpr double kSmallFlops = 16e6, kSmallFlopsZen4 = 100e6;
-
-double Flops(const ConvGeometry& g) {
-  double flops = 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.out_channels) *
-                 static_cast<double>(g.in_channels);
-  for (int axis = 0; axis < g.spatial; ++axis) {
-    flops *= static_cast<double>(g.out[axis]) * static_cast<double>(g.kernel[axis]);
-  }
-  return flops;
-}
-
-int64_t UsefulThreads(const ConvProblem& problem) {
-  const double max_threads = static_cast<double>(problem.threads);
-  return static_cast<int64_t>(std::clamp(Flops(problem.geometry) / kMinFlops, 1.0, max_threads));
-}
 
 bool IsZen4() {
   static const bool is =
@@ -87,7 +70,7 @@ bool IsThinConv(const ConvProblem& problem) {
     strided = strided || g.strides[axis] > 1;
   }
   const bool wgrad = problem.kind == ConvKind::kWgrad, dgrad = problem.kind == ConvKind::kDgrad;
-  const double flops = Flops(g);
+  const double flops = ConvFlops(g);
   const bool thin = (dgrad ? g.out_channels : g.in_channels) < 4 && (wgrad || g.spatial > 1);
   if (thin && !(IsZen4() && flops <= kSmallFlops)) return false;
   if (wgrad) return weights <= kMaxWeightGradients && ThinWgrad::Supports(problem);
@@ -101,7 +84,8 @@ void BeginThinConv(ffi::ThreadPool& pool, const ConvProblem& problem, float* x, 
   const ThinKernels& kernels = *FindThinKernels();
   const char* const op = ConvName(problem.kind);
   const auto sizes = [geometry = problem.geometry] { return geometry.ToString(); };
-  const int64_t threads = UsefulThreads(problem);
+  // Nothing waits for a thread that is woken, and where all are busy none is.
+  const int64_t threads = UsefulThreads(problem, ConvFlops(problem.geometry) / kMinThreadFlops);
   if (problem.kind == ConvKind::kWgrad) {
     const auto job =
         std::make_shared<Job<ThinWgrad>>(op, sizes, promise, problem, kernels, threads, x, y, w);

@@ -5,7 +5,7 @@
 #ifndef JAX_CONVGRAD_CPU_KERNELS_THIN_CONV_H_
 #define JAX_CONVGRAD_CPU_KERNELS_THIN_CONV_H_
 
-#include "cpu/onednn/conv_plan.h"
+#include "cpu/conv_problem.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_convgrad {
