@@ -4,7 +4,7 @@
 
 The problems are the test suite's, filled with small integers, of which every sum is exact. A result may
 differ where an engine transforms (Winograd, FFT) or rounds partial sums; one that is off by more than a
-tenth of the largest value is wrong. What the handlers keep out (cpp/cuda/wrong_engines.cc) rests on this
+tenth of the largest value is wrong. What the handlers keep out (cpp/cuda/cudnn/errata.cc) rests on this
 list, and is not among the engines that are run. The five kinds of arithmetic ("strict" is float32
 without TF32) take turns on every problem, and the problems come in an order in which any beginning of
 the list is a sample, so that a run that is short of time has seen some of everything.

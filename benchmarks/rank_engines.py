@@ -2,7 +2,7 @@
 
     python benchmarks/rank_engines.py --json ranks.json
 
-How many engines the default search times, and which (cpp/cuda/plan_search.cc), rests on what this
+How many engines the default search times, and which (cpp/cuda/cudnn/search.cc), rests on what this
 prints. Every operator goes to the handlers twice: with the default search, and with the exhaustive one,
 whose times, in the heuristics' order, are what all ratios are of. A line says how many engines ran, what
 the fastest is and where it stands, and how many times as long as that take the first engine, the best of

@@ -12,11 +12,11 @@
 #include <thread>
 #include <vector>
 
+#include "cuda/cudnn/cache.h"
+#include "cuda/cudnn/handle.h"
 #include "cuda/cudnn/late_engines.h"
-#include "cuda/dnn_handle.h"
 #include "cuda/handlers.h"
-#include "cuda/native_plan.h"
-#include "cuda/plan_cache.h"
+#include "cuda/kernels/plan.h"
 #include "fake_cudnn.h"
 
 #define CHECK(condition)                                                         \

@@ -118,7 +118,7 @@ CASES = [
     case("2d-1x1-padded", (2, 8, 4, 4), (8, 8, 1, 1), pad=1),
     case("2d-window-wider-than-x", (2, 8, 2, 3), (8, 8, 3, 3), pad=6, dilation=5),
     case("2d-taps-miss-x", (2, 4, 1, 5), (4, 4, 2, 3), stride=9, pad=((1, 6), (0, 0)), dilation=3),
-    # What oneDNN computes wrong: the notes in cpp/cpu/wrong_kernels.cc, and cpp/cpu/staging.h.
+    # What oneDNN computes wrong: the notes in cpp/cpu/onednn/errata.cc, and cpp/cpu/onednn/staging.h.
     case("1d-much-padding", (1, 48, 79), (48, 16, 3), 2, 17, 17, groups=3),
     case("2d-much-padding", (1, 48, 5, 79), (32, 24, 2, 7), (1, 2), (0, 15), (1, 5), groups=2),
     case("1d-padding-in-front-only", (1, 16, 12), (16, 16, 16), 8, ((3, 0),)),

@@ -1,7 +1,7 @@
-"""The CPU's own kernels for few channels in float32: against float64, and the same bits whatever runs.
+"""The CPU's kernels for thin convolutions in float32: against float64, and the same bits whatever runs.
 
 Which problems they serve is the handler's choice; those here are such, and next to such. How the kernels
-walk through memory is tested in C++ (tests/cpp/few_channels_fuzz.cc), for each instruction set.
+walk through memory is tested in C++ (tests/cpp/thin_fuzz.cc), for each instruction set.
 """
 
 from __future__ import annotations
@@ -283,14 +283,14 @@ def test_random_problems_for_the_kernels(tmp_path: pathlib.Path, rng: np.random.
     program = native.build(
         tmp_path,
         [
-            "tests/cpp/few_channels_fuzz.cc",
-            "cpp/common/conv.cc",
-            "cpp/cpu/few_channels_avx2.cc",
-            "cpp/cpu/few_channels_avx512.cc",
-            "cpp/cpu/few_channels_gather.cc",
-            "cpp/cpu/few_channels_weights.cc",
-            "cpp/cpu/few_channels_wgrad.cc",
-            "cpp/cpu/scratch.cc",
+            "tests/cpp/thin_fuzz.cc",
+            "cpp/ffi/conv.cc",
+            "cpp/cpu/kernels/thin/avx2.cc",
+            "cpp/cpu/kernels/thin/avx512.cc",
+            "cpp/cpu/kernels/thin/gather.cc",
+            "cpp/cpu/kernels/thin/weights.cc",
+            "cpp/cpu/kernels/thin/wgrad.cc",
+            "cpp/cpu/runtime/scratch.cc",
         ],
         "-ffp-contract=fast",
         headers=("tests/cpp/emulated_cuda", "cpp"),

@@ -109,7 +109,7 @@ WRONG_ENGINES = {"conv_wgrad": {"eng1", "eng18", "eng20", "eng70"}, "conv_dgrad"
 def test_every_engine_is_right_where_padding_is_uneven(
     operator: str, stride: int, dtype: str, rng: np.random.Generator
 ) -> None:
-    """NOTE [Wrong engines] in wrong_engines.cc: every engine that a search may choose."""
+    """NOTE [One padding per axis] in cudnn/errata.cc: every engine that a search may choose."""
     padding = ((0, 1), (2, 1))
     case = Case("uneven", (2, 16, 6, 5), (16, 16, 3, 3), (stride, stride), padding)
     x, w, dy = case.data(rng, dtype)
@@ -861,6 +861,6 @@ def _python(script: str, *arguments: str, **environment: str) -> str:
 
 def test_devices_are_those_of_jax() -> None:
     module = registry.cuda_module()
-    assert module is not None and module.least_capability >= (8, 0)
+    assert module is not None and module.min_capability >= (8, 0)
     text = [f"{major}.{minor}" for major, minor in module.capabilities()]
     assert text == [device.compute_capability for device in jax.local_devices()]

@@ -236,7 +236,7 @@ def _cpu_plane_slow(operator: str, geometry: ConvGeometry) -> str | None:
 
 
 def _has_few_channels(operator: str, geometry: ConvGeometry) -> bool:
-    """Whether cpp/cpu/few_channels.cc serves a dense float32 problem in one or two dimensions.
+    """Whether cpp/cpu/kernels/thin/conv.cc serves a dense float32 problem in one or two dimensions.
 
     The bounds are those of HasFewChannels there, but for those that only small work or one processor has.
     """

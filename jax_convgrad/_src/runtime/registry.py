@@ -110,8 +110,8 @@ def _load(platform: str) -> Handlers:
 def _check_devices(module: ModuleType) -> None:
     """Raises where a launch would fail for want of a kernel: programs run on any of JAX's devices."""
     for device, capability in enumerate(module.capabilities()):
-        if capability < module.least_capability:
-            have, need = (".".join(map(str, c)) for c in (capability, module.least_capability))
+        if capability < module.min_capability:
+            have, need = (".".join(map(str, c)) for c in (capability, module.min_capability))
             raise RuntimeError(
                 f"device {device} has compute capability {have}, and the kernels need {need} or "
                 "newer (CUDA_VISIBLE_DEVICES hides devices)"
