@@ -35,6 +35,6 @@ autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 napoleon_use_rtype = False
 
-# A name in single backticks is a Python object and must exist. Names of other projects cannot be checked here.
+# A name in single backticks is a Python object and must exist. Other projects' names cannot be checked here.
 default_role = "py:obj"
 nitpick_ignore_regex = [(r"py:.*", r"(jax|lax|numpy|torch)(\..*)?")]
