@@ -48,12 +48,7 @@ from jax_convgrad.bench.forms import PASS_TITLES, present_name
 
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 PEERS = ("lax", "xla_rewritten", "torch")
-TITLES = {
-    "ours": "this package",
-    "lax": "lax",
-    "xla_rewritten": "pure JAX",
-    "torch": "PyTorch",
-}
+TITLES = {"ours": "this package", "lax": "lax", "xla_rewritten": "pure JAX", "torch": "PyTorch"}
 MARKERS = {"lax": "o", "xla_rewritten": "D", "torch": "s"}
 BACKWARD = ("dx", "dw", "dxdwdb")
 

@@ -188,8 +188,8 @@ def _key(found: Found) -> Any:
 
 
 def _measure(asked: Problem) -> dict[str, float]:
-    from jax_convgrad.bench.compare import Operands, compare
-    from jax_convgrad.bench.timing import Method
+    from jax_convgrad._src.timing.compare import Operands, compare
+    from jax_convgrad._src.timing.method import Method
 
     keys = jax.random.split(jax.random.key(0), len(asked.operands))
     arrays = tuple(
