@@ -39,10 +39,9 @@ from jax_convgrad import (
     torch,
 )
 from jax_convgrad._src import compat
-from jax_convgrad._src.sharding import custom_partitioning
 from jax_convgrad._src.dispatch import routes
 from jax_convgrad._src.runtime import registry
-from jax_convgrad._src.sharding import solver
+from jax_convgrad._src.sharding import custom_partitioning, solver
 
 pytestmark = pytest.mark.devices(4)
 

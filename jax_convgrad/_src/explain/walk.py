@@ -14,6 +14,7 @@ from jax.extend.core import Literal
 
 from jax_convgrad._src import compat
 
+
 class SourceLine(NamedTuple):
     """A place in somebody's Python file."""
 
