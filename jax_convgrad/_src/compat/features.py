@@ -140,7 +140,7 @@ CHECKPOINT_POLICIES = Feature(
 
 JET = Feature(
     "jax.experimental.jet",
-    "It raises NotImplementedError for this package's operators.",
+    "It fails on this package's operators.",
     rules="jax.experimental.jet:jet_rules",
 )
 
