@@ -24,7 +24,7 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from support import reimport
+from support import jax_internals, reimport
 from support.lax_layers import LAYERS, NHWC, per_layer, strided, transposed
 from support.layer_cases import assert_same, ints
 from support.meshes import DEVICES, collectives, make_mesh, put
@@ -515,7 +515,7 @@ def test_installing_twice_is_installing_once(needs_cpu_handlers: None, rng: np.r
     f = jax.jit(layer)
     f(x, w)
     jax_convgrad.install(["cpu"])
-    assert f._cache_size() == 1, "nothing changed, so nothing is compiled anew"
+    assert jax_internals.cache_size(f) == 1, "nothing changed, so nothing is compiled anew"
     assert jax_convgrad.installed() == ("cpu",)
     jax_convgrad.install()
     assert jax_convgrad.installed() == ("cpu", "cuda")
@@ -746,19 +746,17 @@ def test_threads(rng: np.random.Generator):
 
 
 def test_a_rule_that_another_package_has_set_since_stays():
-    from jax.interpreters import mlir
-
     from jax_convgrad._src import compat
 
     theirs = compat.lowering_rule(lax.conv_general_dilated_p, "cpu")
     jax_convgrad.install()
     other = lambda *arguments, **params: theirs(*arguments, **params)  # noqa: E731
     try:
-        mlir.register_lowering(lax.conv_general_dilated_p, other, platform="cpu")
+        compat.register_lowering(lax.conv_general_dilated_p, other, platform="cpu")
         jax_convgrad.uninstall()
         assert compat.lowering_rule(lax.conv_general_dilated_p, "cpu") is other
     finally:
-        mlir.register_lowering(lax.conv_general_dilated_p, theirs, platform="cpu")
+        compat.register_lowering(lax.conv_general_dilated_p, theirs, platform="cpu")
 
 
 @pytest.mark.parametrize(("value", "platforms"), [("1", ["cpu", "cuda"]), ("0", []), ("", [])])

@@ -17,7 +17,7 @@ from jax_convgrad._src.compat.meshes import is_placed, unplaced
 from jax_convgrad._src.compat.state import lowering_implementation
 
 
-def lower_fun(implementation: Any, divide: Any = None) -> Any:
+def lower_fun(implementation: Any) -> Any:
     """A lowering rule that traces ``implementation``, a function of one array per operand.
 
     In an Explicit mesh the operands' shardings are taken off for that trace: abstract evaluation has
@@ -26,17 +26,13 @@ def lower_fun(implementation: Any, divide: Any = None) -> Any:
     Arrays of 64 bits keep them, even where `jax.enable_x64` was on for the function that is lowered and is
     not any more.
     """
-    if divide is not None:
-        from jax_convgrad._src.sharding import custom_partitioning
-
-        return custom_partitioning.lower_fun(implementation, divide)
     rule = mlir.lower_fun(implementation, multiple_results=False)
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         with keeping_64_bits(ctx):
             if any(map(is_placed, ctx.avals_in)):
                 ctx = dataclasses.replace(ctx, avals_in=[*map(unplaced, ctx.avals_in)])
-            with lowering_implementation(divides_operations_only(ctx)):
+            with lowering_implementation(is_partitioned_without_custom_calls(ctx)):
                 return rule(ctx, *operands, **params)
 
     return lower
@@ -118,7 +114,7 @@ def has_shardy() -> bool:
     return bool(getattr(jax.config, "jax_use_shardy_partitioner", True))
 
 
-def asks_for_parts(ctx: Any) -> bool:
+def uses_custom_partitioning(ctx: Any) -> bool:
     """Whether XLA, which partitions the program, is to ask this package for one device's part of a call.
 
     Not where some axes of the mesh are the user's own (`shard_map` over the others only): XLA ends the
@@ -131,9 +127,9 @@ def asks_for_parts(ctx: Any) -> bool:
     return _for_export(ctx) is False and partitioning.is_available(ctx)
 
 
-def divides_operations_only(ctx: Any) -> bool:
-    """Whether XLA partitions the program but would gather a call's operands, see `asks_for_parts`."""
-    return is_partitioned(ctx) and not asks_for_parts(ctx)
+def is_partitioned_without_custom_calls(ctx: Any) -> bool:
+    """Whether XLA partitions the program and would gather a call's operands: it partitions operations."""
+    return is_partitioned(ctx) and not uses_custom_partitioning(ctx)
 
 
 def is_export(ctx: Any) -> bool:

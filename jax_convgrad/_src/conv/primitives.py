@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.conv import emit_ffi, emit_gemm, emit_xla
@@ -34,7 +34,7 @@ from jax_convgrad._src.dispatch.routes import Route
 from jax_convgrad._src.dtypes import check_float_dtypes, wider_dtype
 from jax_convgrad._src.runtime import registry
 from jax_convgrad._src.shapes import Shape
-from jax_convgrad._src.sharding import solver
+from jax_convgrad._src.sharding import custom_partitioning, solver
 
 conv_fprop_p = Primitive("conv_fprop")
 conv_dgrad_p = Primitive("conv_dgrad")
@@ -628,7 +628,9 @@ def _define(
         # The operator's name is seen in profiles, whatever it is lowered to.
         here = jax.named_scope(primitive.name)(functools.partial(implementation, platform))
         parts = None if platform is None else functools.partial(divide, here, platform)
-        mlir.register_lowering(primitive, compat.lower_fun(here, parts), platform=platform)
+        compat.register_lowering(
+            primitive, custom_partitioning.lower_fun(here, parts), platform=platform
+        )
 
 
 _define(

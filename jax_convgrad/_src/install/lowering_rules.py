@@ -186,7 +186,7 @@ def _lower(platform: str, theirs: Any, ctx: Any, lhs: Any, rhs: Any, **params: A
         *ctx.avals_in,
         *ctx.avals_out,
         params,
-        operations_only=compat.divides_operations_only(ctx),
+        operations_only=compat.is_partitioned_without_custom_calls(ctx),
     )
     if not decision.replaced:
         return theirs(ctx, lhs, rhs, **params)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.dispatch import routes
@@ -27,7 +27,7 @@ from jax_convgrad._src.dtypes import check_float_dtypes
 from jax_convgrad._src.resize import emit_xla
 from jax_convgrad._src.resize.bands import Band
 from jax_convgrad._src.runtime import registry
-from jax_convgrad._src.sharding import solver
+from jax_convgrad._src.sharding import custom_partitioning, solver
 
 MAX_AXES = 3
 
@@ -139,4 +139,6 @@ batching.primitive_batchers[resample_p] = _batch
 for _platform in (None, "cpu", "cuda"):
     _here = jax.named_scope(resample_p.name)(functools.partial(_implementation, _platform))
     _parts = None if _platform is None else functools.partial(solver.resample, _here, _platform)
-    mlir.register_lowering(resample_p, compat.lower_fun(_here, _parts), platform=_platform)
+    compat.register_lowering(
+        resample_p, custom_partitioning.lower_fun(_here, _parts), platform=_platform
+    )

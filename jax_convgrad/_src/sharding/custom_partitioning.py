@@ -25,15 +25,20 @@ from jax_convgrad._src import compat
 Split = tuple[tuple[str, ...], ...]  # per axis of an array the mesh axes that it is split over
 
 
-def lower_fun(implementation: Callable[..., Any], make_rule: Callable[..., Any]) -> Any:
-    """`compat.lower_fun`, but for one device's part where XLA asks for that.
+def lower_fun(
+    implementation: Callable[..., Any], make_rule: Callable[..., Any] | None = None
+) -> Any:
+    """A lowering rule as `compat.lower_fun` makes one, except that XLA asks for each device's part if it can.
 
-    ``make_rule`` makes the sharding rule from the operands' abstract values and the parameters.
+    ``make_rule`` makes the sharding rule from the operands' abstract values and the parameters; without it
+    there is no asking.
     """
     whole = compat.lower_fun(implementation)
+    if make_rule is None:
+        return whole
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
-        if not compat.asks_for_parts(ctx):
+        if not compat.uses_custom_partitioning(ctx):
             return whole(ctx, *operands, **params)
         with compat.keeping_64_bits(ctx):
             return partitioned_call(ctx, operands, make_rule(*ctx.avals_in, **params))
