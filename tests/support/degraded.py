@@ -276,27 +276,26 @@ def main(feature: str, paths: list[str]) -> None:
     features = list(FEATURES) if feature == "all" else [feature]
     texts = [str(w.message) for w in seen if issubclass(w.category, UnsupportedJaxWarning)]
     check_texts(texts, [FEATURES[name].title for name in features if name in AT_IMPORT])
-    lowering = "lowering_context" in features
-    with warned(*(["lowering_context"] if lowering else [])):  # each lowering may ask for it
-        check_plain(cg)
-        for use in USES["lowering_context"] if lowering else ():
-            use(cg)
-    for name in features:
+    new = [name for name in features if name not in AT_IMPORT]
+    if feature == "all":
         # Who does not know whether a program is sharded does not ask for shards.
-        is_masked = feature == "all" and name == "custom_partitioning"
-        is_new = name not in {*AT_IMPORT, "lowering_context"} and not is_masked
-        with warned(*([name] if is_new else [])):
-            for use in USES[name]:
-                use(cg)
-        with warned():
-            for use in USES[name]:
-                use(cg)
-    if feature != "all":
-        with warned():
-            for name, uses in USES.items():
-                if name != feature and name not in ("jet", "sharding_errors"):
-                    for use in uses:
-                        use(cg)
+        new.remove("custom_partitioning")
+    with warned(*new):
+        # Each lowering asks for its context.
+        with warned() if "lowering_context" not in new else contextlib.nullcontext():
+            check_plain(cg)
+        use_all(cg, features)
+    with warned():
+        use_all(cg, features)
+        # Without one feature the others are as they were.
+        others = [] if feature == "all" else [*USES.keys() - {feature, "jet", "sharding_errors"}]
+        use_all(cg, sorted(others))
+
+
+def use_all(cg: Any, features: list[str]) -> None:
+    for feature in features:
+        for use in USES[feature]:
+            use(cg)
 
 
 if __name__ == "__main__":
