@@ -23,6 +23,7 @@ import pytest
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support import jax_internals
 from support.cases import may_transform
 from support.meshes import DEVICES, collectives, gathered, make_mesh, put
 
@@ -39,10 +40,9 @@ from jax_convgrad import (
     torch,
 )
 from jax_convgrad._src import compat
-from jax_convgrad._src.sharding import custom_partitioning
 from jax_convgrad._src.dispatch import routes
 from jax_convgrad._src.runtime import registry
-from jax_convgrad._src.sharding import solver
+from jax_convgrad._src.sharding import custom_partitioning, solver
 
 pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
 
@@ -1050,9 +1050,9 @@ def test_shardings_are_read(rng: np.random.Generator):
             for name in names:
                 axis = rng.integers(3)
                 given[axis] = (*given[axis], str(name))
-            sharding = NamedSharding(mesh, P(*given))._to_xla_hlo_sharding(3)
+            sharding = jax_internals.xla_sharding(NamedSharding(mesh, P(*given)), 3)
             found, (split,) = custom_partitioning._read_shardings([(3, sharding)], mesh.size)
-            again = NamedSharding(found, P(*split))._to_xla_hlo_sharding(3)
+            again = jax_internals.xla_sharding(NamedSharding(found, P(*split)), 3)
             assert math.prod(found.axis_sizes) == mesh.size
             assert _tiles(again) == _tiles(sharding)
 

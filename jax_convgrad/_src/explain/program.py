@@ -16,7 +16,8 @@ from jax_convgrad._src.explain import equations, roofline, table, walk
 from jax_convgrad._src.explain.equations import Equation
 from jax_convgrad._src.explain.roofline import Roofline
 from jax_convgrad._src.explain.walk import Found, SourceLine
-from jax_convgrad._src.install.lowering_rules import installed, pointed_images
+from jax_convgrad._src.install import jax_image
+from jax_convgrad._src.install.lowering_rules import installed
 from jax_convgrad._src.timing.compare import Operands, compare
 from jax_convgrad._src.timing.method import Method
 
@@ -141,7 +142,7 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
     with contextlib.ExitStack() as stack:
         if not is_installed:
             stack.enter_context(compat.separate_traces())
-            stack.enter_context(pointed_images())
+            stack.enter_context(jax_image.redirected())
         jaxpr, shardings = compat.trace(fn, *args)
     shardings += [
         leaf.sharding
