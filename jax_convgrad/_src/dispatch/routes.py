@@ -450,7 +450,7 @@ def _cuda_double(operator: str, geometry: ConvGeometry) -> Route:
 
 
 def _cuda_grouped_strided(operator: str, groups: int, dtype: str) -> Route:
-    """Measured with 4 groups and with 32: benchmarks/route_cases.json, benchmarks/h100/route_cases.txt."""
+    """Measured with 4 groups and with 32: benchmarks/backend_cases.json, benchmarks/h100/backend_cases.txt."""
     if dtype == "float64" and operator != "conv_dgrad":
         return Route(
             "xla",

@@ -137,6 +137,15 @@ def cuda_module() -> ModuleType | None:
             return None
 
 
+def cpu_module() -> ModuleType | None:
+    """The compiled CPU module without registering its handlers, None where it cannot be imported."""
+    with _lock:
+        try:
+            return _import_cpu()
+        except Exception:  # `handlers` keeps and tells the reason
+            return None
+
+
 @functools.cache
 def cuda_capabilities() -> tuple[tuple[int, int], ...]:
     """The compute capabilities of this machine's NVIDIA devices; empty without the module or a device."""
