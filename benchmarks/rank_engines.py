@@ -28,7 +28,7 @@ import numpy as np
 
 import jax_convgrad
 from jax_convgrad import plans
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
 from jax_convgrad.bench import case_files, forms
 from jax_convgrad.bench.case_files import AnyCase
@@ -82,7 +82,7 @@ def search(how: str, case: AnyCase, pass_: str, inputs: forms.Inputs) -> dict[st
     """The plan of a search that knows nothing of earlier ones."""
     jax_convgrad.set_algorithm_search(how)
     plans.clear()
-    with routes.force("cudnn"):
+    with override_backend("cudnn"):
         (runner,) = forms.FORMS["ours"].runners(case, pass_, "NHWC", "OHWI")
         runner.wait(runner.call(runner.load(inputs)))
     (plan,) = plans.list()

@@ -44,7 +44,7 @@ from layers import arrays_of, passes
 
 import jax_convgrad
 from jax_convgrad import plans
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry, settings
 from jax_convgrad._src.timing import cuda_driver
 from jax_convgrad.bench import float64
@@ -368,7 +368,7 @@ def main() -> None:
         cuda_driver.use()
         streams = [cuda_driver.create_stream() for _ in range(arguments.streams)]
     jax_convgrad.set_deterministic(True)
-    with routes.force("cudnn" if platform == "cuda" else "onednn"):
+    with override_backend("cudnn" if platform == "cuda" else "onednn"):
         layers = [Layer(case, seed) for seed, case in enumerate(cases)]
         plain = [case for case in cases if not case.transposed]
         jobs: list[list[Any]] = []
