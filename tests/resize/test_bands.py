@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from support import resize_oracles as oracles
 
-from jax_convgrad._src.resize.bands import COORDINATE_MODES, Band, Rule, make_band
+import jax_convgrad
+from jax_convgrad._src.resize.bands import COORDINATE_MODES, Band, Rule, count_taps, make_band
 
 EPS = float(np.finfo(np.float64).eps)
 SIZES = [
@@ -171,20 +172,20 @@ def test_rows_sum_to_one_and_integers_are_hit(method: str):
 
 
 def test_scale_and_translation_beyond_the_image_are_zeros():
-    rule = Rule("linear", scale=1.0, translation=10.0, exclude_outside=True, beyond="zero")
+    rule = Rule("linear", scale=1.0, translation=10.0, exclude_outside=True, boundary="zero")
     assert not make_band(4, 6, rule).weights.any()
-    rule = Rule("cubic", scale=1.0, translation=2.0, beyond="reach")
+    rule = Rule("cubic", scale=1.0, translation=2.0, boundary="reach")
     weights = make_band(4, 8, rule).dense()
     np.testing.assert_array_equal(weights.any(1), [True] * 8)
     assert (
-        not make_band(4, 8, Rule("cubic", scale=1.0, translation=9, beyond="reach"))
+        not make_band(4, 8, Rule("cubic", scale=1.0, translation=9, boundary="reach"))
         .weights[:5]
         .any()
     )
 
 
 def test_reversed_scale_mirrors():
-    rule = Rule("linear", scale=-1.0, translation=4.0, exclude_outside=True, beyond="zero")
+    rule = Rule("linear", scale=-1.0, translation=4.0, exclude_outside=True, boundary="zero")
     band = make_band(4, 4, rule)
     np.testing.assert_array_equal(band.dense(), np.eye(4)[::-1])
     np.testing.assert_array_equal(band.transpose.dense(), np.eye(4)[::-1])
@@ -228,5 +229,11 @@ def test_large_tables_are_made_without_a_loop(n: int, m: int, rule: Rule):
 
 
 def test_a_table_that_would_not_fit_is_refused():
-    with pytest.raises(ValueError, match=r"more than \d+ weights"):
-        make_band(2**20, 2**20, Rule("linear", True, scale=2.0**-12))
+    with pytest.raises(ValueError, match=r"needs 8192 weights for each, more than \d+ in all"):
+        jax_convgrad.resample(np.zeros(2**20, np.float32), (2**20,), scale=[2.0**-12])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=name)
+def test_no_table_is_larger_than_counted(rule: Rule):
+    for n, m in SIZES:
+        assert make_band(n, m, rule).taps <= count_taps(n, m, rule), (n, m)

@@ -37,7 +37,8 @@ COORDINATE_MODES = (
 )
 NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
-_MOST_WEIGHTS = 2**27
+# Of one table; `arguments` refuses more.
+MAX_WEIGHTS = 2**27
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Rule:
       scale: output size / input size if the sizes' own ratio is not meant.
       translation: moves the output by so many of its elements; half_pixel only.
       roi: (start, end) in units of the axis' length; tf_crop_and_resize only.
-      beyond: what an output is whose coordinate lies outside the input. "extend": no special case.
+      boundary: what an output is whose coordinate lies outside the input. "extend": no special case.
         "zero": zero, if by more than half an element. "reach": edge elements are repeated no further
         than the filter's radius, and zero is beyond that.
     """
@@ -69,7 +70,7 @@ class Rule:
     scale: float | Fraction | None = None
     translation: float = 0.0
     roi: tuple[float, float] = (0.0, 1.0)
-    beyond: str = "extend"
+    boundary: str = "extend"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -157,6 +158,20 @@ class Band:
         return f"Band({self.size}->{self.out_size}, taps={self.taps})"
 
 
+def count_taps(n: int, m: int, rule: Rule) -> int:
+    """How many weights an output needs at most, so that no table has to be made to know its size."""
+    inverse = n / m if rule.scale is None else 1.0 / float(rule.scale)
+    if rule.method == "nearest":
+        return 1
+    if rule.method.startswith("area"):
+        return min(math.ceil(abs(inverse)) + 1, n)
+    radius = filters.RADIUS[rule.method]
+    taps = math.ceil(2 * radius * (max(inverse, 1.0) if rule.antialias else 1.0))
+    if rule.exclude_outside:
+        return min(taps, n)
+    return min(taps, n + 2 * radius) if rule.boundary == "reach" else taps
+
+
 @functools.lru_cache(maxsize=256)
 def make_band(n: int, m: int, rule: Rule) -> Band:
     """The band that resamples ``n`` elements (at least 1) to ``m`` by ``rule``."""
@@ -240,21 +255,16 @@ def _filtered(n: int, m: int, x: np.ndarray, rule: Rule) -> Band:
     inverse = n / m if rule.scale is None else 1.0 / float(rule.scale)
     stretch = max(inverse, 1.0) if rule.antialias else 1.0
     support = radius * stretch
-    zero = (x < -0.5) | (x > n - 0.5) if rule.beyond == "zero" else np.zeros(m, bool)
+    zero = (x < -0.5) | (x > n - 0.5) if rule.boundary == "zero" else np.zeros(m, bool)
     # Farther out than the filter reaches nothing changes, and integers stay small.
     x = np.clip(x, -support - 2.0, n + support + 1.0)
     first = np.floor(x - support).astype(np.int64) + 1
     last = np.ceil(x + support).astype(np.int64) - 1
     if rule.exclude_outside:
         first, last = np.maximum(first, 0), np.minimum(last, n - 1)
-    elif rule.beyond == "reach":
+    elif rule.boundary == "reach":
         first, last = np.maximum(first, -radius), np.minimum(last, n - 1 + radius)
     width = max(int((last - first).max(initial=-1)) + 1, 1)
-    if m * width > _MOST_WEIGHTS:
-        raise ValueError(
-            f"resampling {n} elements to {m} with a filter of {width} elements needs more than "
-            f"{_MOST_WEIGHTS} weights"
-        )
     columns = first[:, None] + np.arange(width)
     weights = filters.get(rule.method, rule.cubic_coeff_a)(np.abs(columns - x[:, None]) / stretch)
     weights = np.where(columns <= last[:, None], weights, 0.0)
@@ -269,6 +279,8 @@ def _filtered(n: int, m: int, x: np.ndarray, rule: Rule) -> Band:
 def _area(n: int, m: int, rule: Rule) -> Band:
     """Each output is the mean of what its interval covers, elements cut by its ends in parts."""
     i = np.arange(m, dtype=np.int64)
+    left: np.ndarray
+    right: np.ndarray
     if rule.scale is None:
         # In units of 1 / m of an element everything is an integer.
         left, right = i * n, (i + 1) * n
@@ -320,8 +332,6 @@ def _from_entries(
     empty = high < 0
     low[empty] = high[empty] = 0
     taps = min(max(int((high - low).max(initial=0)) + 1, 1), n)
-    if m * taps > _MOST_WEIGHTS:
-        raise ValueError(f"a band of {m} rows with {taps} weights each is too large")
     start = np.minimum(low, n - taps)
     places = rows * taps + (columns - start[rows])
     weights = np.bincount(places, values, m * taps).astype(np.float64).reshape(m, taps)

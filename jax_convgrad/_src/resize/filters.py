@@ -84,11 +84,11 @@ def weight_matrix(
         weights = jnp.maximum(0.0, overlap)
     else:
         stretch = jnp.maximum(inverse, 1.0) if antialias else 1.0
-        beyond = 0 if reach is None else reach
-        inputs = jnp.arange(-beyond, n + beyond, dtype=dtype)[:, None]
+        margin = 0 if reach is None else reach
+        inputs = jnp.arange(-margin, n + margin, dtype=dtype)[:, None]
         weights = get(method, cubic_coeff_a, jnp)(jnp.abs(sample - inputs) / stretch)
-        if beyond:
-            low, inside, high = jnp.split(weights, (beyond, beyond + n))
+        if margin:
+            low, inside, high = jnp.split(weights, (margin, margin + n))
             weights = inside.at[0].add(low.sum(0)).at[n - 1].add(high.sum(0))
     weights = normalise(weights, 0, jnp)
     if reach is None:
