@@ -35,7 +35,8 @@ from jax.typing import ArrayLike
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.dtypes import check_float_dtypes
-from jax_convgrad._src.resize.api import Options, apply
+from jax_convgrad._src.resize.api import apply
+from jax_convgrad._src.resize.arguments import Options
 from jax_convgrad._src.shapes import Shape
 
 # Mode -> (the package's method, numbers of spatial axes).
@@ -145,7 +146,9 @@ def interpolate(
         coordinates = "align_corners"
     # PyTorch repeats the edge, and leaves out what is outside where it antialiases.
     options = Options.make(function, method, antialias, coordinates, nearest_mode, None, antialias)
-    steps = options.steps(function, x.shape, (*x.shape[:2], *sizes), [None, None, *factors], None)
+    steps = options.problem(
+        function, x.shape, (*x.shape[:2], *sizes), [None, None, *factors], None
+    ).steps()
     return apply(x, steps, nearest=method == "nearest")
 
 
@@ -205,11 +208,12 @@ def _scales(function: str, scale_factor: Any, rank: int, shape: Shape) -> list[f
             entry = entry.item()
         if isinstance(entry, (bool, np.bool_)) or not isinstance(entry, numbers.Real):
             raise TypeError(f"{function}: scale_factor must be numbers, got {scale_factor!r}")
-        if not (math.isfinite(entry) and entry > 0):
+        factor = float(entry)
+        if not (math.isfinite(factor) and factor > 0):
             raise ValueError(
                 f"{function}: scale_factor must be positive and finite, got {scale_factor}"
             )
-        scales.append(float(entry))
+        scales.append(factor)
     return scales
 
 
