@@ -9,8 +9,9 @@ from jax_convgrad._src.conv.api import (
     conv_transpose,
     conv_wgrad,
 )
-from jax_convgrad._src.explain.program import Explanation, ExplanationRow, explain
+from jax_convgrad._src.explain.program import Explanation, explain
 from jax_convgrad._src.explain.roofline import Roofline
+from jax_convgrad._src.explain.rows import ExplanationRow
 from jax_convgrad._src.explain.walk import SourceLine
 from jax_convgrad._src.install.lowering_rules import (
     install,

@@ -1,12 +1,14 @@
 """The settings that a call on CUDA carries along: how its engine is to be chosen, and within what memory.
 
 They are fixed where a call is lowered, so that a program keeps its engines (see `plans`). `plans` has the
-functions that change them.
+functions that change them, for the whole process. An override is of one context (`contextvars`): neither
+other threads nor other asynchronous tasks see it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import threading
 from collections.abc import Iterator
@@ -41,7 +43,9 @@ class Settings:
 _lock = threading.Lock()
 _current = Settings()
 _carried = False  # by some call that was lowered since JAX's caches were cleared
-_held = threading.local()
+_override: contextvars.ContextVar[Settings | None] = contextvars.ContextVar(
+    "jax_convgrad_settings", default=None
+)
 
 
 def current() -> Settings:
@@ -59,21 +63,21 @@ def carried() -> Settings:
 
 
 def _of_now(settings: Settings) -> Settings:
-    held: Settings | None = getattr(_held, "settings", None)
-    if held is not None:
-        return held
+    override = _override.get()
+    if override is not None:
+        return override
     module = registry.cuda_module()
     return dataclasses.replace(settings, generation=0 if module is None else module.generation())
 
 
 @contextlib.contextmanager
 def held(settings: Settings) -> Iterator[None]:
-    """These settings for all calls that this thread lowers inside, whatever is changed meanwhile."""
-    previous, _held.settings = getattr(_held, "settings", None), settings
+    """These settings for all calls that this context lowers inside, whatever is changed meanwhile."""
+    token = _override.set(settings)
     try:
         yield
     finally:
-        _held.settings = previous
+        _override.reset(token)
 
 
 def change(**changes: Any) -> None:
