@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9, help="no new program after that many")
     parser.add_argument("--markdown", metavar="OUT", type=pathlib.Path)
     arguments = parser.parse_args()
-    if not registry.handlers("cuda").serve(registry.CONV_TARGETS["conv_fprop"], "float32"):
+    if not registry.require("cuda").serves(registry.CONV_TARGETS["conv_fprop"], "float32"):
         parser.error("no CUDA handlers")
     lines = [
         "# Dense layers with stride 1 in whole programs",

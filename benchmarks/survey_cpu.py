@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--markdown", metavar="OUT.md")
     arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", arguments.dtype == "float64")
-    found = registry.handlers("cpu")
+    found = registry.require("cpu")
     if found.reason is not None:
         raise SystemExit(f"there are no CPU handlers to measure: {found.reason}")
     lines = [
@@ -215,7 +215,7 @@ def row(
         if geometry.tiles:
             shape = jax_shape if operator == "conv_dgrad" else {}
             forms.append(functools.partial(getattr(emit_gemm, operator), **jaxs, **shape))
-        if served := dtype in registry.handlers("cpu").dtypes:
+        if served := dtype in registry.require("cpu").dtypes:
             forms.insert(0, functools.partial(getattr(emit_ffi, operator), **ours, **our_shape))
         times = medians([jax.jit(form) for form in forms], arrays)
         cell = " / ".join(([] if served else ["-"]) + [*map(show, times)])

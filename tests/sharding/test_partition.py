@@ -69,7 +69,7 @@ def route(request: pytest.FixtureRequest) -> Iterator[str]:
     platform = compat.platform()
     name = {platform: route for route, platform in routes.PLATFORMS.items()}.get(platform)
     if request.param == "handlers":
-        if name is None or not registry.handlers(platform).targets:
+        if name is None or not registry.require(platform).targets:
             pytest.skip(f"no handlers for {platform}")
         with routes.force(name):
             yield request.param

@@ -150,12 +150,12 @@ def _call(
     result_layouts = [layouts[roles[2]]]
     if platform == "cuda":
         attributes["allow_tf32"] = np.bool_(allows_tf32(precision))
-        carried = settings.carried()
-        attributes |= carried.attributes
+        snapshot = settings.snapshot()
+        attributes |= snapshot.attributes
         arrays = (*((a.shape, a.dtype) for a in operands), (shape, dtype))
         fast = not _is_strict(operands[0], precision)
         named = dict(zip(roles, arrays, strict=True))
-        size = _workspace_size(config, named, fast, carried.workspace_limit)
+        size = _workspace_size(config, named, fast, snapshot.workspace_limit)
         results.append(jax.ShapeDtypeStruct((size,), jnp.uint8))
         result_layouts.append(None)
     call = jax.ffi.ffi_call(

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jax_convgrad._src.conv.geometry import ConvConfig
-from jax_convgrad._src.conv.precision import of_product
+from jax_convgrad._src.conv.precision import gemm_precision
 from jax_convgrad._src.shapes import Shape
 
 # Names for einsum, beside n, c and o: which patch along each spatial axis, and which place in it.
@@ -33,7 +33,7 @@ def conv_fprop(
         f"{x_axes},{w_axes}->{y_axes}",
         _cut(x, config),
         w,
-        precision=of_product(precision),
+        precision=gemm_precision(precision),
         preferred_element_type=preferred_element_type,
     )
 
@@ -53,7 +53,7 @@ def conv_dgrad(
         f"{y_axes},{w_axes}->{x_axes}",
         dy,
         w,
-        precision=of_product(precision),
+        precision=gemm_precision(precision),
         preferred_element_type=preferred_element_type,
     )
     return patches.reshape(x_shape)
@@ -68,7 +68,7 @@ def conv_wgrad(
         f"{x_axes},{y_axes}->{w_axes}",
         _cut(x, config),
         dy,
-        precision=of_product(precision),
+        precision=gemm_precision(precision),
         preferred_element_type=preferred_element_type,
     )
 

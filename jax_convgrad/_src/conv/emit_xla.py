@@ -30,7 +30,7 @@ from jax import Array, lax
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.conv.geometry import ConvConfig, dilated
-from jax_convgrad._src.conv.precision import stated
+from jax_convgrad._src.conv.precision import resolve_precision
 from jax_convgrad._src.shapes import Shape
 
 Grouping = Literal["batch", "feature"]
@@ -49,7 +49,7 @@ def conv_fprop(
         rhs_dilation=config.dilation,
         dimension_numbers=config.dimension_numbers,
         feature_group_count=config.groups,
-        precision=stated(precision),
+        precision=resolve_precision(precision),
         preferred_element_type=preferred_element_type,
     )
 
@@ -97,7 +97,7 @@ def conv_dgrad(
         rhs_dilation=config.dilation,
         dimension_numbers=lax.ConvDimensionNumbers(y_spec, swap_channels(w_spec), x_spec),
         feature_group_count=config.groups,
-        precision=stated(precision),
+        precision=resolve_precision(precision),
         preferred_element_type=preferred_element_type,
     )
     return _crop_low(dx, x_spec, crop)[0]
@@ -145,7 +145,7 @@ def conv_wgrad(
         ),
         feature_group_count=feature_groups,
         batch_group_count=batch_groups,
-        precision=stated(precision),
+        precision=resolve_precision(precision),
         preferred_element_type=preferred_element_type,
     )
 

@@ -526,7 +526,7 @@ def choose_route(
         return routes.OPERATIONS_ONLY._replace(name=routes.fallback(platform).name)
     if route.name in routes.HANDLER_ROUTES:
         assert platform is not None
-        if not registry.handlers(platform).serve(registry.CONV_TARGETS[operator], dtype):
+        if not registry.require(platform).serves(registry.CONV_TARGETS[operator], dtype):
             return routes.fallback(platform)
     return route
 

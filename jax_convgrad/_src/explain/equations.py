@@ -197,7 +197,7 @@ def _context(
     if routed:
         return contextlib.nullcontext
     for name, target in routes.PLATFORMS.items():
-        served = target == platform and registry.handlers(platform).serve(
+        served = target == platform and registry.require(platform).serves(
             registry.CONV_TARGETS[operator], dtype
         )
         if served and dtype == result_dtype:

@@ -30,7 +30,7 @@ from jax.typing import ArrayLike
 from jax_convgrad._src import compat
 from jax_convgrad._src.conv import primitives
 from jax_convgrad._src.conv.geometry import ConvConfig
-from jax_convgrad._src.conv.precision import stated
+from jax_convgrad._src.conv.precision import resolve_precision
 from jax_convgrad._src.conv.primitives import Plan
 from jax_convgrad._src.dispatch import routes
 from jax_convgrad._src.dispatch.routes import Route
@@ -310,7 +310,7 @@ def compute(
     ) -> Array:
         bind = getattr(primitives, operator)
         shapes = () if shape is None else (shape,)
-        return bind(first, second, *shapes, config, stated(precision), result_dtype)
+        return bind(first, second, *shapes, config, resolve_precision(precision), result_dtype)
 
     return reading.apply(lhs, rhs, run)
 

@@ -116,7 +116,7 @@ def choose_route(
     route = routes.choose_resample(platform, x.dtype, copies, grows)
     if route.name == routes.NATIVE:
         assert platform is not None
-        if not registry.handlers(platform).serve(registry.RESAMPLE_TARGET, x.dtype):
+        if not registry.require(platform).serves(registry.RESAMPLE_TARGET, x.dtype):
             return Route("xla", "no handler")
     return route
 

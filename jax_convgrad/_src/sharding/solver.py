@@ -306,7 +306,7 @@ def _conv(
     sizes = _sizes(geometry)
     extended = geometry.out_spatial if operator == "conv_dgrad" else geometry.in_spatial
     forced = routes.forced()
-    carried = settings.carried() if platform == "cuda" else None
+    carried = settings.snapshot() if platform == "cuda" else None
 
     def fits(factor: str, count: int) -> bool:
         if factor not in sizes or any(size % count for size in sizes[factor]):
@@ -498,7 +498,7 @@ def _routed(
             if routes.forced() != forced:
                 stack.enter_context(routes.force(forced))
             if carried is not None:
-                stack.enter_context(settings.held(carried))
+                stack.enter_context(settings.override(carried))
             return run(*operands)
 
     return routed
@@ -506,7 +506,7 @@ def _routed(
 
 def _fingerprint(operator: str, platform: str, *problem: Any) -> str:
     """The same for calls whose parts are computed by the same program, in every process."""
-    found = registry.handlers(platform)
+    found = registry.require(platform)
     versions = registry.version(), found.versions, sorted(found.targets), sorted(found.dtypes)
     decisive = operator, platform, problem, versions, routes.forced()
     return hashlib.sha256(repr(decisive).encode()).hexdigest()
