@@ -13,7 +13,9 @@ import pytest
 
 import jax_convgrad as jc
 from jax_convgrad import onednn, onnx
+from jax_convgrad._src.resize import bands
 from jax_convgrad._src.resize import primitives as resize_primitives
+from jax_convgrad._src.resize.arguments import check_resize, check_scale_and_translate
 from jax_convgrad._src.resize.bands import Rule, make_band
 
 
@@ -248,3 +250,26 @@ def test_a_resized_axis_of_unknown_size_is_refused():
     f = jax.jit(functools.partial(jc.resize, shape=(1, 8), method="linear"))
     with pytest.raises(ValueError, match="axis 1 is resized, so its sizes must be known"):
         jax.export.export(f)(jax.ShapeDtypeStruct((1, n), np.float32))
+
+
+def test_arguments_are_checked_without_a_table(monkeypatch: pytest.MonkeyPatch):
+    """Whoever asks whether a call can be served learns it, and every error, before any work is done."""
+
+    def never(*args: Any) -> Any:
+        raise AssertionError("a table was made")
+
+    monkeypatch.setattr(bands, "make_band", never)
+    x = jax.ShapeDtypeStruct((1, 4, 6, 2), np.float32)
+    found = check_resize(x, (1, 8, 6, 0), "cubic", True, None)
+    assert [(a.axis, a.size, a.out_size, a.rule.method) for a in found.axes] == [
+        (1, 4, 8, "cubic"),
+        (3, 2, 0, "cubic"),
+    ]
+    moved = check_scale_and_translate(x, (1, 4, 9, 2), (2,), [1.5], [0.25], "linear", True, None)
+    ((axis, rule),) = [(a.axis, a.rule) for a in moved.axes]
+    assert (axis, rule.scale, rule.translation, rule.boundary) == (2, 1.5, 0.25, "zero")
+    assert not moved.traced and not moved.nearest
+    with pytest.raises(ValueError, match="method must be one of"):
+        check_resize(x, (1, 8, 6, 2), "quintic", True, None)
+    with pytest.raises(ValueError, match="scale must not be zero"):
+        check_scale_and_translate(x, (1, 4, 9, 2), (2,), [0.0], [0.25], "linear", True, None)
