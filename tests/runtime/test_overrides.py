@@ -18,10 +18,10 @@ def test_overrides_that_overlap_in_two_threads_stay_apart() -> None:
     def first() -> None:
         for i in range(1000):
             mine = Settings(search="heuristic", generation=i)
-            with settings.held(mine):
+            with settings.override(mine):
                 turn.wait()
                 turn.wait()
-                assert settings.current() == settings.carried() == mine
+                assert settings.current() == settings.snapshot() == mine
             assert settings.current() == outside
             turn.wait()
 
@@ -29,10 +29,10 @@ def test_overrides_that_overlap_in_two_threads_stay_apart() -> None:
         for i in range(1000):
             mine = Settings(search="exhaustive", generation=i)
             turn.wait()
-            with settings.held(mine):
+            with settings.override(mine):
                 turn.wait()
                 turn.wait()
-                assert settings.current() == settings.carried() == mine
+                assert settings.current() == settings.snapshot() == mine
             assert settings.current() == outside
 
     with ThreadPoolExecutor(2) as pool:
@@ -43,7 +43,7 @@ def test_overrides_that_overlap_in_two_threads_stay_apart() -> None:
 
 def test_overrides_of_two_tasks_in_one_thread_stay_apart() -> None:
     async def run(mine: Settings, ready: asyncio.Event, other: asyncio.Event) -> Settings:
-        with settings.held(mine):
+        with settings.override(mine):
             ready.set()
             await other.wait()
             return settings.current()
@@ -60,7 +60,10 @@ def test_overrides_of_two_tasks_in_one_thread_stay_apart() -> None:
 def test_an_override_ends_where_its_body_raises() -> None:
     outside = settings.current()
     try:
-        with settings.held(Settings(deterministic=True)), settings.held(Settings(generation=7)):
+        with (
+            settings.override(Settings(deterministic=True)),
+            settings.override(Settings(generation=7)),
+        ):
             assert settings.current().generation == 7
             raise KeyError
     except KeyError:
@@ -70,12 +73,12 @@ def test_an_override_ends_where_its_body_raises() -> None:
 
 def test_a_change_is_of_the_process_and_leaves_overrides_alone() -> None:
     before = settings.current().workspace_limit
-    held = Settings(workspace_limit=3)
+    mine = Settings(workspace_limit=3)
     seen: list[int | None] = []
     try:
-        with settings.held(held):
+        with settings.override(mine):
             settings.change(workspace_limit=12345)
-            assert settings.current() == held
+            assert settings.current() == mine
             thread = threading.Thread(
                 target=lambda: seen.append(settings.current().workspace_limit)
             )

@@ -159,10 +159,10 @@ def test_the_cpu_handlers_are_never_asked_for_what_onednn_lacks(dtype: str):
 
 
 def test_handlers_serve_what_they_have_only():
-    found = registry.Handlers(frozenset({"target"}), frozenset({"float32"}))
-    assert found.serve("target", "float32")
-    assert not found.serve("target", "bfloat16")
-    assert not found.serve("other", "float32")
+    found = registry.PlatformHandlers(frozenset({"target"}), frozenset({"float32"}))
+    assert found.serves("target", "float32")
+    assert not found.serves("target", "bfloat16")
+    assert not found.serves("other", "float32")
 
 
 def test_threads_save_and_load_one_file(tmp_path: pathlib.Path) -> None:

@@ -11,8 +11,8 @@ from jax.typing import ArrayLike
 
 from jax_convgrad._src import compat, shapes
 from jax_convgrad._src.conv import arguments
-from jax_convgrad._src.dtypes import check_float_dtypes
 from jax_convgrad._src.conv.geometry import ConvConfig, dilated
+from jax_convgrad._src.dtypes import check_float_dtypes
 from jax_convgrad._src.interop import common
 from jax_convgrad._src.shapes import Pairs, Shape
 

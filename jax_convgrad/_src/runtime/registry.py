@@ -2,7 +2,7 @@
 
 A registration that is rejected before the backend starts stops JAX from starting at all, so nothing
 happens at import: the first lowering (or `info()`) loads the module of its platform. What went wrong
-is kept in the loader's own words and shown by `info()`; programs then run on the pure-JAX routes.
+is kept in the loader's own words and shown by `info()`; programs then run on the pure-JAX backends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _warned: set[str] = set()
 
 
 @dataclasses.dataclass(frozen=True)
-class Handlers:
+class PlatformHandlers:
     """What one platform's compiled module offers, or why it offers nothing."""
 
     targets: frozenset[str] = frozenset()
@@ -51,7 +51,7 @@ class Handlers:
     reason: str | None = None
     broken: bool = False  # this machine should have them
 
-    def serve(self, target: str, dtype: Any) -> bool:
+    def serves(self, target: str, dtype: Any) -> bool:
         # ``dtypes`` are those of the convolution library; the resample kernels are the package's own.
         dtypes = FLOAT_DTYPES if target == RESAMPLE_TARGET else self.dtypes
         return target in self.targets and str(dtype) in dtypes
@@ -61,14 +61,14 @@ class MissingHandlersWarning(UserWarning):
     """The compiled module that this machine should have could not be used."""
 
 
-def look_up(platform: str) -> Handlers:
+def find(platform: str) -> PlatformHandlers:
     """What a platform ("cpu", "cuda", ...) has, or why nothing, loaded and registered at the first call."""
     with _lock:
         return _load(platform)
 
 
-def handlers(platform: str) -> Handlers:
-    """The same for a program that wants to run on them: it says once that they are missing or broken.
+def require(platform: str) -> PlatformHandlers:
+    """The same for a program that is to run on them: warns once where they are missing or broken.
 
     Raises:
       RuntimeError: the module cannot be used and JAX_CONVGRAD_REQUIRE_CPU=1 (or _CUDA) forbids
@@ -79,7 +79,7 @@ def handlers(platform: str) -> Handlers:
         if found.broken and platform not in _warned:
             _warned.add(platform)
             warnings.warn(
-                f"jax_convgrad runs without its {platform} handlers, on slower pure-JAX routes: "
+                f"jax_convgrad runs without its {platform} handlers, on slower pure-JAX backends: "
                 f"{found.reason}",
                 MissingHandlersWarning,
                 stacklevel=2,
@@ -93,18 +93,18 @@ def handlers(platform: str) -> Handlers:
 
 
 @functools.cache
-def _load(platform: str) -> Handlers:
+def _load(platform: str) -> PlatformHandlers:
     if platform not in ("cpu", "cuda"):
-        return Handlers(reason=f"this version has no handlers for {platform}")
+        return PlatformHandlers(reason=f"this version has no handlers for {platform}")
     if platform == "cpu" and not (sys.platform == "linux" and machine.machine() == "x86_64"):
-        return Handlers(reason=f"no oneDNN for {sys.platform} on {machine.machine()}")
+        return PlatformHandlers(reason=f"no oneDNN for {sys.platform} on {machine.machine()}")
     try:
         module = _import_cpu() if platform == "cpu" else _import_cuda()
         if platform == "cuda":
             _check_devices(module)
         return _register(module, platform)
     except Exception as error:  # whatever it was, a training step can go on without the handlers
-        return Handlers(reason=f"{type(error).__name__}: {error}", broken=True)
+        return PlatformHandlers(reason=f"{type(error).__name__}: {error}", broken=True)
 
 
 def _check_devices(module: ModuleType) -> None:
@@ -118,14 +118,14 @@ def _check_devices(module: ModuleType) -> None:
             )
 
 
-def _register(module: ModuleType, platform: str) -> Handlers:
+def _register(module: ModuleType, platform: str) -> PlatformHandlers:
     versions = tuple(sorted(module.versions().items()))
     handlers = module.handlers()
     for target, handler in handlers.items():
         jax.ffi.register_ffi_target(
             target, handler, platform={"cuda": "CUDA"}.get(platform, platform)
         )
-    return Handlers(frozenset(handlers), frozenset(module.supported_dtypes()), versions)
+    return PlatformHandlers(frozenset(handlers), frozenset(module.supported_dtypes()), versions)
 
 
 def cuda_module() -> ModuleType | None:
@@ -133,7 +133,7 @@ def cuda_module() -> ModuleType | None:
     with _lock:
         try:
             return _import_cuda()
-        except Exception:  # `handlers` keeps and tells the reason
+        except Exception:  # `require` tells the reason
             return None
 
 
@@ -142,7 +142,7 @@ def cpu_module() -> ModuleType | None:
     with _lock:
         try:
             return _import_cpu()
-        except Exception:  # `handlers` keeps and tells the reason
+        except Exception:  # `require` tells the reason
             return None
 
 
@@ -251,7 +251,7 @@ def info() -> dict[str, Any]:
     """
     versions = {"python": machine.python_version()}
     versions |= {name: version(name) for name in (_DISTRIBUTION, "jax", "jaxlib", "numpy")}
-    found = {platform: look_up(platform) for platform in ("cpu", "cuda")}
+    found = {platform: find(platform) for platform in ("cpu", "cuda")}
     module = cuda_module()
     if module is not None and found["cuda"].reason is None:
         # cuDNN may have been loaded since, one that is too old too.
@@ -259,7 +259,7 @@ def info() -> dict[str, Any]:
             current = tuple(sorted(module.versions().items()))
             found["cuda"] = dataclasses.replace(found["cuda"], versions=current)
         except ImportError as error:
-            found["cuda"] = Handlers(reason=f"{type(error).__name__}: {error}", broken=True)
+            found["cuda"] = PlatformHandlers(reason=f"{type(error).__name__}: {error}", broken=True)
     return {
         "versions": versions,
         "handlers": {
@@ -283,4 +283,4 @@ def has_cuda() -> bool:
       >>> isinstance(jax_convgrad.has_cuda(), bool)
       True
     """
-    return look_up("cuda").reason is None
+    return find("cuda").reason is None

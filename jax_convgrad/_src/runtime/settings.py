@@ -42,7 +42,7 @@ class Settings:
 
 _lock = threading.Lock()
 _current = Settings()
-_carried = False  # by some call that was lowered since JAX's caches were cleared
+_snapshot_taken = False  # by some call that was lowered since JAX's caches were cleared
 _override: contextvars.ContextVar[Settings | None] = contextvars.ContextVar(
     "jax_convgrad_settings", default=None
 )
@@ -50,28 +50,28 @@ _override: contextvars.ContextVar[Settings | None] = contextvars.ContextVar(
 
 def current() -> Settings:
     """Those of the next call that is lowered."""
-    return _of_now(_current)
+    return _effective(_current)
 
 
-def carried() -> Settings:
+def snapshot() -> Settings:
     """The same, for a call that is being lowered."""
-    global _carried
+    global _snapshot_taken
     with _lock:
-        _carried = True
+        _snapshot_taken = True
         settings = _current
-    return _of_now(settings)
+    return _effective(settings)
 
 
-def _of_now(settings: Settings) -> Settings:
-    override = _override.get()
-    if override is not None:
-        return override
+def _effective(settings: Settings) -> Settings:
+    overriding = _override.get()
+    if overriding is not None:
+        return overriding
     module = registry.cuda_module()
     return dataclasses.replace(settings, generation=0 if module is None else module.generation())
 
 
 @contextlib.contextmanager
-def held(settings: Settings) -> Iterator[None]:
+def override(settings: Settings) -> Iterator[None]:
     """These settings for all calls that this context lowers inside, whatever is changed meanwhile."""
     token = _override.set(settings)
     try:
@@ -93,8 +93,8 @@ def change(**changes: Any) -> None:
 
 def invalidate_jit_caches() -> None:
     """Has functions under `jax.jit` lowered again, if any of them may have a call with its settings."""
-    global _carried
+    global _snapshot_taken
     with _lock:
-        was_carried, _carried = _carried, False
-    if was_carried:
+        was_taken, _snapshot_taken = _snapshot_taken, False
+    if was_taken:
         jax.clear_caches()
