@@ -41,7 +41,7 @@ import jax_convgrad
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.dispatch import routes
 from jax_convgrad._src.runtime import registry
-from jax_convgrad.bench.report import device_name
+from jax_convgrad.bench.provenance import device_name
 
 ROUNDS = 8
 SAMPLE_SECONDS = 0.2

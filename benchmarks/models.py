@@ -147,7 +147,7 @@ def torch_contender(problem: Problem, channels_last: bool) -> Contender:
     import models_torch
     import torch
 
-    from jax_convgrad.bench.forms import cpu_threads
+    from jax_convgrad._src.timing.processors import cpu_threads
 
     on_gpu = jax.default_backend() == "gpu"
     device = torch.device("cuda" if on_gpu else "cpu")
@@ -428,7 +428,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     chosen = {k: v for k, v in tasks.items() if arguments.models is None or arguments.models in k}
     if not chosen:
         parser.error(f"no model's name holds {arguments.models!r}: {', '.join(tasks)}")
-    from jax_convgrad.bench.report import device_name
+    from jax_convgrad.bench.provenance import device_name
 
     result: dict[str, Any] = {
         "small": arguments.small,

@@ -30,7 +30,8 @@ import jax_convgrad
 from jax_convgrad import plans
 from jax_convgrad._src.dispatch import routes
 from jax_convgrad._src.runtime import registry
-from jax_convgrad.bench import cases, forms
+from jax_convgrad.bench import case_files, forms
+from jax_convgrad.bench.case_files import AnyCase
 
 PASSES = ("fprop", "dx", "dw")
 FRONTS = (1, 6, 12, 16, 20, 24, 32)
@@ -45,7 +46,7 @@ def main() -> None:
         parser.error("no CUDA handlers")
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}")
     rows = []
-    for case in cases.published("gpu"):
+    for case in case_files.published("gpu"):
         # float64 has few engines, and XLA does most of it.
         if case.kind == "resize" or case.dtype == "f64":
             continue
@@ -61,7 +62,7 @@ def main() -> None:
             json.dump(rows, file, indent=1)
 
 
-def rank(case: cases.Case, pass_: str, inputs: forms.Inputs) -> dict[str, Any]:
+def rank(case: AnyCase, pass_: str, inputs: forms.Inputs) -> dict[str, Any]:
     """One operator of one layer: every engine's time in the heuristics' order, and what was chosen."""
     chosen = search("default", case, pass_, inputs)
     every = search("exhaustive", case, pass_, inputs)
@@ -77,7 +78,7 @@ def rank(case: cases.Case, pass_: str, inputs: forms.Inputs) -> dict[str, Any]:
     }
 
 
-def search(how: str, case: cases.Case, pass_: str, inputs: forms.Inputs) -> dict[str, Any]:
+def search(how: str, case: AnyCase, pass_: str, inputs: forms.Inputs) -> dict[str, Any]:
     """The plan of a search that knows nothing of earlier ones."""
     jax_convgrad.set_algorithm_search(how)
     plans.clear()

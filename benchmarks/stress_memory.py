@@ -82,7 +82,7 @@ TRIALS = [
 
 
 def case_of(layer: str) -> Any:
-    from jax_convgrad.bench.cases import parse_case
+    from jax_convgrad.bench.case_files import parse_case
 
     return parse_case({"name": layer.replace(" ", "_"), **LAYERS[layer]})
 
@@ -105,7 +105,7 @@ class Filler:
     """Takes device memory until a given rest is free, and gives it back."""
 
     def __init__(self) -> None:
-        from jax_convgrad.bench import cuda_driver
+        from jax_convgrad._src.timing import cuda_driver
 
         self._driver = cuda_driver
         self._taken: list[int] = []

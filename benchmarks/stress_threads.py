@@ -46,8 +46,10 @@ import jax_convgrad
 from jax_convgrad import plans
 from jax_convgrad._src.dispatch import routes
 from jax_convgrad._src.runtime import registry, settings
-from jax_convgrad.bench import cuda_driver, float64
-from jax_convgrad.bench.cases import DTYPES, Case, dimension_numbers, parse_case
+from jax_convgrad._src.timing import cuda_driver
+from jax_convgrad.bench import float64
+from jax_convgrad.bench.case_files import parse_case
+from jax_convgrad.bench.cases import DTYPES, Case, dimension_numbers
 
 READINGS = 30
 RESULTS = ("y", "dx", "dw")

@@ -32,7 +32,10 @@ import numpy as np
 import jax_convgrad
 from jax_convgrad import plans
 from jax_convgrad._src.dispatch import routes
-from jax_convgrad.bench import cases, device, forms, roofline, timing
+from jax_convgrad._src.timing import device
+from jax_convgrad._src.timing.processors import last_level_cache
+from jax_convgrad.bench import case_files, forms, roofline
+from jax_convgrad.bench.case_files import AnyCase
 
 PASSES = ("fprop", "dx", "dw")
 
@@ -52,7 +55,9 @@ def main() -> None:
     jax_convgrad.set_algorithm_search(arguments.search)
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}")
     started, rows = time.monotonic(), []
-    every = cases.load_cases(arguments.cases) if arguments.cases else cases.published("gpu")
+    every = (
+        case_files.load_cases(arguments.cases) if arguments.cases else case_files.published("gpu")
+    )
     for case in (case for case in every if case.kind != "resize"):
         if not re.search(arguments.only, case.label):
             continue
@@ -70,7 +75,7 @@ def main() -> None:
 
 
 def survey(
-    case: cases.Case, pass_: str, inputs: forms.Inputs, wanted: list[str], rounds: int
+    case: AnyCase, pass_: str, inputs: forms.Inputs, wanted: list[str], rounds: int
 ) -> dict[str, Any]:
     """One operator of one layer on each of the wanted routes."""
     row: dict[str, Any] = {"case": case.label, "pass": pass_}
@@ -97,7 +102,7 @@ def survey(
 
 
 def prepare(
-    route: str, case: cases.Case, pass_: str, inputs: forms.Inputs
+    route: str, case: AnyCase, pass_: str, inputs: forms.Inputs
 ) -> tuple[np.ndarray, Callable[[], tuple[float, bool]]]:
     """The result on one route, and what takes a sample of its time."""
     form = forms.FORMS["torch" if route == "torch" else "ours"]
@@ -113,7 +118,7 @@ def prepare(
             runner,
             inputs,
             device.estimate(runner, arrays),
-            2 * timing.last_level_cache(),
+            2 * last_level_cache(),
             device.DeviceMethod(),
             lambda calls: roofline.least_seconds(case, pass_, calls, roofline.device_memory()),
         )

@@ -34,8 +34,8 @@
 #   survey     benchmarks/survey_cuda.py (SURVEY_SECONDS, default 300)
 #   bench      python -m jax_convgrad bench
 #
-# Nothing is fetched: jax with CUDA, nanobind, scikit-build-core, cmake, ninja, pytest and the wheels
-# nvidia-cudnn-cu13 and nvidia-cudnn-frontend must be installed. The CPU module is built where
+# Nothing is fetched: jax with CUDA, nanobind, scikit-build-core, cmake, ninja, pytest and the wheel
+# nvidia-cudnn-cu13 must be installed. The CPU module is built where
 # onednn-devel-cpu-gomp is. COMMIT names the commit where there is no git folder. Everything printed
 # goes to OUT; a step that fails does not stop the others, and the exit status says whether one did.
 # Tests that fail are in OUT/failures.txt as soon as they do.
@@ -75,7 +75,7 @@ info() {
   python3 - << 'PYTHON'
 import importlib.metadata, jax, jax.numpy as jnp
 jax.block_until_ready(jnp.ones(8) + 1)
-for name in ("jax", "jaxlib", "jax-cuda13-plugin", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "torch"):
+for name in ("jax", "jaxlib", "jax-cuda13-plugin", "nvidia-cudnn-cu13", "torch"):
     try:
         print(name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:

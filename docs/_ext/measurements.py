@@ -19,7 +19,7 @@ In a page:
     {measured-time}`cpu/bench.json ^convt.unet3d dw lax`       the one time that fits
 
 Passes are fprop, dx, dw, dxdwdb and ddxddw, or "backward" for dx, dw and dxdwdb; peers are lax (jax.image
-for a resize), swap (the best pure-JAX form), torch, or best (the fastest of them).
+for a resize), xla_rewritten (the best pure-JAX form), torch, or best (the fastest of them).
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from jax_convgrad.bench.cases import DTYPES, parse_case
-from jax_convgrad.bench.forms import PASS_TITLES
-from jax_convgrad.bench.report import COLORS
+from jax_convgrad.bench.case_files import parse_case
+from jax_convgrad.bench.cases import DTYPES
+from jax_convgrad.bench.chart import COLORS
+from jax_convgrad.bench.forms import PASS_TITLES, present_name
 
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
-PEERS = ("lax", "swap", "torch")
-TITLES = {"ours": "this package", "lax": "lax", "swap": "pure JAX", "torch": "PyTorch"}
-MARKERS = {"lax": "o", "swap": "D", "torch": "s"}
+PEERS = ("lax", "xla_rewritten", "torch")
+TITLES = {"ours": "this package", "lax": "lax", "xla_rewritten": "pure JAX", "torch": "PyTorch"}
+MARKERS = {"lax": "o", "xla_rewritten": "D", "torch": "s"}
 BACKWARD = ("dx", "dw", "dxdwdb")
 
 
@@ -108,9 +109,13 @@ def load(name: str) -> Run:
         Pass(
             case,
             pass_,
-            {r["form"]: r["median_s"] for r in results if r["median_s"] and not r["failure"]},
-            {r["form"]: r["error"] for r in results if r["error"] is not None},
-            tuple(r["form"] for r in results if r["failure"]),
+            {
+                present_name(r["form"]): r["median_s"]
+                for r in results
+                if r["median_s"] and not r["failure"]
+            },
+            {present_name(r["form"]): r["error"] for r in results if r["error"] is not None},
+            tuple(present_name(r["form"]) for r in results if r["failure"]),
         )
         for (case, pass_), results in grouped.items()
     )

@@ -630,7 +630,7 @@ def test_equal_equations_are_timed_once(monkeypatch: pytest.MonkeyPatch):
         timed.append([(a.shape, str(a.dtype)) for a in operands.arrays])
         return dict.fromkeys(functions, float(len(timed)))
 
-    monkeypatch.setattr("jax_convgrad.bench.compare.compare", compare)
+    monkeypatch.setattr("jax_convgrad._src.timing.compare.compare", compare)
     half = lambda x: conv(x.astype(jnp.bfloat16), W.astype(jnp.bfloat16))  # noqa: E731
     rows = explain(lambda x: (twice(x), half(x), conv(x, W, 2), half(x)), X, measure=True).rows
     assert [row.xla_seconds for row in rows] == [1, 1, 2, 3, 2]
@@ -644,7 +644,7 @@ def test_a_row_that_cannot_be_timed(monkeypatch: pytest.MonkeyPatch):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nand more")
         return dict.fromkeys(functions, 1.0)
 
-    monkeypatch.setattr("jax_convgrad.bench.compare.compare", compare)
+    monkeypatch.setattr("jax_convgrad._src.timing.compare.compare", compare)
     with pytest.warns(UserWarning, match="could not be timed: RESOURCE_EXHAUSTED: out of memory$"):
         rows = explain(lambda x: conv(conv(x, W), W[:1, :1]), X, measure=True).rows
     assert [row.xla_seconds for row in rows] == [1, None]
@@ -671,7 +671,7 @@ def test_what_is_timed(installed: bool, monkeypatch: pytest.MonkeyPatch):
         np.testing.assert_allclose(*results, rtol=1e-6, atol=1e-4)
         return dict.fromkeys(functions, 1.0)
 
-    monkeypatch.setattr("jax_convgrad.bench.compare.compare", compare)
+    monkeypatch.setattr("jax_convgrad._src.timing.compare.compare", compare)
     own, few = np.ones((3, 2, 16, 128), np.float32), np.ones((3, 3, 128, 2), np.float32)
 
     def f(x: Any, w: Any, own: Any, few: Any) -> Any:

@@ -39,7 +39,7 @@ from jax_convgrad import (
     torch,
 )
 from jax_convgrad._src import compat
-from jax_convgrad._src.compat import partitioning
+from jax_convgrad._src.sharding import custom_partitioning
 from jax_convgrad._src.dispatch import routes
 from jax_convgrad._src.runtime import registry
 from jax_convgrad._src.sharding import solver
@@ -1051,16 +1051,16 @@ def test_shardings_are_read(rng: np.random.Generator):
                 axis = rng.integers(3)
                 given[axis] = (*given[axis], str(name))
             sharding = NamedSharding(mesh, P(*given))._to_xla_hlo_sharding(3)
-            found, (split,) = partitioning._read_shardings([(3, sharding)], mesh.size)
+            found, (split,) = custom_partitioning._read_shardings([(3, sharding)], mesh.size)
             again = NamedSharding(found, P(*split))._to_xla_hlo_sharding(3)
             assert math.prod(found.axis_sizes) == mesh.size
             assert _tiles(again) == _tiles(sharding)
 
 
 def test_meshes_of_prime_axes():
-    assert list(partitioning._factorizations(1)) == [()]
-    assert list(partitioning._factorizations(4096)) == [(2,) * 12]
-    assert list(partitioning._factorizations(12)) == [(2, 2, 3), (2, 3, 2), (3, 2, 2)]
+    assert list(custom_partitioning._factorizations(1)) == [()]
+    assert list(custom_partitioning._factorizations(4096)) == [(2,) * 12]
+    assert list(custom_partitioning._factorizations(12)) == [(2, 2, 3), (2, 3, 2), (3, 2, 2)]
 
 
 def _tiles(sharding: Any) -> Any:
@@ -1251,7 +1251,7 @@ def test_assign_takes_each_mesh_axis_once(rng: np.random.Generator):
     sizes = {"d0": 2, "d1": 2, "d2": 2}
     for _ in range(100):
         splits = []
-        for array in partitioning.arrays:
+        for array in division.arrays:
             split: list[tuple[str, ...]] = [()] * len(array)
             for name in rng.permutation(list(sizes)):
                 axis = rng.integers(len(array))
@@ -1261,6 +1261,6 @@ def test_assign_takes_each_mesh_axis_once(rng: np.random.Generator):
         used = [name for names in chosen.values() for name in names]
         assert len(used) == len(set(used))
         assert all(
-            partitioning.fits(f, math.prod(sizes[n] for n in names)) for f, names in chosen.items()
+            division.fits(f, math.prod(sizes[n] for n in names)) for f, names in chosen.items()
         )
         assert "i" not in chosen or math.prod(sizes[n] for n in chosen.get("g", ())) == 8

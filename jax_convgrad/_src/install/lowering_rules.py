@@ -1,14 +1,17 @@
 """One line for existing programs: lax's convolutions and jax.image's resizes run here.
 
 `install` replaces the rule by which `lax.conv_general_dilated` is lowered. Differentiation, batching and
-all else stay JAX's own and emit the same operation, so the gradients of every layer that is built on it
-come by here too: `classify` says which member of the family each one is, `routes` who computes it.
+everything else stay JAX's own and emit the same operation, so the gradients of every layer that is built
+on it come by here too: `match` says which operator of the family each one is, `decide` who computes it.
 
-NOTE [Who keeps JAX's rule]. What `classify` cannot read; other dtypes than the four; a problem whose route
-is XLA and which lax has emitted in the form that the route would have; what one of this package's own rules
-emits; programs for `jax.export`, which would hold a call that only this package answers; and what XLA
-divides among devices inside a `shard_map` over other axes of the mesh, where it would gather the operands of
-a call on every device. Elsewhere it asks `partition` for each device's part.
+NOTE [Who keeps JAX's rule]. We fall back to JAX's own lowering rule where
+(a) `match` finds no operator of the family in the equation;
+(b) the dtype is none of the four;
+(c) XLA is chosen, and lax has the equation in the form that XLA would be given;
+(d) one of this package's own lowering rules emits the equation;
+(e) the program is for `jax.export`: it would hold a call that only this package answers;
+(f) XLA divides the program among devices inside a `shard_map` over other axes of the mesh: it would gather a
+call's operands on every device. Elsewhere XLA asks this package for what each device computes.
 """
 
 from __future__ import annotations
@@ -23,21 +26,25 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.interpreters import mlir
 from jax.typing import ArrayLike
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.conv import primitives
-from jax_convgrad._src.conv.geometry import ConvConfig
-from jax_convgrad._src.conv.precision import stated
-from jax_convgrad._src.conv.primitives import Plan
-from jax_convgrad._src.dispatch import routes
-from jax_convgrad._src.dispatch.routes import Route
+from jax_convgrad._src.dispatch.decide import (
+    WITHOUT_CUSTOM_CALLS,
+    XLA,
+    XLA_REWRITTEN,
+    Decision,
+    decide,
+)
+from jax_convgrad._src.dispatch.devices import Target
+from jax_convgrad._src.dispatch.problem import ConvProblem
 from jax_convgrad._src.dtypes import FLOAT_DTYPES
-from jax_convgrad._src.install.match import Reading, Unread, classify
+from jax_convgrad._src.install.match import Match, NoMatch, match
 from jax_convgrad._src.resize.api import resize, scale_and_translate
-from jax_convgrad._src.shapes import Shape
 
 PLATFORMS = ("cpu", "cuda")
 
@@ -206,62 +213,62 @@ def _lower(platform: str, theirs: Any, ctx: Any, lhs: Any, rhs: Any, **params: A
     """The rule for one platform; ``theirs`` is the one that it replaced."""
     if compat.in_implementation() or compat.is_export(ctx):
         return theirs(ctx, lhs, rhs, **params)
-    decision = decide(
+    found = decide_equation(
         platform,
         *ctx.avals_in,
         *ctx.avals_out,
         params,
-        operations_only=compat.divides_operations_only(ctx),
+        custom_calls=not compat.divides_operations_only(ctx),
     )
-    if not decision.replaced:
+    if not found.replaced:
         return theirs(ctx, lhs, rhs, **params)
-    rule = compat.lower_fun(
-        functools.partial(
-            compute,
-            reading=decision.reading,
-            precision=params["precision"],
-            result_dtype=ctx.avals_out[0].dtype,
-        )
-    )
-    return rule(ctx, lhs, rhs)
+    return compat.lower_fun(found.compute)(ctx, lhs, rhs)
 
 
 @dataclasses.dataclass(frozen=True)
-class Decision:
-    """What becomes of one equation.
+class EquationDecision:
+    """What becomes of one of lax's convolutions.
 
     Attributes:
       replaced: whether it is computed here; if not, JAX's own rule is called.
-      route: who computes it, and why.
-      reading: what it is, None where it could not be read.
-      plan: what its reading comes to; None as ``reading``.
+      reason: why.
+      match: which operator it is; None where it is none.
+      decision: who computes that operator; None as ``match``.
     """
 
     replaced: bool
-    route: Route
-    reading: Reading | None = None
-    plan: Plan | None = None
+    reason: str
+    match: Match | None = None
+    decision: Decision | None = None
+
+    def compute(self, lhs: Array, rhs: Array) -> Array:
+        """The equation's result by this package."""
+        assert self.match is not None and self.decision is not None
+        problem = self.decision.problem
+        assert isinstance(problem, ConvProblem)
+        bind = functools.partial(primitives.bind, problem, decision=self.decision)
+        return self.match.apply(lhs, rhs, bind)
 
 
-def decide(
+def decide_equation(
     platform: str,
     lhs: Any,
     rhs: Any,
     out: Any,
     params: dict[str, Any],
-    operations_only: bool = False,
-) -> Decision:
+    custom_calls: bool = True,
+) -> EquationDecision:
     """What `install` makes of an equation with these abstract values and parameters.
 
-    ``operations_only``: XLA divides the program among devices, and cannot divide a call there.
+    ``custom_calls``: whether a call may be in the program, see `Target`.
     """
     if not _has_our_dtypes(lhs.dtype, rhs.dtype, out.dtype):
         if jnp.issubdtype(out.dtype, jnp.complexfloating):
-            parts = f"JAX takes {out.dtype} apart into real convolutions, each judged by itself"
-            return Decision(False, Route("xla", parts))
+            parts = f"JAX takes {out.dtype} apart into real convolutions, each decided by itself"
+            return EquationDecision(False, parts)
         types = f"{lhs.dtype} and {rhs.dtype} to {out.dtype}"
-        return Decision(False, Route("xla", f"{types} is not for this package"))
-    reading = classify(
+        return EquationDecision(False, f"{types} is not for this package")
+    found = match(
         lhs.shape,
         rhs.shape,
         out.shape,
@@ -273,46 +280,41 @@ def decide(
         feature_group_count=params["feature_group_count"],
         batch_group_count=params["batch_group_count"],
     )
-    if isinstance(reading, Unread):
-        return Decision(False, Route("xla", reading.reason))
-    plan = primitives.plan(
-        platform,
-        reading.operator,
-        reading.config,
-        reading.x_shape,
-        reading.w_shape,
-        lhs.dtype,
-        out.dtype,
+    if isinstance(found, NoMatch):
+        return EquationDecision(False, found.reason)
+    # The equation's precision is resolved: JAX's default is not asked for again.
+    problem = ConvProblem(
+        found.operator,
+        found.geometry,
+        np.dtype(lhs.dtype),
+        np.dtype(out.dtype),
         params["precision"],
-        operations_only=False,
     )
-    if operations_only:
-        return Decision(False, routes.OPERATIONS_ONLY, reading, plan)
-    kept = not plan.smaller and routes.is_lax_form(
-        plan.route.name, reading.operator, plan.geometry, reading.swapped
-    )
-    return Decision(not kept, plan.route, reading, plan)
+    decision = decide(problem, Target.of(platform, custom_calls))
+    if not custom_calls:
+        return EquationDecision(False, WITHOUT_CUSTOM_CALLS, found, decision)
+    return EquationDecision(not _is_lax_form(found, decision), decision.reason, found, decision)
+
+
+def _is_lax_form(found: Match, decision: Decision) -> bool:
+    """Whether lax has the equation already in the form in which the decision's backend would compute it.
+
+    Not where it has the operator's operands the other way round: it dilates its lhs then, or has a window as
+    large as an image, where the backends' own forms do not.
+    """
+    if decision.subsample is not None or found.swapped:
+        return False
+    if decision.backend == XLA:
+        return True
+    # The rewritten form has weight gradients in feature groups, lax in groups of the batch.
+    ungrouped = found.operator != "conv_wgrad" or found.geometry.config.groups == 1
+    return decision.backend == XLA_REWRITTEN and ungrouped
 
 
 def _has_our_dtypes(lhs: Any, rhs: Any, out: Any) -> bool:
     if lhs != rhs or str(lhs) not in FLOAT_DTYPES or str(out) not in FLOAT_DTYPES:
         return False
     return out == lhs or jnp.dtype(out).itemsize > jnp.dtype(lhs).itemsize
-
-
-def compute(
-    lhs: Array, rhs: Array, *, reading: Reading, precision: Any, result_dtype: Any
-) -> Array:
-    """An equation's result by this package."""
-
-    def run(
-        operator: str, first: Array, second: Array, config: ConvConfig, shape: Shape | None
-    ) -> Array:
-        bind = getattr(primitives, operator)
-        shapes = () if shape is None else (shape,)
-        return bind(first, second, *shapes, config, stated(precision), result_dtype)
-
-    return reading.apply(lhs, rhs, run)
 
 
 # jax.image. What ours refuse is for its own functions to take or to refuse, in their own words: a program

@@ -138,6 +138,20 @@ def cuda_module() -> ModuleType | None:
 
 
 @functools.cache
+def cuda_capabilities() -> tuple[tuple[int, int], ...]:
+    """The compute capabilities of this machine's NVIDIA devices; empty without the module or a device."""
+    module = cuda_module()
+    try:
+        return (
+            ()
+            if module is None
+            else tuple((major, minor) for major, minor in module.capabilities())
+        )
+    except Exception:  # no driver, say; `handlers` tells why the module cannot be used
+        return ()
+
+
+@functools.cache
 def _import_cuda() -> ModuleType:
     module = _import_extension("_cuda")
     # The copy that is in the process already is used before any other; this is the one that JAX would

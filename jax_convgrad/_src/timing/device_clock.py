@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import jax
 
-from jax_convgrad.bench import cuda_driver
+from jax_convgrad._src.timing import cuda_driver
 
 
 class ClockError(RuntimeError):

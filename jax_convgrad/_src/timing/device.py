@@ -30,7 +30,7 @@ from typing import Any
 
 import jax
 
-from jax_convgrad.bench.forms import Gpu, Runner
+from jax_convgrad._src.timing.runner import Gpu, Runner
 
 # The most calls of what holds the device, in a row.
 MAX_HOLDS = 8
@@ -61,7 +61,7 @@ class Batch:
 
     runner: Runner
     gpu: Gpu
-    groups: list[Sequence[Any]]
+    groups: Sequence[Sequence[Any]]
     tries: int
     programs: int = 1
     least_seconds: float = 0.0

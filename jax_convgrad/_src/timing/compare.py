@@ -1,4 +1,4 @@
-"""Any JAX functions of the same operands, timed as the layers are: interleaved, by timing.py's method."""
+"""Any JAX functions of the same operands, timed as the benchmark times layers: interleaved, in one run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_convgrad.bench import device
-from jax_convgrad.bench.device import Batch
-from jax_convgrad.bench.forms import Runner, jax_runner
-from jax_convgrad.bench.timing import (
-    Method,
-    count_input_sets,
-    estimate_call,
-    last_level_cache,
-    sample_calls,
-)
+from jax_convgrad._src.timing import device
+from jax_convgrad._src.timing.calls import count_input_sets, estimate_call, sample_calls
+from jax_convgrad._src.timing.device import Batch
+from jax_convgrad._src.timing.method import Method
+from jax_convgrad._src.timing.processors import last_level_cache
+from jax_convgrad._src.timing.runner import Runner, jax_runner
 
 # A context to compile a function in, for what it does while it is lowered.
 Context = Callable[[], contextlib.AbstractContextManager[Any]]
