@@ -40,6 +40,8 @@ from support.meshes import DEVICES, make_mesh
 from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_transpose, conv_wgrad
 from jax_convgrad._src.conv import primitives
 
+pytestmark = pytest.mark.optimised
+
 OPERATORS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]] = {
     "fprop": (functools.partial(conv_fprop, **GEOMETRY), X, W),
     "dgrad": (functools.partial(conv_dgrad, x_shape=X, **GEOMETRY), Y, W),

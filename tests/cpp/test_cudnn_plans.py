@@ -12,6 +12,8 @@ import subprocess
 import pytest
 from support import native
 
+pytestmark = pytest.mark.cpp
+
 HEADERS = ("tests/cpp/emulated_cudnn", "tests/cpp", "cpp")
 PLANS = (
     "cpp/ffi/conv.cc",

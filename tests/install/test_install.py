@@ -34,6 +34,7 @@ from jax_convgrad._src.install.lowering_rules import pointed_images
 from jax_convgrad._src.runtime import registry
 
 pytestmark = [
+    pytest.mark.optimised,
     pytest.mark.skipif(
         jax.default_backend() != "cpu", reason="asks for the calls that the CPU's routes choose"
     ),

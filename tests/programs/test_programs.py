@@ -30,6 +30,8 @@ from support.meshes import DEVICES
 
 from jax_convgrad._src.runtime import registry
 
+pytestmark = pytest.mark.optimised
+
 # Control flow.
 
 

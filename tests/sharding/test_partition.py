@@ -44,7 +44,7 @@ from jax_convgrad._src.dispatch import routes
 from jax_convgrad._src.runtime import registry
 from jax_convgrad._src.sharding import solver
 
-pytestmark = pytest.mark.devices(4)
+pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
 
 GRID = {"data": DEVICES // 2, "model": 2}
 NUMBERS = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}

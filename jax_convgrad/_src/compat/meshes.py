@@ -22,7 +22,7 @@ class ShardingTypeError(TypeError):
 
 
 try:
-    from jax._src.core import ShardingTypeError  # type: ignore[assignment, no-redef]
+    from jax._src.core import ShardingTypeError  # type: ignore[assignment, no-redef]  # noqa: F401
 except ImportError:
     pass
 

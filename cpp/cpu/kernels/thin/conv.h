@@ -14,6 +14,10 @@ namespace jax_convgrad {
 // ConvGeometry::Make, is not IsAllZero and not NeedsDirectConv.
 bool IsThinConv(const ConvProblem& problem);
 
+// The same of all dense float32 problems with a problem's kind, channels, kernel and strides,
+// however much or little work they are.
+bool IsThinConvAtAnySize(const ConvProblem& problem);
+
 // Computes a problem that IsThinConv; arrays as for ConvPlan::Run. Sums are float32, the same
 // bits at every call, whatever the number of threads. `promise` is completed by the thread that
 // ends the last task, which may be after the call. y and dx are computed by the caller too, as XLA
