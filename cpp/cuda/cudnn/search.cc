@@ -7,6 +7,7 @@
 
 #include "cuda/cudnn/handle.h"
 #include "cuda/cudnn/late_engines.h"
+#include "cuda/cudnn/workspace_cost.h"
 #include "cuda/kernels/plan.h"
 #include "cuda/status.h"
 
