@@ -29,7 +29,13 @@ from jax_convgrad._src.runtime.plans import (
     set_deterministic,
     set_workspace_limit,
 )
-from jax_convgrad._src.runtime.registry import MissingHandlersWarning, has_cuda, info, version
+from jax_convgrad._src.runtime.registry import (
+    MissingHandlersWarning,
+    UnvalidatedLibraryWarning,
+    has_cuda,
+    info,
+    version,
+)
 
 __all__ = [
     "Explanation",
@@ -37,6 +43,7 @@ __all__ = [
     "MissingHandlersWarning",
     "Roofline",
     "SourceLine",
+    "UnvalidatedLibraryWarning",
     "conv_dgrad",
     "conv_fprop",
     "conv_general_dilated",

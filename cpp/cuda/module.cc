@@ -118,7 +118,7 @@ NB_MODULE(_cuda, module) {
       "dtypes that the handlers take.");
   module.def("capabilities", Capabilities,
              "Compute capability (major, minor) of every device, none where there is no driver.");
-  module.attr("least_capability") =
+  module.attr("min_capability") =
       std::pair(JAX_CONVGRAD_MIN_CAPABILITY / 10, JAX_CONVGRAD_MIN_CAPABILITY % 10);
   module.attr("workspace_alignment") = jax_convgrad::kWorkspaceAlignment;
   module.def("set_cudnn_path", &jax_convgrad::DnnLibrary::SetPath, nb::arg("path"),

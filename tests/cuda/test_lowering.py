@@ -679,8 +679,8 @@ def test_devices_older_than_the_kernels(
     capabilities: list[tuple[int, int]], reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = types.SimpleNamespace(
-        capabilities=lambda: capabilities, least_capability=(8, 0),
-        versions=dict, handlers=dict, supported_dtypes=list,
+        capabilities=lambda: capabilities, min_capability=(8, 0),
+        versions=dict, validated_versions=dict, handlers=dict, supported_dtypes=list,
     )  # fmt: skip
     monkeypatch.setattr(registry, "_import_cuda", lambda: module)
     found = registry._load.__wrapped__("cuda")
