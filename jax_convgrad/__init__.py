@@ -31,7 +31,13 @@ from jax_convgrad._src.runtime.plans import (
     set_deterministic,
     set_workspace_limit,
 )
-from jax_convgrad._src.runtime.registry import MissingHandlersWarning, has_cuda, info, version
+from jax_convgrad._src.runtime.registry import (
+    MissingHandlersWarning,
+    UnvalidatedLibraryWarning,
+    has_cuda,
+    info,
+    version,
+)
 
 __all__ = [
     "Explanation",
@@ -40,6 +46,7 @@ __all__ = [
     "Roofline",
     "SourceLine",
     "UnsupportedJaxWarning",
+    "UnvalidatedLibraryWarning",
     "conv_dgrad",
     "conv_fprop",
     "conv_general_dilated",

@@ -673,7 +673,7 @@ def test_devices_older_than_the_kernels(
 ) -> None:
     module = types.SimpleNamespace(
         capabilities=lambda: capabilities, min_capability=(8, 0),
-        versions=dict, handlers=dict, supported_dtypes=list,
+        versions=dict, validated_versions=dict, handlers=dict, supported_dtypes=list,
     )  # fmt: skip
     monkeypatch.setattr(registry, "_import_cuda", lambda: module)
     found = registry._load.__wrapped__("cuda")

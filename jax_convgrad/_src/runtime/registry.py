@@ -48,6 +48,7 @@ class PlatformHandlers:
     targets: frozenset[str] = frozenset()
     dtypes: frozenset[str] = frozenset()
     versions: tuple[tuple[str, str], ...] = ()
+    validated: tuple[tuple[str, str], ...] = ()  # the major.minor that the errata were validated on
     reason: str | None = None
     broken: bool = False  # this machine should have them
 
@@ -59,6 +60,10 @@ class PlatformHandlers:
 
 class MissingHandlersWarning(UserWarning):
     """The compiled module that this machine should have could not be used."""
+
+
+class UnvalidatedLibraryWarning(UserWarning):
+    """The oneDNN or cuDNN that was loaded is not of a version on which its errata were validated."""
 
 
 def find(platform: str) -> PlatformHandlers:
@@ -84,12 +89,42 @@ def require(platform: str) -> PlatformHandlers:
                 MissingHandlersWarning,
                 stacklevel=2,
             )
+        _warn_if_unvalidated(_current(platform, found))
     if (
         found.reason is not None
         and os.environ.get(f"JAX_CONVGRAD_REQUIRE_{platform.upper()}") == "1"
     ):
         raise RuntimeError(f"jax_convgrad has no handlers for {platform}: {found.reason}")
     return found
+
+
+def _current(platform: str, found: PlatformHandlers) -> PlatformHandlers:
+    """``found`` with the version of cuDNN, which may have been loaded since, one that is too old too."""
+    module = cuda_module() if platform == "cuda" and found.reason is None else None
+    if module is None:
+        return found
+    try:
+        return dataclasses.replace(found, versions=tuple(sorted(module.versions().items())))
+    except ImportError as error:
+        return PlatformHandlers(reason=f"{type(error).__name__}: {error}", broken=True)
+
+
+def _warn_if_unvalidated(found: PlatformHandlers) -> None:
+    """Names a library once that the errata were not validated on. One that is not loaded has no number."""
+    loaded = dict(found.versions)
+    for library, validated in found.validated:
+        current = loaded.get(library, "")
+        if not current[:1].isdigit() or current.split(".")[:2] == validated.split("."):
+            continue
+        if library not in _warned:
+            _warned.add(library)
+            warnings.warn(
+                f"jax_convgrad was validated on {library} {validated}, and {current} is loaded: kernels "
+                f"that are wrong in this version alone are not known. Install {library} {validated}, or "
+                "compare gradients with another platform's.",
+                UnvalidatedLibraryWarning,
+                stacklevel=3,
+            )
 
 
 @functools.cache
@@ -125,7 +160,8 @@ def _register(module: ModuleType, platform: str) -> PlatformHandlers:
         jax.ffi.register_ffi_target(
             target, handler, platform={"cuda": "CUDA"}.get(platform, platform)
         )
-    return PlatformHandlers(frozenset(handlers), frozenset(module.supported_dtypes()), versions)
+    validated = tuple(sorted(module.validated_versions().items()))
+    return PlatformHandlers(frozenset(handlers), frozenset(module.supported_dtypes()), versions, validated)
 
 
 def cuda_module() -> ModuleType | None:
@@ -242,7 +278,8 @@ def info() -> dict[str, Any]:
 
     Returns:
       A dict with "versions" (package name to version, plus "python") and "handlers" (platform to a
-      dict with "available", "targets", "dtypes", "versions" and "reason", None where available).
+      dict with "available", "targets", "dtypes", "versions", "validated" (the versions of its
+      libraries, major.minor, on which their errata were validated) and "reason", None where available).
 
     Example:
       >>> import jax_convgrad
@@ -251,15 +288,10 @@ def info() -> dict[str, Any]:
     """
     versions = {"python": machine.python_version()}
     versions |= {name: version(name) for name in (_DISTRIBUTION, "jax", "jaxlib", "numpy")}
-    found = {platform: find(platform) for platform in ("cpu", "cuda")}
-    module = cuda_module()
-    if module is not None and found["cuda"].reason is None:
-        # cuDNN may have been loaded since, one that is too old too.
-        try:
-            current = tuple(sorted(module.versions().items()))
-            found["cuda"] = dataclasses.replace(found["cuda"], versions=current)
-        except ImportError as error:
-            found["cuda"] = PlatformHandlers(reason=f"{type(error).__name__}: {error}", broken=True)
+    found = {name: _current(name, find(name)) for name in ("cpu", "cuda")}
+    with _lock:
+        for entry in found.values():
+            _warn_if_unvalidated(entry)
     return {
         "versions": versions,
         "handlers": {
@@ -268,6 +300,7 @@ def info() -> dict[str, Any]:
                 "targets": sorted(entry.targets),
                 "dtypes": sorted(entry.dtypes),
                 "versions": dict(entry.versions),
+                "validated": dict(entry.validated),
                 "reason": entry.reason,
             }
             for platform, entry in found.items()
