@@ -214,7 +214,7 @@ def test_every_feature_is_read_by_a_rule():
             for tables in TABLES[kind].values()
             for table in tables
             for rule in table.rules
-            for every in rule.when
+            for every in rule.alternatives
             for name in every
         }
         assert read == set(kind.__dataclass_fields__)
