@@ -89,7 +89,11 @@ def apply_primitive(primitive: Any, *operands: Any, **params: Any) -> Any:
     if _apply_primitive is not None:
         return _apply_primitive(primitive, *operands, **params)
     # Without jit it would come back here.
-    with jax.disable_jit(False) if jax.config.jax_disable_jit else contextlib.nullcontext():
+    with (
+        jax.disable_jit(False)
+        if getattr(jax.config, "jax_disable_jit", True)
+        else contextlib.nullcontext()
+    ):
         return _jitted_primitive(primitive, tuple(sorted(params.items())))(*operands)
 
 
