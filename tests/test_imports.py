@@ -1,4 +1,4 @@
-"""Imports go down. FLOORS is the architecture: a module imports from its own floor and those below it, never from above.
+"""Imports go down. FLOORS is the architecture: a module imports from its floor and those below, never above.
 
 Imports inside of functions count as well: they hide a circle, they do not undo it.
 """
@@ -15,8 +15,8 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = "jax_convgrad"
 
-# From the top to the ground, each with the modules on it. A name stands for the module and all that is inside of it,
-# except for what a longer name takes out.
+# From the top to the ground, each with the modules on it. A name stands for the module and all that is inside
+# of it, except for what a longer name takes out.
 FLOORS: dict[str, tuple[str, ...]] = {
     "the benchmark and the command line": ("bench", "__main__"),
     "what users import": ("", "onednn", "onnx", "plans", "torch"),
@@ -77,7 +77,7 @@ MODULES = _modules()
 
 @functools.cache
 def _imports(module: str) -> tuple[tuple[str, int], ...]:
-    """The package's modules that a module imports, with the lines. Of `from a import b`, b if it is a module."""
+    """The package's modules that a module imports, with lines. Of `from a import b`, b if it is a module."""
     found = []
     for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""The page of the API: each name on it can be imported, each public name is on it, and none hides a module."""
+"""The API page: each name on it can be imported, each public name is on it, and none hides a module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIRECTIVE = re.compile(r"^\.\. (auto\w+|(?:current)?module):: (\S+)\n((?:   .*\n
 
 
 def names_on_the_page() -> dict[str, str]:
-    """Full names, each with its directive. `automodule` with :members: stands for all of the module's `__all__`."""
+    """Full names with their directives; `automodule` with :members: has all of the module's `__all__`."""
     found: dict[str, str] = {}
     current = ""
     for block in BLOCK.findall(PAGE.read_text()):
@@ -78,7 +78,7 @@ def test_every_public_name_is_on_the_page(module: str):
     "name", [n for n in jax_convgrad.__all__ if callable(resolve(f"jax_convgrad.{n}"))]
 )
 def test_no_function_hides_a_module(name: str):
-    """`import jax_convgrad.explain` would give the function's name to a module, or the module's to a function."""
+    """Of `jax_convgrad.explain`, a function and a module, one would hide the other."""
     assert importlib.util.find_spec(f"jax_convgrad.{name}") is None
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(f"jax_convgrad.{name}")

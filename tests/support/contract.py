@@ -1,11 +1,11 @@
 """The functions that every transformation of JAX must treat as it treats their counterparts in JAX.
 
-A function of the contract takes arrays and is linear in each of them, except for the bias. `theirs` is the same
-function in plain JAX. The functions named "install" are lax's own: `ours` and `theirs` are one function, and
-`ours` runs with `install()`.
+A function of the contract takes arrays and is linear in each of them, except for the bias. `theirs` is the
+same function in plain JAX. The functions named "install" are lax's own: `ours` and `theirs` are one function,
+and `ours` runs with `install()`.
 
-Values are small integers, and everything computed from them is a polynomial, so that results are equal, not close: see
-`layer_cases.assert_same`.
+Values are small integers, and everything computed from them is a polynomial, so that results are equal, not
+close: see `layer_cases.assert_same`.
 """
 
 from __future__ import annotations

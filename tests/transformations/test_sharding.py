@@ -161,7 +161,7 @@ def test_sharded_jit_along_other_axes(name: str, axis: int, rng: np.random.Gener
 @pytest.mark.matrix("sharding in types", devices=2)
 @per_function
 def test_explicit_mesh(name: str, rng: np.random.Generator):
-    """With sharding in types, examples stay split in the result and in gradients, and parameters stay whole."""
+    """With sharding in types, examples stay split in result and gradients, and parameters stay whole."""
     function = FUNCTIONS[name]
     arrays = function.ints(rng, batch=2 * DEVICES)
     both = lambda f: lambda *a: (f(*a), jax.grad(function.squares(f), function.every)(*a))  # noqa: E731
