@@ -109,7 +109,8 @@ class Function:
 
 
 def _flat(layer: Callable[..., Array]) -> Callable[..., Array]:
-    return lambda x, *params: layer(x, params)
+    """The layer of arrays; without a bias where that is left out."""
+    return lambda x, *params: layer(x, (*params, None) if len(params) == 1 else params)
 
 
 def _lax_fprop(x: Array, w: Array) -> Array:
