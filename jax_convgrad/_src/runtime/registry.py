@@ -313,7 +313,7 @@ def has_cuda() -> bool:
 
     Example:
       >>> import jax_convgrad
-      >>> isinstance(jax_convgrad.has_cuda(), bool)
+      >>> jax_convgrad.has_cuda() == jax_convgrad.info()["handlers"]["cuda"]["available"]
       True
     """
     return find("cuda").reason is None
