@@ -16,9 +16,9 @@ calls; then the minute begins. After every call all bytes of the results are com
 single thread got before, which are compared with float64 first. Only deterministic engines are used, because
 bits are compared.
 
-Thirty times the threads stop, with nothing running on the device, and the program samples the memory in use
+Thirty times the threads stop, with nothing running on the device, and the program reads the memory in use
 according to the device and to JAX's allocator, and the resident memory of the process. Growth from the
-first third of the samples to the last is a leak. On a CPU the same runs without streams.
+first third of the readings to the last is a leak. On a CPU the same runs without streams.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from jax_convgrad.bench import float64
 from jax_convgrad.bench.case_files import parse_case
 from jax_convgrad.bench.cases import DTYPES, Case, dimension_numbers
 
-SAMPLES = 30
+READINGS = 30
 RESULTS = ("y", "dx", "dw")
-# Differences between samples that are no leak: the driver allocates 2 MiB at a time, and the
+# Differences between readings that are no leak: the driver allocates 2 MiB at a time, and the
 # host's allocator keeps a heap for each thread that grows by up to 1 MiB at a time.
 DEVICE_SLACK, HOST_SLACK = 2 * 2**20, 8 * 2**20
 
@@ -217,7 +217,7 @@ class Direct:
 
 
 @dataclasses.dataclass
-class MemorySample:
+class MemoryReading:
     """Bytes in use while nothing runs."""
 
     seconds: float
@@ -231,12 +231,12 @@ class Run:
     """The threads and their results."""
 
     def __init__(self, platform: str, jobs: list[list[Any]], seconds: float) -> None:
-        self.samples: list[MemorySample] = []
+        self.readings: list[MemoryReading] = []
         self.failures: list[str] = []
         self.calls: list[dict[str, int]] = [{} for _ in jobs]
         self._platform, self._jobs, self._seconds = platform, jobs, seconds
         # A thread that does not arrive within two minutes hangs, and breaks the barrier.
-        self._halt = threading.Barrier(len(jobs), self._read, timeout=120 + seconds / SAMPLES)
+        self._halt = threading.Barrier(len(jobs), self._read, timeout=120 + seconds / READINGS)
         self._begin = threading.Barrier(len(jobs), self._start, timeout=300)
 
     def __call__(self) -> None:
@@ -263,13 +263,13 @@ class Run:
                 if wrong:
                     self.failures.append(f"thread {index}: {job.name}: other bits")
 
-            # All at once, and before the first memory sample: they search, and JAX compiles.
+            # All at once, and before the first memory reading: they search, and JAX compiles.
             for job in self._jobs[index]:
                 check(job)
             self._begin.wait()
             jobs = itertools.cycle(self._jobs[index])
-            for sample in range(1, SAMPLES + 1):
-                until = self._started + self._seconds * sample / SAMPLES
+            for reading in range(1, READINGS + 1):
+                until = self._started + self._seconds * reading / READINGS
                 while True:
                     check(next(jobs))
                     if time.monotonic() >= until:
@@ -291,8 +291,8 @@ class Run:
             free, total = cuda_driver.memory()
             device = total - free
         pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
-        self.samples.append(
-            MemorySample(
+        self.readings.append(
+            MemoryReading(
                 time.monotonic() - self._started,
                 sum(sum(counts.values()) for counts in self.calls),
                 device,
@@ -302,22 +302,22 @@ class Run:
         )
 
 
-def growth(samples: Sequence[MemorySample], field: str) -> float:
-    """Bytes by which a field grew from each third of the samples to the next; the smaller of the two.
+def growth(readings: Sequence[MemoryReading], field: str) -> float:
+    """Bytes by which a field grew from each third of the readings to the next; the smaller of the two.
 
     The median represents a third.
     """
-    third = len(samples) // 3
+    third = len(readings) // 3
     first, second, last = (
-        statistics.median(getattr(sample, field) for sample in part)
-        for part in (samples[:third], samples[third:-third], samples[-third:])
+        statistics.median(getattr(reading, field) for reading in part)
+        for part in (readings[:third], readings[third:-third], readings[-third:])
     )
     return min(second - first, last - second)
 
 
 def report(run: Run, arguments: argparse.Namespace, platform: str, streams: int) -> str:
     """Markdown; ends with the verdict."""
-    first, last = run.samples[0], run.samples[-1]
+    first, last = run.readings[0], run.readings[-1]
     calls = sum(sum(counts.values()) for counts in run.calls)
     jitted = sum(n for counts in run.calls for name, n in counts.items() if name.startswith("jit"))
     lines = [
@@ -331,7 +331,7 @@ def report(run: Run, arguments: argparse.Namespace, platform: str, streams: int)
         "",
         f"Failures: {len(run.failures)}",
         "",
-        "| bytes in use | first sample | last sample | growth from each third to the next, at least |",
+        "| bytes in use | first reading | last reading | growth from each third to the next, at least |",
         "|---|---|---|---|",
     ]
     for field, name in (
@@ -339,7 +339,7 @@ def report(run: Run, arguments: argparse.Namespace, platform: str, streams: int)
         ("arrays", "JAX's allocator"),
         ("host", "process, resident"),
     ):
-        grown = growth(run.samples, field)
+        grown = growth(run.readings, field)
         lines.append(f"| {name} | {getattr(first, field)} | {getattr(last, field)} | {grown:.0f} |")
     plans_used = plans.list()
     lines += ["", f"Plans in use at the end: {len(plans_used)}", ""]
@@ -356,7 +356,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--markdown", metavar="OUT", type=pathlib.Path)
     parser.add_argument(
-        "--json", metavar="OUT", type=pathlib.Path, help="write all samples as JSON"
+        "--json", metavar="OUT", type=pathlib.Path, help="write all readings as JSON"
     )
     arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
@@ -388,22 +388,22 @@ def main() -> None:
                     job.lower()
         run = Run(platform, jobs, arguments.seconds)
         run()
-    if len(run.samples) == SAMPLES:
+    if len(run.readings) == READINGS:
         limits = {"device": DEVICE_SLACK, "arrays": 0, "host": HOST_SLACK}
         run.failures += [
-            f"leak: {field} grew by {growth(run.samples, field):.0f} bytes"
+            f"leak: {field} grew by {growth(run.readings, field):.0f} bytes"
             for field, limit in limits.items()
-            if growth(run.samples, field) > limit
+            if growth(run.readings, field) > limit
         ]
     text = report(run, arguments, platform, len(streams) if platform == "cuda" else 0)
-    verdict = "passed" if not run.failures and len(run.samples) == SAMPLES else "FAILED"
+    verdict = "passed" if not run.failures and len(run.readings) == READINGS else "FAILED"
     text += f"\nVerdict: {verdict}\n"
     print(text)
     if arguments.markdown:
         arguments.markdown.write_text(text)
     if arguments.json:
         content = {
-            "samples": [dataclasses.asdict(sample) for sample in run.samples],
+            "readings": [dataclasses.asdict(reading) for reading in run.readings],
             "calls": run.calls,
             "failures": run.failures,
         }
