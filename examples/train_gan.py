@@ -220,7 +220,7 @@ def make_step(networks: tuple[Network, Network], rate: float, weights: Weights) 
 
 
 def last_gradients(before: State, after: State) -> jax.Array:
-    """The gradients of both networks, flat; the generator's are scaled to the discriminator's norm."""
+    """The gradients of both networks, flat; each scaled to norm 1."""
     pairs = zip(before[:2], after[:2], strict=True)
     found = [last_gradient(old, new, BETAS[0]) for old, new in pairs]
     return jnp.concatenate([part / jnp.linalg.norm(part) for part in found])
