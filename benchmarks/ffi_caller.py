@@ -161,21 +161,36 @@ class Call:
         Raises:
           HandlerError: with the code's name and the text.
         """
-        if stage not in self._stages:
-            return
+        if stage in self._stages:
+            self._check(_library().CallHandler(*self._arguments(stage)))
+
+    def seconds(self, runs: int, stage: int = EXECUTE) -> float:
+        """Seconds that each of ``runs`` calls, one right after the other, keeps the host.
+
+        Raises:
+          HandlerError: as `run` does.
+        """
+        seconds = ctypes.c_double()
+        arguments = (*self._arguments(stage), ctypes.c_int64(runs), ctypes.byref(seconds))
+        self._check(_library().TimeHandler(*arguments))
+        return seconds.value / runs
+
+    def empty_seconds(self, runs: int) -> float:
+        """The same of a handler that returns at once."""
+        seconds = ctypes.c_double()
+        empty = ctypes.cast(_library().EmptyHandler, ctypes.c_void_p)
+        arguments = empty, *self._arguments(EXECUTE)[1:], ctypes.c_int64(runs)
+        self._check(_library().TimeHandler(*arguments, ctypes.byref(seconds)))
+        return seconds.value / runs
+
+    def _arguments(self, stage: int) -> tuple[Any, ...]:
         operands, buffers, attributes = map(ctypes.c_int64, self._sizes)
-        code = _library().CallHandler(
-            ctypes.c_void_p(self._stages[stage]),
-            ctypes.c_int32(stage),
-            *self._where,
-            operands,
-            buffers,
-            self._buffers,
-            attributes,
-            self._attributes,
-            self._text,
-            ctypes.c_size_t(len(self._text)),
-        )
+        handler = ctypes.c_void_p(self._stages[stage]), ctypes.c_int32(stage)
+        arrays = operands, buffers, self._buffers, attributes, self._attributes
+        text = self._text, ctypes.c_size_t(len(self._text))
+        return (*handler, *self._where, *arrays, *text)
+
+    def _check(self, code: int) -> None:
         if code != 0:
             text = self._text.value.decode(errors="replace")
             raise HandlerError(f"{_CODES.get(code, code)}: {text}")

@@ -1,6 +1,7 @@
 """Fast backward passes of convolution, transposed convolution and resize for JAX."""
 
 from jax_convgrad import onednn, onnx, plans, torch
+from jax_convgrad._src.compat import UnsupportedJaxWarning
 from jax_convgrad._src.conv.api import (
     conv_dgrad,
     conv_fprop,
@@ -37,6 +38,7 @@ __all__ = [
     "MissingHandlersWarning",
     "Roofline",
     "SourceLine",
+    "UnsupportedJaxWarning",
     "conv_dgrad",
     "conv_fprop",
     "conv_general_dilated",

@@ -19,6 +19,10 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 # take half the time. What is tested lies in front of them and beside them; =0 runs them with the passes.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+# Programs that tests start import their helpers by the same names as the tests do.
+_path = [str(pathlib.Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+os.environ["PYTHONPATH"] = os.pathsep.join(_path)
+
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
@@ -93,14 +97,6 @@ def pytest_make_collect_report() -> Generator[None, Any, pytest.CollectReport]:
             report.outcome = "failed"
             report.longrepr = f"tests of the matrix were skipped: {report.longrepr}"
     return report
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: takes more than ten seconds")
-    config.addinivalue_line("markers", "matrix: shows a row of the README's matrix, see matrix.py")
-    config.addinivalue_line("markers", "large: wants most of the device's memory for itself")
-    config.addinivalue_line("markers", "pytorch: compares with PyTorch, where it is installed")
-    config.addinivalue_line("markers", "devices: needs a mesh of so many devices, see meshes.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "cpu/kernels/thin/conv.h"
 #include "cpu/onednn/sliced_conv.h"
 #include "cpu/runtime/parallel_for.h"
+#include "ffi/checked_calls.h"
 #include "ffi/conv.h"
 #include "ffi/error.h"
 #include "ffi/guard.h"
@@ -45,61 +47,116 @@ ffi::ErrorCode CodeOf(dnnl_status_t status) {
   }
 }
 
+// As many as plans are kept.
+constexpr size_t kMaxCheckedCalls = 512;
+
+// The arguments of a call as they came.
+struct RawCall {
+  ConvKind kind;
+  const ConvConfig& config;
+  const ffi::AnyBuffer &x, &w, &y;
+  int64_t threads;
+
+  const ffi::AnyBuffer& operand() const { return kind == ConvKind::kDgrad ? y : x; }
+  const ffi::AnyBuffer& result() const {
+    return kind == ConvKind::kFprop ? y : kind == ConvKind::kDgrad ? x : w;
+  }
+};
+
+enum class Method { kZeros, kDirect, kThin, kOnednn };
+
+// What a call asks for, checked, and what computes it: all but the addresses of its arrays.
+struct CheckedCall {
+  ConvProblem problem;
+  Method method = Method::kZeros;
+  std::shared_ptr<const SlicedConv> onednn;  // null unless `method` says so
+};
+
+Method MethodFor(const ConvProblem& problem) {
+  if (problem.geometry.IsAllZero()) return Method::kZeros;
+  if (NeedsDirectConv(problem.geometry)) return Method::kDirect;
+  if (IsThinConv(problem)) return Method::kThin;
+  return Method::kOnednn;
+}
+
+// Checks a call and makes its plan. `geometry` is set once the sizes have been checked.
+ffi::ErrorOr<CheckedCall> Check(const RawCall& raw, ConvGeometry* geometry) {
+  const ffi::ErrorOr<ConvGeometry> made =
+      ConvGeometry::Make(raw.kind, raw.config, raw.x, raw.w, raw.y);
+  if (made.has_error()) return ffi::Unexpected(made.error());
+  *geometry = *made;
+  const ffi::Error type_error =
+      CheckConvTypes(raw.kind, raw.x, raw.w, raw.y, {ffi::DataType::F32, ffi::DataType::BF16});
+  if (type_error.failure()) return ffi::Unexpected(type_error);
+  CheckedCall call;
+  call.problem = {raw.kind,
+                  *made,
+                  raw.operand().element_type(),
+                  raw.result().element_type(),
+                  WeightsStrides(raw.w, raw.config),
+                  raw.threads};
+  call.method = MethodFor(call.problem);
+  if (call.method == Method::kOnednn) call.onednn = SlicedConv::Get(call.problem);
+  return call;
+}
+
 // How a call ends, which may return before its work is done.
 struct Completion {
   ffi::Promise promise;
   bool later = false;  // the work completes the promise, not the handler
 };
 
-ffi::Error RunChecked(const ConvProblem& problem, ffi::ThreadPool& pool, void* x, void* w, void* y,
-                      void* result, Completion* completion) {
-  if (NeedsDirectConv(problem.geometry)) {
-    DirectConv(pool, problem, x, w, y, result);
-    return ffi::Error::Success();
-  }
-  if (IsThinConv(problem)) {
-    BeginThinConv(pool, problem, static_cast<float*>(x), static_cast<float*>(w),
-                  static_cast<float*>(y), completion->promise);
-    completion->later = true;
-    return ffi::Error::Success();
-  }
-  try {
-    SlicedConv::Get(problem)->Run(pool, x, w, y);
-    return ffi::Error::Success();
-  } catch (const dnnl::error& error) {
-    return ffi::Error(CodeOf(error.status),
-                      Text(ConvName(problem.kind), ": oneDNN: ", error.message, " (",
-                           problem.geometry.ToString(), ")"));
+void Run(const CheckedCall& call, const RawCall& raw, ffi::ThreadPool& pool,
+         Completion* completion) {
+  void* const x = raw.x.untyped_data();
+  void* const w = raw.w.untyped_data();
+  void* const y = raw.y.untyped_data();
+  const ffi::AnyBuffer& result = raw.result();
+  switch (call.method) {
+    case Method::kZeros:
+      if (result.element_count() > 0) std::memset(result.untyped_data(), 0, result.size_bytes());
+      return;
+    case Method::kDirect:
+      DirectConv(pool, call.problem, x, w, y, result.untyped_data());
+      return;
+    case Method::kThin:
+      BeginThinConv(pool, call.problem, static_cast<float*>(x), static_cast<float*>(w),
+                    static_cast<float*>(y), completion->promise);
+      completion->later = true;
+      return;
+    case Method::kOnednn:
+      call.onednn->Run(pool, x, w, y);
+      return;
   }
 }
 
 ffi::Future RunConv(ConvKind kind, ffi::ThreadPool pool, const ConvConfig& config,
                     const ffi::AnyBuffer& x, const ffi::AnyBuffer& w, const ffi::AnyBuffer& y) {
+  static CheckedCalls<CheckedCall>* const calls = new CheckedCalls<CheckedCall>(kMaxCheckedCalls);
   Completion completion;
   ffi::Future future(completion.promise);
-  ConvGeometry geometry;  // without axes until the call has been checked
-  const auto body = [&] {
-    const ffi::ErrorOr<ConvGeometry> made = ConvGeometry::Make(kind, config, x, w, y);
-    if (made.has_error()) return ffi::Error(made.error());
-    geometry = *made;
-    const ffi::Error type_error =
-        CheckConvTypes(kind, x, w, y, {ffi::DataType::F32, ffi::DataType::BF16});
-    if (type_error.failure()) return type_error;
-
-    const ffi::AnyBuffer& operand = kind == ConvKind::kDgrad ? y : x;
-    const ffi::AnyBuffer& result = kind == ConvKind::kFprop ? y : kind == ConvKind::kDgrad ? x : w;
-    if (geometry.IsAllZero()) {
-      if (result.element_count() > 0) std::memset(result.untyped_data(), 0, result.size_bytes());
-      return ffi::Error::Success();
-    }
-    return RunChecked({kind, geometry, operand.element_type(), result.element_type(),
-                       WeightsStrides(w, config), NumThreads(pool)},
-                      pool, x.untyped_data(), w.untyped_data(), y.untyped_data(),
-                      result.untyped_data(), &completion);
+  std::shared_ptr<const CheckedCall> call;
+  ConvGeometry geometry;  // without axes unless the check has come so far
+  const auto sizes = [&] {
+    const ConvGeometry& checked = call == nullptr ? geometry : call->problem.geometry;
+    return checked.spatial > 0 ? checked.ToString() : std::string();
   };
-  ffi::Error error = Guarded(ConvName(kind), body, [&] {
-    return geometry.spatial > 0 ? geometry.ToString() : std::string();
-  });
+  const auto body = [&] {
+    const RawCall raw{kind, config, x, w, y, NumThreads(pool)};
+    CallKey key = ConvCallKey(kind, config, x, w, y);
+    key.Add(raw.threads);
+    try {
+      const auto found = calls->Find(key, [&] { return Check(raw, &geometry); });
+      if (found.has_error()) return ffi::Error(found.error());
+      call = *found;
+      Run(*call, raw, pool, &completion);
+      return ffi::Error::Success();
+    } catch (const dnnl::error& error) {
+      return ffi::Error(CodeOf(error.status),
+                        Text(ConvName(kind), ": oneDNN: ", error.message, " (", sizes(), ")"));
+    }
+  };
+  ffi::Error error = Guarded(ConvName(kind), body, sizes);
   if (completion.later) return future;
   if (error.failure()) {
     completion.promise.SetError(std::move(error));

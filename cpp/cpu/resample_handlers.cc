@@ -10,6 +10,7 @@
 #include "cpu/runtime/scratch.h"
 #include "ffi/checked.h"
 #include "ffi/guard.h"
+#include "ffi/integers.h"
 #include "ffi/resample.h"
 
 namespace jax_convgrad {
@@ -44,7 +45,7 @@ ffi::Error Run(ffi::ThreadPool& pool, const ResampleForm& form, const ffi::AnyBu
       form, x.element_type(), x.untyped_data(), y.untyped_data(), kernels.lanes, threads);
   if (plan.has_error()) return plan.error();
 
-  const size_t bytes = (plan->scratch_bytes() + 63) / 64 * 64;
+  const size_t bytes = RoundUp(plan->scratch_bytes(), size_t{64});
   const Scratch scratch(MultipliedBytes(static_cast<size_t>(threads), bytes));
   const int64_t tiles = plan->tile_count();
   ParallelFor(pool, threads, plan->runs, [&](int64_t run, int64_t worker) {

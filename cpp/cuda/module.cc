@@ -118,20 +118,20 @@ NB_MODULE(_cuda, module) {
       "dtypes that the handlers take.");
   module.def("capabilities", Capabilities,
              "Compute capability (major, minor) of every device, none where there is no driver.");
-  module.attr("least_capability") =
+  module.attr("min_capability") =
       std::pair(JAX_CONVGRAD_MIN_CAPABILITY / 10, JAX_CONVGRAD_MIN_CAPABILITY % 10);
   module.attr("workspace_alignment") = jax_convgrad::kWorkspaceAlignment;
   module.def("set_cudnn_path", &jax_convgrad::DnnLibrary::SetPath, nb::arg("path"),
              "The cuDNN to open where none is in the process yet.");
 
   module.def("plans", Plans, "Every plan since they were cleared, the most recently used first.");
-  module.def("remember_choices", &jax_convgrad::RememberChoices, nb::arg("choices"),
+  module.def("remember_choices", &jax_convgrad::LoadChoices, nb::arg("choices"),
              "Pairs of a problem, as plans() shows it, and the engine to take for it.");
-  module.def("remembered_choices", &jax_convgrad::RememberedChoices,
+  module.def("remembered_choices", &jax_convgrad::LoadedChoices,
              "The pairs that remember_choices was given, less those cleared since.");
   module.def("clear_plans", &jax_convgrad::ClearPlans,
              "Forgets remembered choices, and plans but for programs lowered before.");
-  module.def("set_most_plans", &jax_convgrad::SetMostPlans, nb::arg("most"),
+  module.def("set_most_plans", &jax_convgrad::SetMaxPlans, nb::arg("most"),
              "How many plans are kept; those that leave are made again with the same engine.");
   module.def("generation", &jax_convgrad::Generation,
              "How often plans were cleared, which a call on CUDA carries along.");

@@ -101,6 +101,17 @@ const char* ConvName(ConvKind kind) {
   return "conv";
 }
 
+CallKey ConvCallKey(ConvKind kind, const ConvConfig& config, const ffi::AnyBuffer& x,
+                    const ffi::AnyBuffer& w, const ffi::AnyBuffer& y) {
+  CallKey key;
+  key.Add(static_cast<int64_t>(kind)).Add(x).Add(w).Add(y);
+  for (const Dims& list : {config.strides, config.padding_low, config.padding_high, config.dilation,
+                           config.x_spec, config.w_spec, config.y_spec}) {
+    key.Add(list);
+  }
+  return key.Add(config.groups);
+}
+
 int64_t ConvGeometry::WindowSize(int axis) const {
   return kernel[axis] == 0 ? 0 : (kernel[axis] - 1) * dilation[axis] + 1;
 }

@@ -14,6 +14,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "ffi/checked_calls.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_convgrad {
@@ -38,6 +39,11 @@ struct ConvConfig {
   ::xla::ffi::Span<const int64_t> w_spec;
   ::xla::ffi::Span<const int64_t> y_spec;
 };
+
+// The key of a call, but for what only one platform has: the operator, every attribute, and the
+// type and all sizes of every array.
+CallKey ConvCallKey(ConvKind kind, const ConvConfig& config, const ::xla::ffi::AnyBuffer& x,
+                    const ::xla::ffi::AnyBuffer& w, const ::xla::ffi::AnyBuffer& y);
 
 // Sizes in canonical order. Entries of axes that are not there hold the neutral value (size and
 // stride 1, padding 0), so that two geometries are the same exactly if all their fields are.
@@ -90,15 +96,18 @@ struct ConvGeometry {
 
 }  // namespace jax_convgrad
 
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
-    ::jax_convgrad::ConvConfig,
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("strides"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("padding_low"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("padding_high"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("dilation"),
-    ::xla::ffi::StructMember<int64_t>("groups"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("x_spec"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("w_spec"),
-    ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("y_spec"));
+// The members of ConvConfig as attributes, in their order: the one list of them. A platform whose
+// calls carry more puts its own behind them.
+#define JAX_CONVGRAD_CONV_ATTRIBUTES                                             \
+  ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("strides"),          \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("padding_low"),  \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("padding_high"), \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("dilation"),     \
+      ::xla::ffi::StructMember<int64_t>("groups"),                               \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("x_spec"),       \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("w_spec"),       \
+      ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("y_spec")
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jax_convgrad::ConvConfig, JAX_CONVGRAD_CONV_ATTRIBUTES);
 
 #endif  // JAX_CONVGRAD_FFI_CONV_H_

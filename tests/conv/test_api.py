@@ -70,7 +70,7 @@ def test_operators_with_a_wider_result_are_exact(
 
 
 def test_a_reversed_gradient_at_two_taps_with_stride_2(rng: np.random.Generator):
-    """The zeros that reference.py inserts by hand, behind a reversal: XLA used to take them into the
+    """The zeros that emit_xla.py inserts by hand, behind a reversal: XLA used to take them into the
     convolution again, and to abort while compiling."""
     layout = ("NHWC", "HWIO", "NHWC")
     case = Case("reversed", (1, 4, 4, 7), (2, 4, 3, 2), (1, 2), ((0, 0), (2, 2)), layout=layout)
@@ -333,7 +333,7 @@ def test_other_ranks_fall_to_lax(rng: np.random.Generator):
     )
 
 
-# Random data: NOTE [Yardsticks] in rounding.py.
+# Random data: NOTE [Yardsticks] in support/rounding.py.
 
 RANDOM_CASES = [c for c in PLAIN_CASES if 0 not in c.x + c.w + c.y]
 

@@ -4,7 +4,7 @@ What is computed again is counted in the traced program: XLA:CPU merges it with 
 convolutions too.
 
 Values are exact on small integers, see layers.py. Gradients through gradients of whole networks are in
-test_penalties.py, derivatives against finite differences in test_conv.py and test_resize.py.
+programs/test_penalties.py, derivatives against finite differences in conv/test_api.py and resize/test_api.py.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ from support.layer_cases import (
 from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_wgrad
 from jax_convgrad._src.conv import primitives
 
+pytestmark = pytest.mark.optimised
+
 
 def loop(f: Callable[..., Any], axes: tuple[Any, ...], *arrays: Any) -> Any:
     """What vmap means: one call per example. ``axes`` as `jax.vmap` has them, with some for every leaf."""

@@ -97,7 +97,7 @@ void TestScratchWithoutMemory() {
 
 // Cannot be copied once there is no memory.
 struct Name {
-  explicit Name(std::string text) : text(std::move(text)) {}
+  explicit Name(std::string name) : text(std::move(name)) {}
   Name(const Name& other) : text(other.text) {
     if (copies-- <= 0) throw std::bad_alloc();
   }

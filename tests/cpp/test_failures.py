@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import pathlib
 
+import pytest
 from support import native
+
+pytestmark = pytest.mark.cpp
 
 SOURCES = (
     "tests/cpp/failures_test.cc",

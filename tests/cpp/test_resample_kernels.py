@@ -11,6 +11,8 @@ import pathlib
 import pytest
 from support import native
 
+pytestmark = pytest.mark.cpp
+
 SOURCES = {
     "resample_walk_test": ("cpp/cuda/kernels/resample/tiling.cc",),
     "resample_sets_test": (

@@ -19,7 +19,7 @@ from support.processors import PROCESSORS_WITH_LESS, passed_on
 
 from jax_convgrad._src.runtime import registry
 
-pytestmark = pytest.mark.usefixtures("needs_cpu_handlers")
+pytestmark = [pytest.mark.cpp, pytest.mark.usefixtures("needs_cpu_handlers")]
 
 CASES = int(os.environ.get("JAX_CONVGRAD_GUARDED_CASES", "400"))
 # Three of the first hundred fail on processors with AVX-512 where onednn/errata.cc passes over nothing.

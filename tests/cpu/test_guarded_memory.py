@@ -49,7 +49,7 @@ class Fprop:
         return [not array.is_untouched_outside() for array in self.arrays]
 
 
-pytestmark = pytest.mark.usefixtures("needs_cpu_handlers")
+pytestmark = [pytest.mark.cpp, pytest.mark.usefixtures("needs_cpu_handlers")]
 
 
 def test_what_is_right():

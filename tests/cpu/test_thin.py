@@ -268,7 +268,6 @@ def test_the_same_bits_with_any_number_of_threads(subprocess_python: list[str]) 
     digests = set()
     for threads in ("1", "2", "5"):
         environment = os.environ | {"NPROC": threads, "PJRT_NPROC": threads}
-        environment["PYTHONPATH"] = str(pathlib.Path(__file__).parents[1])
         run = subprocess.run(
             [*subprocess_python, "-c", BITS], env=environment, capture_output=True, text=True
         )
@@ -278,6 +277,7 @@ def test_the_same_bits_with_any_number_of_threads(subprocess_python: list[str]) 
     assert all(len(digest) == hashlib.sha256().digest_size * 2 for digest in digests)
 
 
+@pytest.mark.cpp
 @pytest.mark.slow
 def test_random_problems_for_the_kernels(tmp_path: pathlib.Path, rng: np.random.Generator) -> None:
     program = native.build(

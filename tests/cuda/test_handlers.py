@@ -861,6 +861,6 @@ def _python(script: str, *arguments: str, **environment: str) -> str:
 
 def test_devices_are_those_of_jax() -> None:
     module = registry.cuda_module()
-    assert module is not None and module.least_capability >= (8, 0)
+    assert module is not None and module.min_capability >= (8, 0)
     text = [f"{major}.{minor}" for major, minor in module.capabilities()]
     assert text == [device.compute_capability for device in jax.local_devices()]

@@ -23,11 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax._src import custom_partitioning
-from jax._src.lib import _jax, xla_client
-from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support import jax_internals
 
 import jax_convgrad
 from jax_convgrad import conv_wgrad, plans
@@ -490,18 +488,12 @@ def test_the_workspace_of_a_symbolic_batch(channels: int) -> None:
         )
         for size in batches:
             called = jax.jit(exported.call).trace(image(size), weights)
-            refined = _refine(called.lower(lowering_platforms=("cuda",)).as_text())
+            refined = jax_internals.refine(called.lower(lowering_platforms=("cuda",)).as_text())
             assert workspace(refined) == workspace(
                 up.trace(image(size), weights).lower(lowering_platforms=("cuda",)).as_text()
             )
             if limit is not None:
                 assert workspace(refined) <= limit + emit_ffi._WORKSPACE_ALIGNMENT
-
-
-def _refine(text: str) -> str:
-    """The program with the shapes that its arguments give it, as XLA makes it before it compiles."""
-    refined = _jax.mlir.refine_polymorphic_shapes(text.encode(), enable_shardy=True)
-    return str(mlir.ir.Module.parse(refined, context=mlir.make_ir_context()))
 
 
 # The module.
@@ -579,7 +571,7 @@ def test_a_program_carries_the_settings_it_was_lowered_with(module: Any) -> None
 def test_caches_are_cleared_only_where_something_was_lowered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings.lower_anew()
+    settings.invalidate_jit_caches()
     cleared = []
     monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(1))
     jax_convgrad.set_algorithm_search("heuristic")
@@ -679,7 +671,7 @@ def test_devices_older_than_the_kernels(
     capabilities: list[tuple[int, int]], reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = types.SimpleNamespace(
-        capabilities=lambda: capabilities, least_capability=(8, 0),
+        capabilities=lambda: capabilities, min_capability=(8, 0),
         versions=dict, handlers=dict, supported_dtypes=list,
     )  # fmt: skip
     monkeypatch.setattr(registry, "_import_cuda", lambda: module)
@@ -733,20 +725,11 @@ def test_the_part_of_one_device() -> None:
     f = functools.partial(conv_wgrad, w_shape=w, padding="SAME", dimension_numbers=NHWC)
     lowering = jax.jit(f).trace(*arguments).lower(lowering_platforms=("cuda",))
     (key,) = re.findall(r'backend_config = "(jax_convgrad [^"]*)"', lowering.as_text())
-    shapes_of = [xla_client.Shape.array_shape(np.dtype(np.float32), s) for s in (x, dy, w)]
-    split = sharding._to_xla_hlo_sharding(4)
+    split = jax_internals.xla_sharding(sharding, 4)
     jax_convgrad.set_deterministic(True)
     jax_convgrad.set_workspace_limit(0)
-    code, operands, result = custom_partitioning._custom_partitioning_partition(
-        shapes_of[:2],
-        [split, split],
-        shapes_of[2],
-        xla_client.HloSharding.replicate(),
-        key.encode(),
-    )
+    text, operands, result = jax_internals.ask_for_shard(key, (x, dy, w), [split, split])
     assert [str(s) for s in operands] == [str(split)] * 2 and result.is_replicated()
-    with mlir.make_ir_context() as context:
-        text = str(mlir.ir.Module.parse(code, context))
     (call,) = calls(text)
     assert call.target == "jax_convgrad_conv_wgrad"
     assert "tensor<2x8x8x16xf32>, tensor<2x8x8x32xf32>) -> (tensor<3x3x16x32xf32>" in text

@@ -12,6 +12,8 @@ import pytest
 
 import jax_convgrad
 
+pytestmark = pytest.mark.docs
+
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(jax_convgrad.__path__, "jax_convgrad.")

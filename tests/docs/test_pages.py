@@ -26,6 +26,8 @@ import pytest
 import jax_convgrad
 from jax_convgrad._src.dispatch import routes
 
+pytestmark = pytest.mark.docs
+
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))

@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+pytestmark = pytest.mark.docs
+
 README = pathlib.Path(__file__).parents[2] / "README.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
 

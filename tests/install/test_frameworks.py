@@ -23,6 +23,7 @@ import jax_convgrad
 from jax_convgrad._src.runtime import registry
 
 pytestmark = [
+    pytest.mark.frameworks,
     pytest.mark.skipif(
         jax.default_backend() != "cpu", reason="asks for the calls that the CPU's routes choose"
     ),

@@ -23,6 +23,7 @@ import pytest
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support import jax_internals
 from support.cases import may_transform
 from support.meshes import DEVICES, collectives, gathered, make_mesh, put
 
@@ -39,12 +40,11 @@ from jax_convgrad import (
     torch,
 )
 from jax_convgrad._src import compat
-from jax_convgrad._src.compat import partitioning
 from jax_convgrad._src.dispatch import routes
 from jax_convgrad._src.runtime import registry
-from jax_convgrad._src.sharding import solver
+from jax_convgrad._src.sharding import custom_partitioning, solver
 
-pytestmark = pytest.mark.devices(4)
+pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
 
 GRID = {"data": DEVICES // 2, "model": 2}
 NUMBERS = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
@@ -1050,17 +1050,17 @@ def test_shardings_are_read(rng: np.random.Generator):
             for name in names:
                 axis = rng.integers(3)
                 given[axis] = (*given[axis], str(name))
-            sharding = NamedSharding(mesh, P(*given))._to_xla_hlo_sharding(3)
-            found, (split,) = partitioning._read_shardings([(3, sharding)], mesh.size)
-            again = NamedSharding(found, P(*split))._to_xla_hlo_sharding(3)
+            sharding = jax_internals.xla_sharding(NamedSharding(mesh, P(*given)), 3)
+            found, (split,) = custom_partitioning._read_shardings([(3, sharding)], mesh.size)
+            again = jax_internals.xla_sharding(NamedSharding(found, P(*split)), 3)
             assert math.prod(found.axis_sizes) == mesh.size
             assert _tiles(again) == _tiles(sharding)
 
 
 def test_meshes_of_prime_axes():
-    assert list(partitioning._factorizations(1)) == [()]
-    assert list(partitioning._factorizations(4096)) == [(2,) * 12]
-    assert list(partitioning._factorizations(12)) == [(2, 2, 3), (2, 3, 2), (3, 2, 2)]
+    assert list(custom_partitioning._factorizations(1)) == [()]
+    assert list(custom_partitioning._factorizations(4096)) == [(2,) * 12]
+    assert list(custom_partitioning._factorizations(12)) == [(2, 2, 3), (2, 3, 2), (3, 2, 2)]
 
 
 def _tiles(sharding: Any) -> Any:
@@ -1251,7 +1251,7 @@ def test_assign_takes_each_mesh_axis_once(rng: np.random.Generator):
     sizes = {"d0": 2, "d1": 2, "d2": 2}
     for _ in range(100):
         splits = []
-        for array in partitioning.arrays:
+        for array in division.arrays:
             split: list[tuple[str, ...]] = [()] * len(array)
             for name in rng.permutation(list(sizes)):
                 axis = rng.integers(len(array))
@@ -1261,6 +1261,6 @@ def test_assign_takes_each_mesh_axis_once(rng: np.random.Generator):
         used = [name for names in chosen.values() for name in names]
         assert len(used) == len(set(used))
         assert all(
-            partitioning.fits(f, math.prod(sizes[n] for n in names)) for f, names in chosen.items()
+            division.fits(f, math.prod(sizes[n] for n in names)) for f, names in chosen.items()
         )
         assert "i" not in chosen or math.prod(sizes[n] for n in chosen.get("g", ())) == 8

@@ -584,7 +584,7 @@ DILATED_CASES = [
     Case("batch-groups-1d", (4, 3, 9), (4, 3, 3), (2,), "SAME", batch_groups=4, layout=NWC),
 ]
 
-# While compiling lax's own input gradients of these, XLA:CPU aborts (reference.py says why), so they are
+# While compiling lax's own input gradients of these, XLA:CPU aborts (conv/emit_xla.py says why), so they are
 # compared with the oracles only.
 ABORTING_CASES = [
     Case("two-taps-stride2-unpadded", (3, 3, 8, 3), (3, 3, 2, 4), (2, 2), ((1, 2), (0, 2))),

@@ -1,6 +1,6 @@
 """A resample with more than 2**31 elements on the present device, as a program of its own.
 
-    python tests/large_resample.py grow|shrink CHANNELS
+    PYTHONPATH=tests python tests/support/large_resample.py grow|shrink CHANNELS
 
 It takes some 20 GB of the device's memory, which end with the process.
 """

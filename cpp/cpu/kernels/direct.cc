@@ -11,6 +11,7 @@
 #include "cpu/onednn/staging.h"
 #include "cpu/runtime/first_exception.h"
 #include "cpu/runtime/parallel_for.h"
+#include "cpu/runtime/scratch.h"
 #include "ffi/checked.h"
 
 namespace jax_convgrad {

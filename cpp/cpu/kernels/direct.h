@@ -6,7 +6,7 @@
 #ifndef JAX_CONVGRAD_CPU_KERNELS_DIRECT_H_
 #define JAX_CONVGRAD_CPU_KERNELS_DIRECT_H_
 
-#include "cpu/onednn/conv_plan.h"
+#include "cpu/conv_problem.h"
 #include "ffi/conv.h"
 #include "xla/ffi/api/ffi.h"
 

@@ -14,6 +14,7 @@
 #include "cpu/runtime/parallel_for.h"
 #include "cpu/runtime/scratch.h"
 #include "ffi/checked.h"
+#include "ffi/integers.h"
 
 namespace jax_convgrad {
 namespace {
@@ -23,26 +24,18 @@ using dnnl::memory;
 
 // oneDNN's kernels address parts of an array with 32 bits.
 constexpr int64_t kMaxPieceBytes = int64_t{1} << 30;
-// A thread is worth waking for this much work. A depthwise layer of 256 KiB in both arrays took two
-// threads 21 us and one 17, of 800 KiB 29 and 33.
-constexpr double kMinFlops = 2e6;
-constexpr double kMinBytes = 256 << 10;
+// A thread is also worth waking for this many bytes of both arrays. A depthwise layer of 256 KiB
+// took two threads 21 us and one 17, of 800 KiB 29 and 33.
+constexpr double kMinThreadBytes = 256 << 10;
 
-// Threads that the amount of work can keep busy.
-int64_t UsefulThreads(const ConvProblem& problem) {
-  const ConvGeometry& g = problem.geometry;
-  double flops = 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.out_channels) *
-                 static_cast<double>(g.in_channels / g.groups);
+double ThreadsWorthWaking(const ConvGeometry& g) {
   double x_bytes = 4.0 * static_cast<double>(g.batch * g.in_channels);
   double y_bytes = 4.0 * static_cast<double>(g.batch * g.out_channels);
   for (int axis = 0; axis < g.spatial; ++axis) {
-    flops *= static_cast<double>(g.out[axis]) * static_cast<double>(g.kernel[axis]);
     x_bytes *= static_cast<double>(g.in[axis]);
     y_bytes *= static_cast<double>(g.out[axis]);
   }
-  const double useful = std::max(flops / kMinFlops, (x_bytes + y_bytes) / kMinBytes);
-  const double max_threads = static_cast<double>(problem.threads);
-  return static_cast<int64_t>(std::clamp(useful, 1.0, max_threads));
+  return std::max(ConvFlops(g) / kMinThreadFlops, (x_bytes + y_bytes) / kMinThreadBytes);
 }
 
 // Chunks of the batch that keep both arrays of each within kMaxPieceBytes.
@@ -68,28 +61,9 @@ void AddParts(const std::vector<const float*>& parts, float* sum, int64_t first,
   }
 }
 
-size_t RoundUp(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+size_t WholePages(size_t bytes) { return RoundUp(bytes, size_t{4096}); }
 
 }  // namespace
-
-std::vector<int64_t> ConvProblem::Key() const {
-  const ConvGeometry& g = geometry;
-  std::vector<int64_t> key{static_cast<int64_t>(kind),
-                           g.spatial,
-                           g.batch,
-                           g.in_channels,
-                           g.out_channels,
-                           g.groups,
-                           static_cast<int64_t>(operand_type),
-                           static_cast<int64_t>(result_type),
-                           threads};
-  for (const auto* values :
-       {&g.in, &g.kernel, &g.out, &g.strides, &g.padding_low, &g.padding_high, &g.dilation}) {
-    key.insert(key.end(), values->begin(), values->end());
-  }
-  key.insert(key.end(), w_strides.begin(), w_strides.end());
-  return key;
-}
 
 struct ConvPlan::Impl {
   struct Convolution {
@@ -119,7 +93,7 @@ struct ConvPlan::Impl {
   size_t scratchpad_bytes = 0;
   size_t staged_bytes = 0;
   size_t WorkerBytes() const { return scratchpad_bytes + staged_bytes; }
-  size_t WeightsBytes() const { return RoundUp(weights.get_size()); }
+  size_t WeightsBytes() const { return WholePages(weights.get_size()); }
   // A worker of wgrad keeps its sum, and beside it the addend if it has several pieces.
   size_t SumBytes() const {
     return (pieces.size() > static_cast<size_t>(workers) ? 2 : 1) * WeightsBytes();
@@ -185,11 +159,11 @@ bool ConvPlan::Impl::MakeConvolutions(const ConvProblem& problem, const std::vec
   }
   for (const Convolution& convolution : convolutions) {
     scratchpad_bytes =
-        std::max(scratchpad_bytes, RoundUp(convolution.onednn.scratchpad.get_size()));
+        std::max(scratchpad_bytes, WholePages(convolution.onednn.scratchpad.get_size()));
     if (!stage) continue;
     const std::optional<size_t> bytes = StagedBytes(convolution.geometry, x_element_bytes);
     if (!bytes) throw std::bad_alloc();
-    staged_bytes = std::max(staged_bytes, RoundUp(*bytes));
+    staged_bytes = std::max(staged_bytes, WholePages(*bytes));
   }
   return true;
 }
@@ -275,7 +249,7 @@ std::unique_ptr<const ConvPlan::Impl> ConvPlan::Impl::Make(const ConvProblem& pr
     if (plan && (!best || plan->ScratchBytes() < best->ScratchBytes())) best = std::move(plan);
     return best && best->ScratchBytes() <= kMaxScratchBytes;
   };
-  const int64_t useful = UsefulThreads(problem);
+  const int64_t useful = UsefulThreads(problem, ThreadsWorthWaking(problem.geometry));
   int64_t workers = useful;
   for (;; workers /= 2) {
     const ConvSplit split = BalancedSplit(problem.kind, g, workers);

@@ -1,35 +1,15 @@
 #ifndef JAX_CONVGRAD_CPU_ONEDNN_CONV_PLAN_H_
 #define JAX_CONVGRAD_CPU_ONEDNN_CONV_PLAN_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "ffi/conv.h"
+#include "cpu/conv_problem.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_convgrad {
-
-// Scratch memory of one call. Two gradients can run at once, and a layer's backward pass may take
-// 64 MB beside its arrays, oneDNN's code and tables included.
-inline constexpr size_t kMaxScratchBytes = size_t{24} << 20;
-
-// Everything that decides how a convolution is run.
-struct ConvProblem {
-  ConvKind kind;
-  ConvGeometry geometry;
-  ::xla::ffi::DataType operand_type;
-  ::xla::ffi::DataType result_type;
-  // Strides of w or dw in elements: output channel, input channel, spatial axes.
-  std::array<int64_t, kMaxSpatialAxes + 2> w_strides;
-  int64_t threads;
-
-  // All fields as numbers: equal exactly for equal problems.
-  std::vector<int64_t> Key() const;
-};
 
 // A convolution made ready for oneDNN: cut into pieces, with the primitives that run them.
 // Immutable, so any number of threads can run one plan at the same time.

@@ -2,16 +2,16 @@
 
 #include <algorithm>
 
+#include "ffi/integers.h"
+
 namespace jax_convgrad {
 namespace {
 
 // Busy time over ideal time minus one, for that many equal pieces.
 double Imbalance(int64_t pieces, int64_t workers) {
-  const int64_t rounds = (pieces + workers - 1) / workers;
+  const int64_t rounds = CeilDivide(pieces, workers);
   return static_cast<double>(rounds * workers) / static_cast<double>(pieces) - 1.0;
 }
-
-int64_t CeilDivide(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
 
 int64_t ImageElements(const ConvGeometry& g, const ConvGeometry::PerAxis& size, int64_t channels) {
   int64_t elements = channels;

@@ -12,6 +12,7 @@
 #include "cpu/runtime/parallel_for.h"
 #include "cpu/runtime/scratch.h"
 #include "ffi/checked.h"
+#include "ffi/integers.h"
 #include "ffi/lru_cache.h"
 
 namespace jax_convgrad {
@@ -89,7 +90,7 @@ bool RunsGroupsApart(const ConvProblem& problem) {
 // Copies rows of `bytes` from an array whose rows are `from_stride` apart to one with `to_stride`.
 void CopyRows(ffi::ThreadPool& pool, int64_t workers, int64_t rows, size_t bytes, const char* from,
               size_t from_stride, char* to, size_t to_stride) {
-  const int64_t tasks = (rows + kRowsPerTask - 1) / kRowsPerTask;
+  const int64_t tasks = CeilDivide(rows, kRowsPerTask);
   ParallelFor(pool, workers, tasks, [&](int64_t task, int64_t) {
     const int64_t last = std::min(rows, (task + 1) * kRowsPerTask);
     for (int64_t row = task * kRowsPerTask; row < last; ++row) {
@@ -105,8 +106,8 @@ std::vector<ChannelSlice> SliceChannels(const ConvProblem& problem, int64_t coun
   const ConvGeometry& g = problem.geometry;
   const bool grouped = g.groups > 1, output = SlicesOutput(problem.kind, g);
   const int64_t all = grouped ? g.groups : output ? g.out_channels : g.in_channels;
-  int64_t step = (all + count - 1) / count;
-  if (!grouped) step = (step + kMinChannels - 1) / kMinChannels * kMinChannels;
+  int64_t step = CeilDivide(all, count);
+  if (!grouped) step = RoundUp(step, kMinChannels);
   std::vector<ChannelSlice> slices;
   for (int64_t first = 0; first < all; first += step) {
     const int64_t channels = std::min(step, all - first);

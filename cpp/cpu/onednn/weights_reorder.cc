@@ -5,6 +5,7 @@
 #include "cpu/onednn/conv.h"
 #include "cpu/runtime/first_exception.h"
 #include "cpu/runtime/parallel_for.h"
+#include "ffi/integers.h"
 
 namespace jax_convgrad {
 namespace {
@@ -34,7 +35,7 @@ WeightsReorder::WeightsReorder(const memory::desc& from, const memory::desc& to,
 
 void WeightsReorder::Cut(const memory::desc& from, const memory::desc& to, int64_t parts) {
   const memory::dims dims = from.get_dims();
-  const memory::dim blocks = (dims[0] + kAlignment - 1) / kAlignment;
+  const memory::dim blocks = CeilDivide(dims[0], kAlignment);
   for (int64_t part = 0; part < parts; ++part) {
     memory::dims offset(dims.size(), 0), size = dims;
     offset[0] = blocks * part / parts * kAlignment;

@@ -10,6 +10,7 @@
 #include <new>
 
 #include "cpu/runtime/scratch.h"
+#include "ffi/integers.h"
 
 namespace jax_convgrad {
 namespace {
@@ -31,7 +32,7 @@ void CheckMargin(const char* margin, const char* side, size_t bytes) {
 Scratch::Scratch(size_t bytes) {
   if (bytes == 0) return;
   if (bytes > std::numeric_limits<size_t>::max() / 2) throw std::bad_alloc();
-  const size_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const size_t pages = RoundUp(bytes, kPageBytes);
   const size_t all = kMarginBytes + pages + kMarginBytes;
   void* const memory = std::aligned_alloc(kPageBytes, all);
   if (memory == nullptr) throw std::bad_alloc();

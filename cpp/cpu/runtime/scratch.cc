@@ -9,14 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "ffi/integers.h"
+
 namespace jax_convgrad {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 constexpr size_t kMaxKeptBuffers = 32;
-// Together with the 64 MB that a backward pass may take beside its arrays: see kMaxScratchBytes in
-// onednn/conv_plan.h for the share of one call.
+// Together with the 64 MB that a backward pass may take beside its arrays: see kMaxScratchBytes for
+// the share of one call.
 constexpr size_t kMaxBytes = size_t{56} << 20;
 
 struct Buffer {
@@ -39,7 +41,7 @@ class Pool {
 
   Buffer Take(size_t bytes) {
     if (bytes > std::numeric_limits<size_t>::max() / 2) throw std::bad_alloc();
-    bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+    bytes = RoundUp(bytes, kPageBytes);
     Dropped dropped;
     {
       const std::lock_guard<std::mutex> lock(mutex_);

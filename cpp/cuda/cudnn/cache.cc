@@ -17,78 +17,77 @@ namespace {
 
 // More than any one program has layers: a plan must last from a program's preparation to its
 // capture.
-constexpr size_t kMostPlans = 4096;
+constexpr size_t kMaxPlans = 4096;
 
 std::atomic<int64_t> generation{0};
 
-struct Key {
-  ConvProblem problem;
-  ChoiceRules rules;
-
-  bool operator==(const Key& other) const {
-    return rules == other.rules && problem == other.problem;
-  }
-};
-
 struct KeyHash {
-  size_t operator()(const Key& key) const {
+  size_t operator()(const PlanKey& key) const {
     return (ConvProblemHash()(key.problem) * 3 + static_cast<size_t>(key.rules.mode)) * 31 +
            static_cast<size_t>(key.rules.generation);
   }
 };
 
 struct Entry {
-  Key key;
+  PlanKey key;
   ChosenPlan chosen;
   std::string text;
   int64_t made_in;  // the generation of the process, whatever the program's
 };
 
-struct Plans {
-  LruCache<Key, Entry, KeyHash> cache{kMostPlans};
+struct PlanCache {
+  LruCache<PlanKey, Entry, KeyHash> plans{kMaxPlans};
 
-  std::mutex mutex;  // of what follows
-  std::unordered_map<std::string, std::string> remembered;
-  std::map<int, std::string> devices;
-  // The engines of plans that left the cache, which are some hundred bytes each: made again, a plan
+  std::mutex mutex;                                     // of what follows
+  std::unordered_map<std::string, std::string> loaded;  // engines by the texts of problems
+  std::map<int, std::string> device_names;
+  // What is in `plans`, by the text of the problem: the same problem on several devices.
+  std::unordered_multimap<std::string, std::shared_ptr<const Entry>> by_text;
+  // The engines of plans that were evicted, which are some hundred bytes each: made again, a plan
   // is the same.
-  std::unordered_map<Key, KnownChoice, KeyHash> left;
-  // Plans that left the cache and own kernels which a captured graph may hold.
-  std::vector<std::shared_ptr<const Entry>> retired;
+  std::unordered_map<PlanKey, KnownChoice, KeyHash> evicted;
+  // Plans that were evicted and own kernels which a captured graph may hold: never destroyed.
+  std::vector<std::shared_ptr<const Entry>> leaked_for_graphs;
 };
 
-Plans& ThePlans() {
-  static Plans* const plans = new Plans;  // never destroyed: other threads may use it
-  return *plans;
+PlanCache& GlobalPlanCache() {
+  static PlanCache* const cache = new PlanCache;  // never destroyed: other threads may use it
+  return *cache;
 }
 
 std::shared_ptr<const ChosenPlan> ChosenOf(const std::shared_ptr<const Entry>& entry) {
   return entry == nullptr ? nullptr : std::shared_ptr<const ChosenPlan>(entry, &entry->chosen);
 }
 
-void Retire(const std::vector<std::shared_ptr<const Entry>>& entries) {
-  Plans& plans = ThePlans();
-  const std::lock_guard<std::mutex> lock(plans.mutex);
-  for (const std::shared_ptr<const Entry>& entry : entries) {
-    plans.left[entry->key] = {entry->chosen.plan->engine(), entry->chosen.chosen_by, true};
-    if (entry->chosen.plan->owns_kernels()) plans.retired.push_back(entry);
+// Notes that `entry` is in the cache now, and that those that had to leave for it are not.
+void NoteInsertion(const std::shared_ptr<const Entry>& entry,
+                   const std::vector<std::shared_ptr<const Entry>>& evicted) {
+  PlanCache& cache = GlobalPlanCache();
+  const std::lock_guard<std::mutex> lock(cache.mutex);
+  cache.by_text.emplace(entry->text, entry);
+  for (const std::shared_ptr<const Entry>& gone : evicted) {
+    const auto [begin, end] = cache.by_text.equal_range(gone->text);
+    const auto found = std::find_if(begin, end, [&](const auto& e) { return e.second == gone; });
+    if (found != end) cache.by_text.erase(found);
+    cache.evicted[gone->key] = {gone->chosen.plan->engine(), gone->chosen.chosen_by, true};
+    if (gone->chosen.plan->owns_kernels()) cache.leaked_for_graphs.push_back(gone);
   }
 }
 
 std::string DeviceName(int device) {
-  Plans& plans = ThePlans();
+  PlanCache& cache = GlobalPlanCache();
   {
-    const std::lock_guard<std::mutex> lock(plans.mutex);
-    const auto found = plans.devices.find(device);
-    if (found != plans.devices.end()) return found->second;
+    const std::lock_guard<std::mutex> lock(cache.mutex);
+    const auto found = cache.device_names.find(device);
+    if (found != cache.device_names.end()) return found->second;
   }
   cudaDeviceProp properties;
   if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) {
     (void)cudaGetLastError();
     return "unknown device";
   }
-  const std::lock_guard<std::mutex> lock(plans.mutex);
-  return plans.devices.emplace(device, properties.name).first->second;
+  const std::lock_guard<std::mutex> lock(cache.mutex);
+  return cache.device_names.emplace(device, properties.name).first->second;
 }
 
 std::string TextOf(const ConvProblem& problem) {
@@ -100,20 +99,18 @@ std::string TextOf(const ConvProblem& problem) {
 // The choice that was made for it before, or was loaded for a problem of this text, or else the one
 // that another device of the same kind has come to: replicas then compute the same, and search
 // once.
-KnownChoice Known(const Key& key, const std::string& text) {
-  Plans& plans = ThePlans();
-  {
-    const std::lock_guard<std::mutex> lock(plans.mutex);
-    const auto before = plans.left.find(key);
-    if (before != plans.left.end()) return before->second;
-    const auto found = plans.remembered.find(text);
-    if (found != plans.remembered.end()) return {found->second, "loaded", false};
-  }
-  for (const std::shared_ptr<const Entry>& entry : plans.cache.List()) {
-    const ChosenPlan& chosen = entry->chosen;
-    if (entry->text == text && entry->key.rules == key.rules &&
-        chosen.chosen_by == SearchModeName(key.rules.mode)) {
-      return {chosen.plan->engine(), chosen.chosen_by, false};
+KnownChoice Known(const PlanKey& key, const std::string& text) {
+  PlanCache& cache = GlobalPlanCache();
+  const std::lock_guard<std::mutex> lock(cache.mutex);
+  const auto before = cache.evicted.find(key);
+  if (before != cache.evicted.end()) return before->second;
+  const auto loaded = cache.loaded.find(text);
+  if (loaded != cache.loaded.end()) return {loaded->second, "loaded", false};
+  const auto [begin, end] = cache.by_text.equal_range(text);
+  for (auto it = begin; it != end; ++it) {
+    const Entry& entry = *it->second;
+    if (entry.key.rules == key.rules && entry.chosen.chosen_by == SearchModeName(key.rules.mode)) {
+      return {entry.chosen.plan->engine(), entry.chosen.chosen_by, false};
     }
   }
   return {};
@@ -121,19 +118,18 @@ KnownChoice Known(const Key& key, const std::string& text) {
 
 }  // namespace
 
-std::shared_ptr<const ChosenPlan> FindPlan(const ConvProblem& problem, const ChoiceRules& rules) {
-  return ChosenOf(ThePlans().cache.Find({problem, rules}));
+std::shared_ptr<const ChosenPlan> FindPlan(const PlanKey& key) {
+  return ChosenOf(GlobalPlanCache().plans.Find(key));
 }
 
-ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const ConvProblem& problem,
-                                                               const ChoiceRules& rules,
+ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const PlanKey& key,
                                                                const ConvBuffers& buffers,
                                                                cudaStream_t stream) {
-  Plans& plans = ThePlans();
-  const Key key{problem, rules};
-  std::shared_ptr<const Entry> entry = plans.cache.Find(key);
+  PlanCache& cache = GlobalPlanCache();
+  std::shared_ptr<const Entry> entry = cache.plans.Find(key);
   if (entry != nullptr) return ChosenOf(entry);
 
+  const ConvProblem& problem = key.problem;
   const RelaxedCaptureMode relaxed;
   std::string text = TextOf(problem);  // which opens cuDNN
   // A search should have the device to itself. What can wait for other devices, as this and giving
@@ -145,54 +141,54 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const ConvProblem
                   [&] { return problem.ToString(); }));
   }
   DeviceScratch scratch;
-  std::vector<std::shared_ptr<const Entry>> dropped;
+  std::vector<std::shared_ptr<const Entry>> evicted;
   {
     static std::mutex* const searching = new std::mutex;
     const std::lock_guard<std::mutex> lock(*searching);
-    entry = plans.cache.Find(key);  // made by another thread meanwhile?
+    entry = cache.plans.Find(key);  // made by another thread meanwhile?
     if (entry != nullptr) return ChosenOf(entry);
     ffi::ErrorOr<ChosenPlan> chosen =
-        SearchPlan(problem, rules.mode, Known(key, text), buffers, &scratch);
+        SearchPlan(problem, key.rules.mode, Known(key, text), buffers, &scratch);
     if (chosen.has_error()) return ffi::Unexpected(chosen.error());
     auto made =
         std::make_shared<const Entry>(Entry{key, *std::move(chosen), std::move(text), generation});
-    entry = plans.cache.Insert(key, std::move(made), &dropped);
-    // Under the lock: who waits for it to make what was dropped again must find its engine.
-    Retire(dropped);
+    entry = cache.plans.Insert(key, std::move(made), &evicted);
+    // Under the lock: who waits for it to make an evicted plan again must find its engine.
+    NoteInsertion(entry, evicted);
   }
   return ChosenOf(entry);
 }
 
 std::vector<std::pair<std::string, std::shared_ptr<const ChosenPlan>>> ListPlans() {
   std::vector<std::pair<std::string, std::shared_ptr<const ChosenPlan>>> list;
-  for (const std::shared_ptr<const Entry>& entry : ThePlans().cache.List()) {
+  for (const std::shared_ptr<const Entry>& entry : GlobalPlanCache().plans.List()) {
     if (entry->made_in != generation) continue;
     list.emplace_back(entry->text, ChosenOf(entry));
   }
   return list;
 }
 
-void RememberChoices(std::vector<std::pair<std::string, std::string>> choices) {
-  Plans& plans = ThePlans();
-  const std::lock_guard<std::mutex> lock(plans.mutex);
-  for (auto& [text, engine] : choices) plans.remembered[std::move(text)] = std::move(engine);
+void LoadChoices(std::vector<std::pair<std::string, std::string>> choices) {
+  PlanCache& cache = GlobalPlanCache();
+  const std::lock_guard<std::mutex> lock(cache.mutex);
+  for (auto& [text, engine] : choices) cache.loaded[std::move(text)] = std::move(engine);
 }
 
-std::vector<std::pair<std::string, std::string>> RememberedChoices() {
-  Plans& plans = ThePlans();
-  const std::lock_guard<std::mutex> lock(plans.mutex);
-  return {plans.remembered.begin(), plans.remembered.end()};
+std::vector<std::pair<std::string, std::string>> LoadedChoices() {
+  PlanCache& cache = GlobalPlanCache();
+  const std::lock_guard<std::mutex> lock(cache.mutex);
+  return {cache.loaded.begin(), cache.loaded.end()};
 }
 
 void ClearPlans() {
-  Plans& plans = ThePlans();
-  const std::lock_guard<std::mutex> lock(plans.mutex);
-  plans.remembered.clear();
+  PlanCache& cache = GlobalPlanCache();
+  const std::lock_guard<std::mutex> lock(cache.mutex);
+  cache.loaded.clear();
   ++generation;
 }
 
 int64_t Generation() { return generation; }
 
-void SetMostPlans(size_t most) { ThePlans().cache.SetCapacity(std::max<size_t>(1, most)); }
+void SetMaxPlans(size_t max) { GlobalPlanCache().plans.SetCapacity(std::max<size_t>(1, max)); }
 
 }  // namespace jax_convgrad

@@ -31,33 +31,42 @@ struct ChoiceRules {
   }
 };
 
+// What a plan is kept under.
+struct PlanKey {
+  ConvProblem problem;
+  ChoiceRules rules;
+
+  bool operator==(const PlanKey& other) const {
+    return rules == other.rules && problem == other.problem;
+  }
+};
+
 // The plan of a problem, or null if there is none yet.
-std::shared_ptr<const ChosenPlan> FindPlan(const ConvProblem& problem, const ChoiceRules& rules);
+std::shared_ptr<const ChosenPlan> FindPlan(const PlanKey& key);
 
 // The same, made first if there is none. Not while `stream` is being captured.
-ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const ConvProblem& problem,
-                                                               const ChoiceRules& rules,
+ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const PlanKey& key,
                                                                const ConvBuffers& buffers,
                                                                cudaStream_t stream);
 
 // Every plan of the present generation, the most recently used first, each with the text under
-// which its choice can be remembered: the problem, the device's name and cuDNN's version.
+// which its choice can be saved: the problem, the device's name and cuDNN's version.
 std::vector<std::pair<std::string, std::shared_ptr<const ChosenPlan>>> ListPlans();
 
 // Engines to take for problems (texts as ListPlans gives them), whatever the search mode; added to
-// those remembered before. Plans that exist already stay.
-void RememberChoices(std::vector<std::pair<std::string, std::string>> choices);
+// those loaded before. Plans that exist already stay.
+void LoadChoices(std::vector<std::pair<std::string, std::string>> choices);
 
-std::vector<std::pair<std::string, std::string>> RememberedChoices();
+std::vector<std::pair<std::string, std::string>> LoadedChoices();
 
-// Forgets remembered choices, and all plans but for the programs that were lowered before: a new
-// generation begins.
+// Forgets loaded choices, and all plans except those of the programs that were lowered before: a
+// new generation begins.
 void ClearPlans();
 int64_t Generation();
 
-// How many plans are kept, at least 1. A plan that leaves is made again, with the engine that it
-// had, when its program next runs.
-void SetMostPlans(size_t most);
+// How many plans are kept, at least 1. A plan that is evicted is made again, with the engine that
+// it had, when its program next runs.
+void SetMaxPlans(size_t max);
 
 }  // namespace jax_convgrad
 

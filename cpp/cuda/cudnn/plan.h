@@ -1,9 +1,11 @@
 // A convolution problem as cuDNN sees it, the engines that cuDNN offers for it, and an engine (of
-// cuDNN's or of this project's own) made ready to run. plan.cc is the one file that includes
-// cudnn_frontend.h.
+// cuDNN's or of this project's own) made ready to run.
 
 #ifndef JAX_CONVGRAD_CUDA_CUDNN_PLAN_H_
 #define JAX_CONVGRAD_CUDA_CUDNN_PLAN_H_
+
+#include <cuda_runtime_api.h>
+#include <cudnn_graph.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -59,7 +61,11 @@ class ConvPlan {
   // Whether the kernels were compiled for this plan and go away with it. A captured graph may hold
   // them, so such a plan must never be destroyed.
   virtual bool owns_kernels() const = 0;
-  virtual ffi::Error Run(const DnnHandle& handle, const ConvBuffers& buffers) const = 0;
+  // Whether Run takes a handle; the project's own kernels need none.
+  virtual bool needs_handle() const = 0;
+  // Puts the engine's work on `stream`, which is that of `handle` where there is one.
+  virtual ffi::Error Run(cudnnHandle_t handle, cudaStream_t stream,
+                         const ConvBuffers& buffers) const = 0;
 };
 
 // What cuDNN's heuristics offer for a problem, best guess first, without the engines that the
@@ -67,7 +73,7 @@ class ConvPlan {
 // out.
 class ConvCandidates {
  public:
-  static ffi::ErrorOr<ConvCandidates> Query(const ConvProblem& problem, const DnnHandle& handle);
+  static ffi::ErrorOr<ConvCandidates> Query(const ConvProblem& problem, cudnnHandle_t handle);
 
   ConvCandidates(ConvCandidates&&) noexcept;
   ConvCandidates& operator=(ConvCandidates&&) noexcept;
@@ -80,7 +86,7 @@ class ConvCandidates {
   int64_t workspace_bytes(size_t index) const;
   // Whether it works on transformed arrays (Winograd, Fourier), which costs accuracy.
   bool transforms(size_t index) const;
-  ffi::ErrorOr<std::shared_ptr<const ConvPlan>> Build(size_t index, const DnnHandle& handle) const;
+  ffi::ErrorOr<std::shared_ptr<const ConvPlan>> Build(size_t index) const;
 
  private:
   struct Impl;

@@ -5,13 +5,15 @@
 #include <random>
 #include <vector>
 
+#include "ffi/integers.h"
+
 namespace jax_convgrad {
 namespace {
 
 constexpr int64_t kAlignment = 256;
 constexpr int64_t kPatternBytes = int64_t{1} << 20;
 
-int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t Aligned(int64_t bytes) { return RoundUp(bytes, kAlignment); }
 
 int64_t Product(const ConvGeometry::PerAxis& sizes) { return sizes[0] * sizes[1] * sizes[2]; }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cuda/cudnn/handle.h"
+#include "cuda/cudnn/late_engines.h"
 #include "cuda/cudnn/workspace_cost.h"
 #include "cuda/kernels/plan.h"
 #include "cuda/status.h"
@@ -13,24 +14,23 @@
 namespace jax_convgrad {
 namespace {
 
-// How many engines `default` times, from the front of the heuristics' list, and those that it times
-// wherever in the list they stand. On an H100, over 123 operators of published layers
+// How many engines `default` times, from the front of the heuristics' list; one that stands behind
+// them is timed too (FindLateEngine). On an H100, over 123 operators of published layers
 // (benchmarks/h100/engine_ranks.txt), the engine that the heuristics name first takes 1.08 times as
 // long as the best they name (geometric mean; 5.8 times in one case), the best of the first 12
-// takes 1.010 times as long (1.70 at most). Nearly all of that is lost to one engine per operator,
-// which is without settings and stands near the end of a list of up to 43: with it the mean
-// is 1.0003 (1.013 at most), where the first 32 of the list give 1.0017 (1.18). Timing so many
-// costs about a tenth of a second, a third of what XLA spends on choosing among its own.
+// takes 1.010 times as long (1.70 at most). Nearly all of that is lost to the one engine behind
+// them: with it the mean is 1.0003 (1.013 at most), where the first 32 of the list give 1.0017
+// (1.18). Timing so many costs about a tenth of a second, a third of what XLA spends on choosing
+// among its own.
 constexpr int kDefaultEngines = 12;
-constexpr const char* kAlwaysTimed[] = {"eng71", "eng78", "eng70"};  // fprop, dgrad, wgrad
 // A timed search measures an engine in groups of runs and keeps the fastest group.
 constexpr int kGroups = 3;
-constexpr int kMostRuns = 20;
+constexpr int kMaxRuns = 20;
 constexpr double kGroupMicroseconds = 300;
 // An engine whose second run takes this many times the best so far is not measured further, nor
-// one whose very first run, which may load kernels, takes kLoading times as long as that.
-constexpr double kHopeless = 3;
-constexpr double kLoading = 10;
+// one whose very first run, which may load kernels, takes kFirstRunRatio times as long as that.
+constexpr double kEarlyStopRatio = 3;
+constexpr double kFirstRunRatio = 10;
 
 class Event {
  public:
@@ -51,90 +51,91 @@ class Event {
 
 using Plan = std::shared_ptr<const ConvPlan>;
 
-// What there is for a problem: what cuDNN's heuristics offer, in their order, and the project's own
-// kernels, if they serve it, before or behind that.
-class Offers {
+// What there is for a problem: the engines that cuDNN's heuristics name, in their order, and the
+// project's own kernels, if they serve it, before or behind that.
+class CandidateList {
  public:
-  static ffi::ErrorOr<Offers> Query(const ConvProblem& problem, const DnnHandle& handle) {
+  static ffi::ErrorOr<CandidateList> Query(const ConvProblem& problem, const DnnHandle& handle) {
     // Where cuDNN has nothing the project's own kernels may still do, and the other way round.
     ffi::ErrorOr<Plan> native = MakeNativePlan(problem);
-    ffi::ErrorOr<ConvCandidates> candidates = ConvCandidates::Query(problem, handle);
-    Offers offers;
+    ffi::ErrorOr<ConvCandidates> dnn = ConvCandidates::Query(problem, handle.get());
+    CandidateList list;
     if (native.has_error()) {
-      offers.note_ = Text("the project's own kernels failed: ", native.error().message());
+      list.note_ = Text("the project's own kernels failed: ", native.error().message());
     } else {
-      offers.native_ = *std::move(native);
-      offers.native_first_ = NativeIsFast(problem);
+      list.native_ = *std::move(native);
+      list.native_first_ = NativeIsFast(problem);
     }
-    if (candidates.has_value()) {
-      offers.candidates_.emplace(*std::move(candidates));
-      return offers;
+    if (dnn.has_value()) {
+      list.dnn_.emplace(*std::move(dnn));
+      return list;
     }
-    const ffi::Error& error = candidates.error();
-    if (offers.native_ == nullptr) {
-      if (offers.note_.empty()) return ffi::Unexpected(error);
+    const ffi::Error& error = dnn.error();
+    if (list.native_ == nullptr) {
+      if (list.note_.empty()) return ffi::Unexpected(error);
       return ffi::Unexpected(ffi::Error(error.errc().value_or(ffi::ErrorCode::kInternal),
-                                        Text(error.message(), "; ", offers.note_)));
+                                        Text(error.message(), "; ", list.note_)));
     }
-    offers.note_ = Text("cuDNN offers nothing: ", error.message());
-    offers.out_of_memory_ = error.errc() == ffi::ErrorCode::kResourceExhausted;
-    return offers;
+    list.note_ = Text("cuDNN names no engine: ", error.message());
+    list.out_of_memory_ = error.errc() == ffi::ErrorCode::kResourceExhausted;
+    return list;
   }
 
-  // Why something that might have been offered is not, empty if there is no such thing.
+  // Why something that might be a candidate is none, empty if there is no such thing.
   const std::string& note() const { return note_; }
   bool out_of_memory() const { return out_of_memory_; }
-  size_t size() const { return Candidates() + (native_ != nullptr ? 1 : 0); }
+  size_t size() const { return DnnCount() + (native_ != nullptr ? 1 : 0); }
   const std::string& engine(size_t i) const {
-    return IsNative(i) ? native_->engine() : candidates_->engine(i - First());
+    return IsNative(i) ? native_->engine() : dnn_->engine(i - DnnFirst());
   }
   int64_t workspace_bytes(size_t i) const {
-    return IsNative(i) ? native_->workspace_bytes() : candidates_->workspace_bytes(i - First());
+    return IsNative(i) ? native_->workspace_bytes() : dnn_->workspace_bytes(i - DnnFirst());
   }
-  bool transforms(size_t i) const { return !IsNative(i) && candidates_->transforms(i - First()); }
-  ffi::ErrorOr<Plan> Build(size_t i, const DnnHandle& handle) const {
+  bool transforms(size_t i) const { return !IsNative(i) && dnn_->transforms(i - DnnFirst()); }
+  ffi::ErrorOr<Plan> Build(size_t i) const {
     if (IsNative(i)) return native_;
-    return candidates_->Build(i - First(), handle);
+    return dnn_->Build(i - DnnFirst());
   }
 
  private:
-  size_t Candidates() const { return candidates_ ? candidates_->size() : 0; }
+  size_t DnnCount() const { return dnn_ ? dnn_->size() : 0; }
   // The number of cuDNN's first engine.
-  size_t First() const { return native_ != nullptr && native_first_ ? 1 : 0; }
+  size_t DnnFirst() const { return native_ != nullptr && native_first_ ? 1 : 0; }
   bool IsNative(size_t i) const {
-    return native_ != nullptr && i == (native_first_ ? 0 : Candidates());
+    return native_ != nullptr && i == (native_first_ ? 0 : DnnCount());
   }
 
   Plan native_;
   bool native_first_ = false;
-  std::optional<ConvCandidates> candidates_;
+  std::optional<ConvCandidates> dnn_;
   std::string note_;
   bool out_of_memory_ = false;  // of the host or the device, while cuDNN was asked
 };
 
-// One search: the problem, what there is for it, and what was found out about each offer.
+// One search: the problem, what there is for it, and what was found out about each candidate.
 class Search {
  public:
   Search(const ConvProblem& problem, const ConvBuffers& buffers, const DnnHandle& handle,
-         DeviceScratch* scratch, Offers offers)
+         DeviceScratch* scratch, CandidateList candidates)
       : problem_(problem),
         buffers_(buffers),
         handle_(handle),
         scratch_(*scratch),
-        offers_(std::move(offers)),
-        plans_(offers_.size()),
-        tried_(offers_.size()),
-        out_of_memory_(offers_.out_of_memory()) {
-    for (size_t i = 0; i < offers_.size(); ++i) {
-      tried_[i].engine = offers_.engine(i);
-      tried_[i].workspace_bytes = offers_.workspace_bytes(i);
+        candidates_(std::move(candidates)),
+        plans_(candidates_.size()),
+        tried_(candidates_.size()),
+        out_of_memory_(candidates_.out_of_memory()) {
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      tried_[i].engine = candidates_.engine(i);
+      tried_[i].workspace_bytes = candidates_.workspace_bytes(i);
     }
   }
 
-  // The plan of the engine of that name, null if it is not offered or does not work.
+  // The plan of the engine of that name, null if it is no candidate or does not work.
   Plan Named(const std::string& engine) {
-    for (size_t i = 0; i < offers_.size(); ++i) {
-      if (offers_.engine(i) == engine) return Ready(i) != nullptr && Runs(i) ? plans_[i] : nullptr;
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      if (candidates_.engine(i) == engine)
+        return Ready(i) != nullptr && Runs(i) ? plans_[i] : nullptr;
     }
     return nullptr;
   }
@@ -142,8 +143,8 @@ class Search {
   // The first plan that works; one that transforms only after all others if `exact`.
   Plan First(bool exact) {
     for (const bool transforms : {false, true}) {
-      for (size_t i = 0; i < offers_.size(); ++i) {
-        if (exact && offers_.transforms(i) != transforms) continue;
+      for (size_t i = 0; i < candidates_.size(); ++i) {
+        if (exact && candidates_.transforms(i) != transforms) continue;
         if (Ready(i) != nullptr && Runs(i)) return plans_[i];
       }
     }
@@ -155,16 +156,17 @@ class Search {
     double microseconds;
   };
 
-  // The fastest of the first `most` plans that work and the engine that is always timed, without
-  // those that transform if `exact`, NOTE [Workspace cost] included; none if there was nothing to
-  // compare or no memory to do it, with `note` saying so.
-  std::optional<Timed> Fastest(int most, bool exact, const WorkspaceCost& cost, std::string* note) {
+  // The fastest of the first `front` plans that work and the late engine, without those that
+  // transform if `exact`, NOTE [Workspace cost] included; none if there was nothing to compare or
+  // no memory to do it, with `note` saying so.
+  std::optional<Timed> Fastest(int front, bool exact, const WorkspaceCost& cost,
+                               std::string* note) {
     int64_t workspace = 0;
     int ready = 0;
-    const char* const always = kAlwaysTimed[static_cast<size_t>(problem_.kind)];
-    for (size_t i = 0; i < offers_.size(); ++i) {
-      if (ready >= most && offers_.engine(i) != always) continue;
-      if (exact && offers_.transforms(i)) continue;
+    const std::optional<size_t> late = LateEngine(front, exact);
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      if (ready >= front && i != late) continue;
+      if (exact && candidates_.transforms(i)) continue;
       const Plan plan = Ready(i);
       if (plan == nullptr) continue;
       ++ready;
@@ -179,10 +181,11 @@ class Search {
       return std::nullopt;
     }
     std::optional<Timed> best;
-    double least = std::numeric_limits<double>::infinity();
-    for (size_t i = 0; i < offers_.size(); ++i) {
+    double best_total = std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i < candidates_.size(); ++i) {
       if (plans_[i] == nullptr) continue;
-      const ffi::ErrorOr<double> time = Time(*plans_[i], scratch_.buffers(), kHopeless * least);
+      const ffi::ErrorOr<double> time =
+          Time(*plans_[i], scratch_.buffers(), kEarlyStopRatio * best_total);
       if (time.has_error()) {
         Fail(i, time.error());
         plans_[i] = nullptr;
@@ -190,8 +193,8 @@ class Search {
       }
       tried_[i].microseconds = *time;
       const double total = *time + cost.Microseconds(plans_[i]->workspace_bytes());
-      if (total >= least) continue;
-      least = total;
+      if (total >= best_total) continue;
+      best_total = total;
       best = Timed{plans_[i], *time};
     }
     if (!best) *note = "engines were not timed: none ran";
@@ -200,19 +203,19 @@ class Search {
 
   // The error after the last engine has failed.
   ffi::Error Failure() const {
-    int64_t least = std::numeric_limits<int64_t>::max();
+    int64_t min_bytes = std::numeric_limits<int64_t>::max();
     bool memory = false;
     std::string list;
     for (const TriedEngine& tried : tried_) {
       list += Text(list.empty() ? "" : "; ", tried.engine, ": ", tried.failure);
       if (tried.workspace_bytes > problem_.workspace_limit) {
         memory = true;
-        least = std::min(least, tried.workspace_bytes);
+        min_bytes = std::min(min_bytes, tried.workspace_bytes);
       }
     }
     std::string advice;
     if (memory) {
-      advice = Text("; with a workspace of ", least,
+      advice = Text("; with a workspace of ", min_bytes,
                     " bytes more engines can be tried, see jax_convgrad.set_workspace_limit");
     }
     size_t free = 0, total = 0;
@@ -233,11 +236,11 @@ class Search {
         out_of_memory_ ? ffi::ErrorCode::kResourceExhausted : ffi::ErrorCode::kUnimplemented,
         Text(problem_.ToString(), ": the engine that programs have for it, ", engine,
              ", cannot be made again: ",
-             tried == tried_.end() ? "it is not offered" : tried->failure, Note()));
+             tried == tried_.end() ? "cuDNN does not name it" : tried->failure, Note()));
   }
 
   std::string Note() const {
-    return offers_.note().empty() ? std::string() : Text("; ", offers_.note());
+    return candidates_.note().empty() ? std::string() : Text("; ", candidates_.note());
   }
 
   std::vector<TriedEngine> TakeTried() {
@@ -250,12 +253,23 @@ class Search {
   }
 
  private:
+  std::optional<size_t> LateEngine(int front, bool exact) const {
+    const ffi::ErrorOr<const DnnLibrary*> library = DnnLibrary::Get();
+    if (library.has_error()) return std::nullopt;
+    std::vector<std::string> names;
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      const bool excluded = exact && candidates_.transforms(i);
+      names.push_back(excluded ? std::string() : candidates_.engine(i));
+    }
+    return FindLateEngine(problem_.kind, (*library)->version(), names, static_cast<size_t>(front));
+  }
+
   // The plan of candidate i, built and recorded once. Null, with the reason kept, if it fails.
   Plan Ready(size_t i) {
     if (plans_[i] != nullptr || !tried_[i].failure.empty()) return plans_[i];
     // Building a plan can take long and allocate, so the limit is checked before where it can be.
     if (OverLimit(i)) return nullptr;
-    ffi::ErrorOr<Plan> plan = offers_.Build(i, handle_);
+    ffi::ErrorOr<Plan> plan = candidates_.Build(i);
     if (plan.has_error()) {
       Fail(i, plan.error());
       return nullptr;
@@ -302,7 +316,7 @@ class Search {
     const cudaStream_t stream = handle_.stream();
     cudaError_t status = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
     if (status != cudaSuccess) return CudaError(op, "cudaStreamBeginCapture", status);
-    const ffi::Error run = plan.Run(handle_, buffers_);
+    const ffi::Error run = plan.Run(handle_.get(), Stream(), buffers_);
     cudaGraph_t graph = nullptr;
     status = cudaStreamEndCapture(stream, &graph);
     if (graph != nullptr) (void)cudaGraphDestroy(graph);
@@ -317,7 +331,8 @@ class Search {
     const auto group = [&](int runs) -> ffi::ErrorOr<double> {
       ffi::Error error =
           CudaError(ConvName(problem_.kind), "timing", cudaEventRecord(start.get(), Stream()));
-      for (int i = 0; i < runs && error.success(); ++i) error = plan.Run(handle_, arrays);
+      for (int i = 0; i < runs && error.success(); ++i)
+        error = plan.Run(handle_.get(), Stream(), arrays);
       if (error.failure()) return ffi::Unexpected(error);
       float milliseconds = 0;
       cudaError_t status = cudaEventRecord(stop.get(), Stream());
@@ -336,10 +351,10 @@ class Search {
                     start.status() != cudaSuccess ? start.status() : stop.status()));
     }
     ffi::ErrorOr<double> time = group(1);  // the very first run may be slower
-    if (time.has_value() && *time <= kLoading * limit) time = group(1);
+    if (time.has_value() && *time <= kFirstRunRatio * limit) time = group(1);
     if (time.has_error() || *time > limit) return time;
     const double wanted = kGroupMicroseconds / std::max(*time, 1.0);
-    const int runs = std::max(1, static_cast<int>(std::min<double>(kMostRuns, wanted)));
+    const int runs = std::max(1, static_cast<int>(std::min<double>(kMaxRuns, wanted)));
     double best = *time;
     for (int i = 0; i < kGroups; ++i) {
       time = group(runs);
@@ -355,7 +370,7 @@ class Search {
   const ConvBuffers& buffers_;
   const DnnHandle& handle_;
   DeviceScratch& scratch_;
-  const Offers offers_;
+  const CandidateList candidates_;
   std::vector<Plan> plans_;
   std::vector<TriedEngine> tried_;
   bool out_of_memory_;  // of the host or the device, while cuDNN was asked or an engine made ready
@@ -393,16 +408,16 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
   }
   ffi::ErrorOr<DnnHandle> handle = DnnHandle::BorrowWithStream(op, problem.device);
   if (handle.has_error()) return ffi::Unexpected(WithSizes(handle.error(), sizes));
-  ffi::ErrorOr<Offers> offers = Offers::Query(problem, *handle);
-  if (offers.has_error()) return ffi::Unexpected(offers.error());
+  ffi::ErrorOr<CandidateList> candidates = CandidateList::Query(problem, *handle);
+  if (candidates.has_error()) return ffi::Unexpected(candidates.error());
 
   ChosenPlan chosen;
   chosen.problem = problem.ToString();
   const auto note = [&](const std::string& text) {
     chosen.note += Text(chosen.note.empty() || text.empty() ? "" : "; ", text);
   };
-  note(offers->note());
-  Search search(problem, buffers, *handle, scratch, *std::move(offers));
+  note(candidates->note());
+  Search search(problem, buffers, *handle, scratch, *std::move(candidates));
   if (!known.engine.empty()) {
     chosen.plan = search.Named(known.engine);
     if (chosen.plan != nullptr) {
@@ -411,7 +426,7 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
     }
     if (known.binding) return ffi::Unexpected(search.FailureOf(known.engine));
     note(Text("the ", known.chosen_by, " choice ", known.engine,
-              " is not offered or does not work"));
+              " is no candidate or does not work"));
   }
   // With determinism asked for, `default` chooses the same in every process as well.
   const bool timed =
@@ -420,11 +435,11 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
   const bool exact = mode == SearchMode::kDefault;
   chosen.chosen_by = SearchModeName(mode);
   if (timed) {
-    const int most =
+    const int front =
         mode == SearchMode::kDefault ? kDefaultEngines : std::numeric_limits<int>::max();
     std::string why_not;
     if (const auto fastest =
-            search.Fastest(most, exact, WorkspaceCost::Of(problem.device), &why_not)) {
+            search.Fastest(front, exact, WorkspaceCost::Of(problem.device), &why_not)) {
       chosen.plan = fastest->plan;
       chosen.microseconds = fastest->microseconds;
     } else if (!why_not.empty()) {

@@ -24,10 +24,11 @@ class NativePlan : public ConvPlan {
   const std::string& engine() const override { return engine_; }
   int64_t workspace_bytes() const override { return kernels_->workspace_bytes(); }
   bool owns_kernels() const override { return false; }
+  bool needs_handle() const override { return false; }
 
-  ffi::Error Run(const DnnHandle& handle, const ConvBuffers& buffers) const override {
+  ffi::Error Run(cudnnHandle_t, cudaStream_t stream, const ConvBuffers& buffers) const override {
     const cudaError_t status =
-        kernels_->Run(Arrays{buffers.x, buffers.w, buffers.y, buffers.workspace}, handle.stream());
+        kernels_->Run(Arrays{buffers.x, buffers.w, buffers.y, buffers.workspace}, stream);
     if (status == cudaSuccess) return ffi::Error::Success();
     return CudaError(ConvName(problem_.kind),
                      Text("running engine ", engine_, ", ", problem_.ToString()), status);

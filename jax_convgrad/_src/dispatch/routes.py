@@ -62,7 +62,7 @@ def choose(
         if PLATFORMS[_forced] == platform and result_dtype == dtype:
             return Route(_forced, "forced")
     elif _forced == MATMUL:
-        if geometry.tiles:
+        if geometry.has_nonoverlapping_windows:
             return Route(MATMUL, "forced")
     elif _forced not in (None, NATIVE):
         return Route(_forced, "forced")
@@ -147,12 +147,18 @@ def fallback(platform: str | None) -> Route:
 def _cpu(operator: str, geometry: ConvGeometry, dtype: str, result_dtype: str) -> Route:
     """Rows measured by benchmarks/survey_cpu.py, its output in benchmarks/cpu/."""
     if dtype not in ("float32", "bfloat16") or result_dtype not in (dtype, "float32"):
-        if geometry.tiles and (route := _cpu_tiles_without_onednn(operator, geometry, dtype)):
+        if geometry.has_nonoverlapping_windows and (
+            route := _cpu_tiles_without_onednn(operator, geometry, dtype)
+        ):
             return route
         return Route("swap", f"oneDNN's CPU convolutions have no {dtype} to {result_dtype}")
     if not _has_known_channels(geometry):
         return Route("onednn", UNKNOWN)
-    if operator == "conv_dgrad" and geometry.tiles and geometry.in_channels <= 4:
+    if (
+        operator == "conv_dgrad"
+        and geometry.has_nonoverlapping_windows
+        and geometry.in_channels <= 4
+    ):
         # In float32 XLA:CPU and this project's kernels for few channels are faster for small windows.
         few = geometry.spatial_rank <= 2 and _has_few_channels(operator, geometry)
         taps = math.prod(geometry.kernel)
@@ -267,7 +273,9 @@ def _cuda(
     if not _has_known_channels(geometry):
         return Route("cudnn", UNKNOWN)
     half = dtype in ("float16", "bfloat16")
-    if geometry.tiles and (half or (dtype == "float32" and allows_tf32(precision))):
+    if geometry.has_nonoverlapping_windows and (
+        half or (dtype == "float32" and allows_tf32(precision))
+    ):
         if route := _cuda_tiles(operator, geometry):
             return route
     strided = any(s > 1 for s in config.strides)
@@ -442,7 +450,7 @@ def _cuda_double(operator: str, geometry: ConvGeometry) -> Route:
 
 
 def _cuda_grouped_strided(operator: str, groups: int, dtype: str) -> Route:
-    """Measured with 4 groups and with 32: benchmarks/route_cases.json, benchmarks/h100/route_cases.txt."""
+    """Measured with 4 groups and with 32: benchmarks/backend_cases.json, benchmarks/h100/backend_cases.txt."""
     if dtype == "float64" and operator != "conv_dgrad":
         return Route(
             "xla",

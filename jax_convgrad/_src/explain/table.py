@@ -91,7 +91,7 @@ def _count(row: ExplanationRow) -> str:
 
 
 def _who(row: ExplanationRow) -> str:
-    return row.route if row.ours else "XLA"
+    return row.backend if row.ours else "XLA"
 
 
 def _roofline(row: ExplanationRow) -> str:

@@ -110,8 +110,8 @@ def _load(platform: str) -> Handlers:
 def _check_devices(module: ModuleType) -> None:
     """Raises where a launch would fail for want of a kernel: programs run on any of JAX's devices."""
     for device, capability in enumerate(module.capabilities()):
-        if capability < module.least_capability:
-            have, need = (".".join(map(str, c)) for c in (capability, module.least_capability))
+        if capability < module.min_capability:
+            have, need = (".".join(map(str, c)) for c in (capability, module.min_capability))
             raise RuntimeError(
                 f"device {device} has compute capability {have}, and the kernels need {need} or "
                 "newer (CUDA_VISIBLE_DEVICES hides devices)"
@@ -135,6 +135,29 @@ def cuda_module() -> ModuleType | None:
             return _import_cuda()
         except Exception:  # `handlers` keeps and tells the reason
             return None
+
+
+def cpu_module() -> ModuleType | None:
+    """The compiled CPU module without registering its handlers, None where it cannot be imported."""
+    with _lock:
+        try:
+            return _import_cpu()
+        except Exception:  # `handlers` keeps and tells the reason
+            return None
+
+
+@functools.cache
+def cuda_capabilities() -> tuple[tuple[int, int], ...]:
+    """The compute capabilities of this machine's NVIDIA devices; empty without the module or a device."""
+    module = cuda_module()
+    try:
+        return (
+            ()
+            if module is None
+            else tuple((major, minor) for major, minor in module.capabilities())
+        )
+    except Exception:  # no driver, say; `handlers` tells why the module cannot be used
+        return ()
 
 
 @functools.cache

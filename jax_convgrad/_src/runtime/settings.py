@@ -84,10 +84,10 @@ def change(**changes: Any) -> None:
         same = changed == _current
         _current = changed
     if not same:
-        lower_anew()
+        invalidate_jit_caches()
 
 
-def lower_anew() -> None:
+def invalidate_jit_caches() -> None:
     """Has functions under `jax.jit` lowered again, if any of them may have a call with its settings."""
     global _carried
     with _lock:

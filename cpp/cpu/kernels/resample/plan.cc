@@ -5,6 +5,7 @@
 
 #include "ffi/checked.h"
 #include "ffi/error.h"
+#include "ffi/integers.h"
 
 namespace jax_convgrad {
 namespace {
@@ -22,8 +23,6 @@ constexpr int64_t kMinTileElements = 8 << 10;  // of x and y: less is not worth 
 constexpr double kStoreCost = 1.0, kTurnCost = 4.0;
 
 constexpr const char* kPlaceNames[] = {"first", "second", "third"};
-
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <typename Weight>
 ffi::ErrorOr<PlannedAxis> Unpack(const ResampleAxis& axis, const char* which) {
@@ -82,7 +81,7 @@ class Tiler {
         // Whole lanes of rows.
         const int64_t rows = to[0] * to[1];
         const double padding =
-            static_cast<double>(DivideUp(rows, lanes_) * lanes_) / static_cast<double>(rows);
+            static_cast<double>(CeilDivide(rows, lanes_) * lanes_) / static_cast<double>(rows);
         work += padding * (out * (taps + kStoreCost + kTurnCost) + Volume(from) * kTurnCost);
       } else {
         work += out * (taps + kStoreCost);
@@ -116,7 +115,7 @@ class Tiler {
     const auto count = [&] {
       int64_t tiles = plan_.form.batches();
       for (int place = 0; place < ResamplePlan::kPlaces; ++place) {
-        tiles *= DivideUp(Whole()[place], tile[place]);
+        tiles *= CeilDivide(Whole()[place], tile[place]);
       }
       return tiles;
     };
@@ -133,8 +132,8 @@ class Tiler {
     }
     const auto whole = Whole();
     for (size_t place = 0; place < tile.size(); ++place) {
-      plan_.tiles[place] = DivideUp(whole[place], tile[place]);
-      plan_.tile[place] = DivideUp(whole[place], plan_.tiles[place]);
+      plan_.tiles[place] = CeilDivide(whole[place], tile[place]);
+      plan_.tile[place] = CeilDivide(whole[place], plan_.tiles[place]);
     }
     plan_.buffer_bytes = (MultipliedBytes(static_cast<size_t>(BufferElements(plan_.tile)),
                                           static_cast<size_t>(sum_bytes_)) +

@@ -13,31 +13,40 @@ namespace {
 
 namespace ffi = ::xla::ffi;
 
-// A thread is worth waking for this much work, some 20 us: nothing waits for it, and where all are
-// busy it is not woken.
-constexpr double kMinFlops = 2e6;
 // How much work is small: the fixed cost of oneDNN's calls counts, two changes of format, code and
 // tables that other calls have driven out of the caches, threads that wait for each other.
 constexpr double kSmallFlops = 16e6, kSmallFlopsZen4 = 100e6;
-
-double Flops(const ConvGeometry& g) {
-  double flops = 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.out_channels) *
-                 static_cast<double>(g.in_channels);
-  for (int axis = 0; axis < g.spatial; ++axis) {
-    flops *= static_cast<double>(g.out[axis]) * static_cast<double>(g.kernel[axis]);
-  }
-  return flops;
-}
-
-int64_t UsefulThreads(const ConvProblem& problem) {
-  const double max_threads = static_cast<double>(problem.threads);
-  return static_cast<int64_t>(std::clamp(Flops(problem.geometry) / kMinFlops, 1.0, max_threads));
-}
 
 bool IsZen4() {
   static const bool is =
       __builtin_cpu_is("amdfam19h") && FindThinKernels() == &thin_avx512::kKernels;
   return is;
+}
+
+// What small work allows beyond the bounds that always hold.
+struct Allowed {
+  bool thin_operand = false, large_weights = false;
+};
+
+bool IsWithin(Allowed allowed, const ConvProblem& problem) {
+  constexpr int64_t kMaxChannels = 96, kMaxKernel = 128, kMaxStride = 64;
+  constexpr int64_t kMaxWeights = 1 << 14, kMaxLargeWeights = 1 << 16;
+  constexpr int64_t kMaxWeightGradients = 1 << 20;
+  const ConvGeometry& g = problem.geometry;
+  if (std::max(g.in_channels, g.out_channels) > kMaxChannels) return false;
+  int64_t weights = g.in_channels * g.out_channels;
+  bool strided = false;
+  for (int axis = 0; axis < g.spatial; ++axis) {
+    if (g.kernel[axis] > kMaxKernel || g.strides[axis] > kMaxStride) return false;
+    weights *= g.kernel[axis];
+    strided = strided || g.strides[axis] > 1;
+  }
+  const bool wgrad = problem.kind == ConvKind::kWgrad, dgrad = problem.kind == ConvKind::kDgrad;
+  const bool thin = (dgrad ? g.out_channels : g.in_channels) < 4 && (wgrad || g.spatial > 1);
+  if (thin && !allowed.thin_operand) return false;
+  if (wgrad) return weights <= kMaxWeightGradients && ThinWgrad::Supports(problem);
+  const bool large = (dgrad && strided) || allowed.large_weights;
+  return weights <= (large ? kMaxLargeWeights : kMaxWeights) && ThinGather::Supports(problem);
 }
 
 }  // namespace
@@ -70,30 +79,19 @@ const ThinKernels* FindThinKernels() {
 // 151; 3 to 16 k3 of 7 MFLOP 1.05, dw 0.6. Training steps gain more, as no thread waits for these
 // kernels: a U-Net's 3 per cent by the larger weights, 2 by its first layer of 3 channels.
 bool IsThinConv(const ConvProblem& problem) {
-  constexpr int64_t kMaxChannels = 96, kMaxKernel = 128, kMaxStride = 64;
-  constexpr int64_t kMaxWeights = 1 << 14, kMaxLargeWeights = 1 << 16;
-  constexpr int64_t kMaxWeightGradients = 1 << 20;
-  const ConvGeometry& g = problem.geometry;
   if (FindThinKernels() == nullptr) return false;
   if (problem.operand_type != ffi::DataType::F32 || problem.result_type != ffi::DataType::F32) {
     return false;
   }
-  if (g.groups != 1 || std::max(g.in_channels, g.out_channels) > kMaxChannels) return false;
-  int64_t weights = g.in_channels * g.out_channels;
-  bool strided = false;
-  for (int axis = 0; axis < g.spatial; ++axis) {
-    if (g.kernel[axis] > kMaxKernel || g.strides[axis] > kMaxStride) return false;
-    weights *= g.kernel[axis];
-    strided = strided || g.strides[axis] > 1;
-  }
-  const bool wgrad = problem.kind == ConvKind::kWgrad, dgrad = problem.kind == ConvKind::kDgrad;
-  const double flops = Flops(g);
-  const bool thin = (dgrad ? g.out_channels : g.in_channels) < 4 && (wgrad || g.spatial > 1);
-  if (thin && !(IsZen4() && flops <= kSmallFlops)) return false;
-  if (wgrad) return weights <= kMaxWeightGradients && ThinWgrad::Supports(problem);
+  if (problem.geometry.groups != 1) return false;
+  const double flops = ConvFlops(problem.geometry);
   const bool small = flops <= (IsZen4() ? kSmallFlopsZen4 : kSmallFlops);
-  const int64_t max_weights = (dgrad && strided) || small ? kMaxLargeWeights : kMaxWeights;
-  return weights <= max_weights && ThinGather::Supports(problem);
+  return IsWithin({.thin_operand = IsZen4() && flops <= kSmallFlops, .large_weights = small},
+                  problem);
+}
+
+bool IsThinConvAtAnySize(const ConvProblem& problem) {
+  return FindThinKernels() != nullptr && IsWithin({}, problem);
 }
 
 void BeginThinConv(ffi::ThreadPool& pool, const ConvProblem& problem, float* x, float* w, float* y,
@@ -101,7 +99,8 @@ void BeginThinConv(ffi::ThreadPool& pool, const ConvProblem& problem, float* x, 
   const ThinKernels& kernels = *FindThinKernels();
   const char* const op = ConvName(problem.kind);
   const auto sizes = [geometry = problem.geometry] { return geometry.ToString(); };
-  const int64_t threads = UsefulThreads(problem);
+  // Nothing waits for a thread that is woken, and where all are busy none is.
+  const int64_t threads = UsefulThreads(problem, ConvFlops(problem.geometry) / kMinThreadFlops);
   if (problem.kind == ConvKind::kWgrad) {
     const auto job =
         std::make_shared<Job<ThinWgrad>>(op, sizes, promise, problem, kernels, threads, x, y, w);

@@ -5,7 +5,7 @@
 #ifndef JAX_CONVGRAD_CPU_KERNELS_THIN_CONV_H_
 #define JAX_CONVGRAD_CPU_KERNELS_THIN_CONV_H_
 
-#include "cpu/onednn/conv_plan.h"
+#include "cpu/conv_problem.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_convgrad {
@@ -13,6 +13,10 @@ namespace jax_convgrad {
 // Whether these kernels are the code for a problem, on this processor. It has passed
 // ConvGeometry::Make, is not IsAllZero and not NeedsDirectConv.
 bool IsThinConv(const ConvProblem& problem);
+
+// The same of all dense float32 problems with a problem's kind, channels, kernel and strides,
+// however much or little work they are.
+bool IsThinConvAtAnySize(const ConvProblem& problem);
 
 // Computes a problem that IsThinConv; arrays as for ConvPlan::Run. Sums are float32, the same
 // bits at every call, whatever the number of threads. `promise` is completed by the thread that

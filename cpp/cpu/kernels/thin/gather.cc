@@ -5,6 +5,7 @@
 
 #include "cpu/kernels/thin/work.h"
 #include "ffi/checked.h"
+#include "ffi/integers.h"
 
 namespace jax_convgrad {
 namespace {
@@ -151,7 +152,7 @@ ThinGather::ThinGather(const ConvProblem& problem, const ThinKernels& kernels, i
   const int64_t rows = batch_ * axes_[0].to * axes_[1].to;
   const int64_t wanted = threads == 1 ? 1 : kTasksPerThread * threads;
   const int64_t max_parts = std::max<int64_t>(1, axes_[2].to / kMinPart);
-  parts_ = std::clamp<int64_t>((wanted + rows - 1) / rows, 1, max_parts);
+  parts_ = std::clamp<int64_t>(CeilDivide(wanted, rows), 1, max_parts);
   tasks_ = std::min(wanted, rows * parts_);
 }
 

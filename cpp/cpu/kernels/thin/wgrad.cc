@@ -3,6 +3,7 @@
 
 #include "cpu/kernels/thin/work.h"
 #include "ffi/checked.h"
+#include "ffi/integers.h"
 
 namespace jax_convgrad {
 namespace {
@@ -69,7 +70,7 @@ ThinWgrad::ThinWgrad(const ConvProblem& problem, const ThinKernels& kernels, int
   const int64_t max_parts = std::clamp<int64_t>(kMaxSumsElements / elements, 1, kMaxParts);
   parts_ = std::min(count, max_parts);
   const int64_t wanted = threads == 1 ? 1 : kTasksPerThread * threads;
-  groups_ = std::clamp<int64_t>((wanted + parts_ - 1) / parts_, 1, table_.tap_count());
+  groups_ = std::clamp<int64_t>(CeilDivide(wanted, parts_), 1, table_.tap_count());
 
   direct_ = parts_ == 1 && table_.column_stride == 1;
   if (direct_) {

@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "cpu/conv_problem.h"
 #include "cpu/kernels/thin/kernels.h"
-#include "cpu/onednn/conv_plan.h"
 #include "cpu/runtime/scratch.h"
 
 namespace jax_convgrad {

@@ -5,6 +5,7 @@
 #include "cuda/kernels/depthwise/gather.cuh"
 #include "cuda/kernels/depthwise/plan.h"
 #include "cuda/kernels/depthwise/wgrad.cuh"
+#include "ffi/integers.h"
 
 namespace jax_convgrad {
 namespace {
@@ -24,8 +25,6 @@ cudaError_t Launch(void (*kernel)(Params), int64_t blocks, int64_t threads, int6
                           dim3(static_cast<unsigned>(threads)), arguments,
                           static_cast<size_t>(shared_bytes), stream);
 }
-
-int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t Product(const DepthwiseProblem::PerAxis& sizes) { return sizes[0] * sizes[1] * sizes[2]; }
 
@@ -58,9 +57,9 @@ GatherAxis MakeAxis(const DepthwiseProblem& problem, int i) {
   axis.period = axis.stride / axis.gcd;
   axis.source_step = axis.gradient ? axis.dilation / axis.gcd : axis.dilation;
   axis.inverse = 0;
-  for (int64_t i = 0; i < axis.period; ++i) {
-    if (i * (axis.dilation / axis.gcd) % axis.period == 1 % axis.period)
-      axis.inverse = static_cast<int>(i);
+  for (int64_t inverse = 0; inverse < axis.period; ++inverse) {
+    if (inverse * (axis.dilation / axis.gcd) % axis.period == 1 % axis.period)
+      axis.inverse = static_cast<int>(inverse);
   }
   axis.by_stride = Divider(axis.stride);
   axis.by_gcd = Divider(axis.gcd);

@@ -8,14 +8,13 @@
 
 #include "cuda/kernels/dilated/matmul.cuh"
 #include "cuda/kernels/dilated/plan.h"
+#include "ffi/integers.h"
 
 namespace jax_convgrad {
 namespace {
 
 // Numbers of elements and what is added to them fit an int.
 constexpr int64_t kMaxElements = int64_t{1} << 30;
-
-int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t Volume(const DilatedProblem::PerAxis& sizes) { return sizes[0] * sizes[1] * sizes[2]; }
 
@@ -270,13 +269,13 @@ bool Countable(const DilatedProblem& problem) {
     return false;
   }
   const auto product = [](std::initializer_list<int64_t> factors) {
-    int64_t product = 1;
+    int64_t result = 1;
     for (int64_t factor : factors) {
       if (factor > kMaxElements) return kMaxElements + 1;
-      product *= factor;
-      if (product > kMaxElements) return kMaxElements + 1;
+      result *= factor;
+      if (result > kMaxElements) return kMaxElements + 1;
     }
-    return product;
+    return result;
   };
   DilatedProblem::PerAxis reach;  // how far positions and what their taps read are apart, at most
   for (size_t axis = 0; axis < 3; ++axis) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "ffi/integers.h"
+
 namespace jax_convgrad {
 namespace {
 
@@ -24,9 +26,7 @@ constexpr int64_t kMaxSheetBytes = 20 << 10, kMaxSlabBytes = 16 << 10;
 constexpr int64_t kShiftedPlaces = 31 * 5, kMaxShiftedPlaces = 31 * (kMaxThreads / 32);
 constexpr int64_t kMaxIndex = std::numeric_limits<int32_t>::max();
 
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t RoundUp(int64_t a, int64_t b) { return DivideUp(a, b) * b; }
-int64_t Even(int64_t all, int64_t max) { return DivideUp(all, DivideUp(all, max)); }
+int64_t Even(int64_t all, int64_t max) { return CeilDivide(all, CeilDivide(all, max)); }
 
 double StepOf(const ResampleAxis& axis) {
   return static_cast<double>(axis.in) / static_cast<double>(axis.out);
@@ -81,12 +81,12 @@ Strip ChooseStrip(const ResampleTask& task, const ResampleInstance& instance, bo
         StripColumns(task, threads * vector, shift + (pairs ? task.form.inner - 1 : 0));
     if (pairs) max_columns = std::min(max_columns, threads / task.form.inner * 2);
     if (max_columns == 0) continue;
-    const int64_t strips = DivideUp(task.form.width.out, max_columns);
+    const int64_t strips = CeilDivide(task.form.width.out, max_columns);
     const double cost =
         static_cast<double>(strips * threads * vector) / all * (threads <= 32 ? 1.0 : 1.1);
     if (cost < min_cost * 0.98) {
       min_cost = cost;
-      best = {threads, DivideUp(task.form.width.out, strips)};
+      best = {threads, CeilDivide(task.form.width.out, strips)};
     }
   }
   return best;
@@ -96,11 +96,11 @@ Strip ChooseStrip(const ResampleTask& task, const ResampleInstance& instance, bo
 Strip ChooseColumns(const ResampleTask& task, const ResampleInstance& instance, int& lanes) {
   const ResampleAxis& width = task.form.width;
   const int64_t room = kMaxStageBytes / (instance.stages * static_cast<int64_t>(sizeof(float)));
-  const int64_t staged = (room - instance.taps) / (2 * DivideUp(width.in, width.out));
-  const int64_t pairs = DivideUp(width.out, 2);
+  const int64_t staged = (room - instance.taps) / (2 * CeilDivide(width.in, width.out));
+  const int64_t pairs = CeilDivide(width.out, 2);
   const int64_t tile = Even(pairs, std::max<int64_t>(1, std::min(staged, kMaxLineThreads)));
   const auto threads = [&](int64_t in_eight) {
-    const int64_t all = DivideUp(tile, in_eight) * 8;
+    const int64_t all = CeilDivide(tile, in_eight) * 8;
     return all <= 16 ? all : RoundUp(all, 32);
   };
   // Where threads would be idle anyway, every eighth is: the windows of 16 columns that become 7
@@ -257,7 +257,7 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
     needs.load = columns                       ? ResampleLoad::kColumns
                  : pairs && needs.aligned >= 4 ? ResampleLoad::kPairs
                                                : ResampleLoad::kStrip;
-    needs.step = DivideUp(width.in, width.out);
+    needs.step = CeilDivide(width.in, width.out);
   } else {
     // Reads of few taps are served by caches as well.
     const bool staged = needs.grow && width.resampled && width.out >= width.in &&
@@ -322,21 +322,21 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     tiling.vectors = static_cast<int>(Even(vectors, narrow ? 16 : limits.threads));
     const int64_t max_columns = std::max<int64_t>(1, limits.threads / tiling.vectors / mid_lines);
     tiling.columns = static_cast<int>(Even(width.out, max_columns));
-    tiling.channel_tiles = DivideUp(vectors, tiling.vectors);
-    tiling.column_tiles = DivideUp(width.out, tiling.columns);
+    tiling.channel_tiles = CeilDivide(vectors, tiling.vectors);
+    tiling.column_tiles = CeilDivide(width.out, tiling.columns);
     line_threads = tiling.vectors * tiling.columns;
   } else if (needs.load == ResampleLoad::kColumns) {
     const Strip columns = ChooseColumns(task, instance, tiling.column_lanes);
     line_threads = columns.threads;
     tiling.columns = static_cast<int>(std::min(columns.columns, width.out));
-    tiling.column_tiles = DivideUp(width.out, tiling.columns);
+    tiling.column_tiles = CeilDivide(width.out, tiling.columns);
     if (line_threads > 32) max_lines = line_threads;
     // What is staged begins at a pack, and has room for a window.
     const int64_t reach = Window(width, tiling.columns) + 3;
     tiling.stage_columns = static_cast<int>(RoundUp(std::max<int64_t>(reach, instance.taps), 4));
   } else if (flat) {
     // Of a line's words one may begin in front of it.
-    line_threads = DivideUp(width.out + 2, vector);
+    line_threads = CeilDivide(width.out + 2, vector);
     max_lines = line_threads;
     tiling.strip_pitch = static_cast<int>(width.in + 1);
     tiling.sheet_rows = 16;
@@ -348,10 +348,10 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     tiling.sheet_pitch = static_cast<int>(RoundUp(sheet, kStageLineBytes) / element_bytes);
   } else if (!IsStrip(needs.load)) {
     const bool shifted = needs.load == ResampleLoad::kShifted;
-    const int64_t vectors = DivideUp(width.out * inner + (shifted ? vector - 1 : 0), vector);
+    const int64_t vectors = CeilDivide(width.out * inner + (shifted ? vector - 1 : 0), vector);
     const int64_t max_threads = std::max<int64_t>(32, limits.threads / mid_lines);
     line_threads = Even(vectors, shifted ? std::min(max_threads, kMaxShiftedPlaces) : max_threads);
-    tiling.column_tiles = DivideUp(vectors, line_threads);
+    tiling.column_tiles = CeilDivide(vectors, line_threads);
     if (shifted) max_lines = tiling.column_tiles > 1 ? line_threads : kShiftedPlaces;
   } else {
     // The rows that registers hold ahead are too few where columns have many taps. Times the floor:
@@ -366,7 +366,7 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     if (strip.columns == 0) return tiling;
     line_threads = strip.threads;
     tiling.columns = static_cast<int>(strip.columns);
-    tiling.column_tiles = DivideUp(width.out, strip.columns);
+    tiling.column_tiles = CeilDivide(width.out, strip.columns);
     // Lines of several warps meet as blocks do.
     if (line_threads > 32) max_lines = line_threads;
   }
@@ -376,21 +376,21 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     // of taps that its band does not have.
     int64_t elements = line_threads * vector, more = 0;
     if (needs.load == ResampleLoad::kStaged) {
-      const int64_t columns = std::min(width.out, DivideUp(elements, inner) + 1);
+      const int64_t columns = std::min(width.out, CeilDivide(elements, inner) + 1);
       elements = Window(width, columns) * inner + kStagePieceBytes / element_bytes - 1;
       more = (instance.taps - needs.taps) * inner;
     } else if (needs.load == ResampleLoad::kColumns) {
       elements = std::min<int64_t>(tiling.stage_columns, width.in);
       more = tiling.stage_columns - elements;
     }
-    const int64_t pieces = DivideUp(elements * element_bytes, kStagePieceBytes);
+    const int64_t pieces = CeilDivide(elements * element_bytes, kStagePieceBytes);
     tiling.stage_pieces = static_cast<int>(pieces);
     // A row's first piece may begin before it, its last pieces end among the rows that follow.
-    const int64_t reach = DivideUp(pieces * kStagePieceBytes, task.x_walk_bytes);
+    const int64_t reach = CeilDivide(pieces * kStagePieceBytes, task.x_walk_bytes);
     tiling.stage_to = static_cast<int>(std::max<int64_t>(0, walk.in - reach));
     tiling.stage_from = IsAligned(task.x, kStagePieceBytes)
                             ? 0
-                            : static_cast<int>(DivideUp(kStagePieceBytes - 1, task.x_walk_bytes));
+                            : static_cast<int>(CeilDivide(kStagePieceBytes - 1, task.x_walk_bytes));
     // Lines that a warp reads at a time are in different banks.
     tiling.stage_pitch = static_cast<int>(
         RoundUp(pieces * kStagePieceBytes + kStageLineBytes + (more + 8) * element_bytes + 64,
@@ -403,9 +403,9 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   tiling.lines = static_cast<int>(Even(lines_all, std::max<int64_t>(1, max_lines / line_threads)));
   tiling.threads = static_cast<int>(RoundUp(tiling.lines * line_threads, 32));
   if (needs.load == ResampleLoad::kShifted) {
-    tiling.threads = static_cast<int>(DivideUp(tiling.lines * line_threads, 31) * 32);
+    tiling.threads = static_cast<int>(CeilDivide(tiling.lines * line_threads, 31) * 32);
   }
-  const int64_t line_tiles = DivideUp(lines_all, tiling.lines);
+  const int64_t line_tiles = CeilDivide(lines_all, tiling.lines);
   tiling.mid_tiles = mid.out > 1 ? line_tiles : 1;
   tiling.batch_tiles = mid.out > 1 ? form.batches() : line_tiles;
 
@@ -427,7 +427,7 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   int64_t chunk = rows_of(walks);
   const double at_a_time = static_cast<double>(limits.wave / tiling.threads);
   if (at_a_time >= columns_of_blocks &&
-      columns_of_blocks * static_cast<double>(DivideUp(walk.out, chunk)) < 3 * at_a_time) {
+      columns_of_blocks * static_cast<double>(CeilDivide(walk.out, chunk)) < 3 * at_a_time) {
     chunk = rows_of(EvenWalks(columns_of_blocks, at_a_time, limits.multiprocessors, walk, twice));
   }
   const int64_t row_bytes =
@@ -449,7 +449,7 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
       tiling.table_rows = static_cast<int>(table_rows);
     }
   }
-  tiling.chunks = DivideUp(walk.out, tiling.chunk);
+  tiling.chunks = CeilDivide(walk.out, tiling.chunk);
   const double blocks = columns_of_blocks * static_cast<double>(tiling.chunks);
   if (blocks > static_cast<double>(kMaxIndex)) return tiling;
 
@@ -464,7 +464,7 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   if (needs.load == ResampleLoad::kPairs) {
     // Where there are several channels, what they have at the same place is in different banks.
     int64_t pitch =
-        RoundUp(std::max<int64_t>(DivideUp(line_threads * vector, inner) + 2, instance.taps), 4);
+        RoundUp(std::max<int64_t>(CeilDivide(line_threads * vector, inner) + 2, instance.taps), 4);
     while (inner > 1 && pitch % 32 != 12) pitch += 4;
     tiling.channel_pitch = static_cast<int>(pitch);
     tiling.strip_pitch = static_cast<int>(pitch * inner);
@@ -476,7 +476,7 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     // With one channel, weights of zero in front make whole packs. An odd number of packs between
     // columns, so that threads find theirs in different banks.
     const int64_t weights = width.taps + (inner == 1 ? pack - 1 : 0);
-    tiling.width_pitch = static_cast<int>((DivideUp(weights, pack) | 1) * pack);
+    tiling.width_pitch = static_cast<int>((CeilDivide(weights, pack) | 1) * pack);
     const int64_t elements = line_threads * vector;
     tiling.strip_pitch = static_cast<int>(elements);
     tiling.strip_half = tiling.lines * tiling.strip_pitch;
@@ -490,7 +490,7 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   const int64_t piece = instance.stages > 0 || flat ? kStageLineBytes : 16;
   tiling.stage_at = static_cast<int>(RoundUp(bytes, piece));
   tiling.stage_slot_bytes =
-      static_cast<int>(RoundUp(tiling.lines * tiling.stage_pitch, kStageLineBytes));
+      static_cast<int>(RoundUp(int64_t{tiling.lines} * tiling.stage_pitch, kStageLineBytes));
   bytes = tiling.stage_at + instance.stages * tiling.stage_slot_bytes;
   if (flat) bytes += int64_t{2} * tiling.sheet_pitch * element_bytes;
   tiling.flag_at = static_cast<int>(RoundUp(bytes, 4));

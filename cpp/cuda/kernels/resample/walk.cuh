@@ -93,12 +93,12 @@ struct Walk : Lines<ShapeType> {
   int rows = 0;     // of y
   int sums_at = 0;  // kStrip: where the half of the sums is that is written next
 
-  CONVGRAD_DEVICE Walk(const ResampleTask& the_task, char* shared)
-      : Base(the_task, shared),
-        row_weights(reinterpret_cast<Sum*>(shared + tiling.weights_at)),
+  CONVGRAD_DEVICE Walk(const ResampleTask& the_task, char* the_shared)
+      : Base(the_task, the_shared),
+        row_weights(reinterpret_cast<Sum*>(the_shared + tiling.weights_at)),
         row_starts(reinterpret_cast<int*>(row_weights + tiling.chunk * kRows)),
         ends(reinterpret_cast<int*>(row_weights + tiling.table_rows * kRecord)),
-        misfit(reinterpret_cast<int*>(shared + tiling.flag_at)),
+        misfit(reinterpret_cast<int*>(the_shared + tiling.flag_at)),
         line_in_warp(Opaque(tiling.line_threads <= 32 && 32 % tiling.line_threads == 0 ? 1 : 0)),
         stage_end(Opaque(kStages * tiling.stage_slot_bytes)) {}
 
