@@ -29,7 +29,7 @@ import pytest  # noqa: E402
 from support import matrix, torch_oracles  # noqa: E402
 
 import jax_convgrad  # noqa: E402
-from jax_convgrad._src.dispatch import routes  # noqa: E402
+from jax_convgrad._src.dispatch.override import override_backend  # noqa: E402
 from jax_convgrad._src.runtime import registry  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
@@ -106,7 +106,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _forced_route(request: pytest.FixtureRequest) -> Iterator[None]:
     route = request.config.getoption("--route")
-    with routes.force(route) if route else contextlib.nullcontext():
+    with override_backend(route) if route else contextlib.nullcontext():
         yield
 
 
@@ -134,7 +134,7 @@ def _bounded_memory() -> Iterator[None]:
 def uninstalled() -> Iterator[None]:
     """install() is off, before and after, and no route is forced."""
     jax_convgrad.uninstall()
-    with routes.force(None):
+    with override_backend(None):
         yield
     jax_convgrad.uninstall()
 

@@ -29,7 +29,7 @@ from support.rounding import may_use_tf32
 
 import jax_convgrad
 from jax_convgrad.__main__ import main
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
 from jax_convgrad._src.timing import compare, device
 from jax_convgrad._src.timing.method import Method
@@ -851,7 +851,7 @@ def test_ohwi_weights_are_those_that_the_handlers_read(
         stored = order.store(np.zeros(case.w_shape, np.float32))
         arguments = (np.zeros(case.x_shape, np.float32), stored, np.zeros(case.y_shape, np.float32))
         function = FORMS["ours"].function(case, "fprop", "NHWC", order)  # type: ignore[attr-defined]
-        with routes.force("cudnn"):
+        with override_backend("cudnn"):
             text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
         (call,) = [line for line in text.splitlines() if "@jax_convgrad_conv" in line]
         layouts = re.search(r"operand_layouts = \[dense<.*?>.*?, dense<\[(.*?)\]>", call)

@@ -33,6 +33,7 @@ from jax_convgrad._src import compat
 from jax_convgrad._src.conv import arguments, emit_ffi
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry, settings
 
 BUILT = importlib.util.find_spec("jax_convgrad._src.runtime._cuda") is not None
@@ -68,7 +69,7 @@ def cuda_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def on_cudnn() -> Iterator[None]:
     """The handlers, whatever was measured to be faster; tests of the routes say so."""
-    with routes.force("cudnn"):
+    with override_backend("cudnn"):
         yield
 
 
@@ -346,7 +347,7 @@ def _route(
         "test", *shapes_, dimension_numbers=None, **(defaults | keywords)
     )
     geometry = ConvGeometry.make("test", config, *shapes_)
-    with routes.force(None):
+    with override_backend(None):
         route = routes.choose("cuda", operator, geometry, dtype, dtype, precision)
     assert route.reason
     return route.name
@@ -424,7 +425,7 @@ def test_measured_routes(dtype: str) -> None:
             (2, 8, 9, 9),
             (8, 8, 3, 3),
         )  # fmt: skip
-        with routes.force(None):
+        with override_backend(None):
             assert routes.choose("cuda", operator, geometry, "bfloat16", "float32").name == "xla"
 
 
@@ -432,7 +433,7 @@ def test_dense_convolutions_with_stride_1_stay_with_xla() -> None:
     def f(x: Any, w: Any) -> Any:
         return jax_convgrad.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC)
 
-    with routes.force(None):
+    with override_backend(None):
         text = lowered(gradients(f), (2, 8, 8, 3), (2, 8, 8, 6), (3, 3, 6, 3))
     assert calls(text) == []
     assert text.count("stablehlo.convolution") == 3
@@ -540,7 +541,7 @@ def test_a_program_carries_the_settings_it_was_lowered_with(module: Any) -> None
     shapes_ = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((2, 4, 9, 9), (6, 4, 3, 3))]
 
     def carried() -> tuple[dict[str, str], str]:
-        with routes.force("cudnn"):
+        with override_backend("cudnn"):
             text = function.trace(*shapes_).lower(lowering_platforms=("cuda",)).as_text()
         (call,) = calls(text)
         names = ("search", "deterministic", "generation")
@@ -757,7 +758,7 @@ def test_symbolic_channels_and_windows_go_to_the_handlers(dtype: Any, groups: in
         platforms=["cuda"],
         disabled_checks=jax_convgrad.export_checks(),
     )
-    with routes.force(None):
+    with override_backend(None):
         module = make(*arguments).mlir_module()
     for operator in ("conv_fprop", "conv_dgrad", "conv_wgrad"):
         assert f"@jax_convgrad_{operator}" in module

@@ -31,7 +31,7 @@ from support.meshes import DEVICES, collectives, make_mesh, put
 from support.programs import called, compiled, without_metadata
 
 import jax_convgrad
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.install import jax_image
 from jax_convgrad._src.resize import api as resize_api
 from jax_convgrad._src.resize import bands
@@ -113,7 +113,7 @@ def test_routes_without_handlers_keep_lax_s_forms_or_better_them(
     f = jax.grad(functools.partial(loss, layer), (0, 1))
     expected = f(x, w)
     jax_convgrad.install()
-    with routes.force(route):
+    with override_backend(route):
         jax.clear_caches()
         text = compiled(f, x, w)
         assert called(text).keys() == {"convolution"}

@@ -183,6 +183,7 @@ def _cudnn_library() -> Path | None:
     return None
 
 
+@functools.cache
 def _import_cpu() -> ModuleType:
     # The module asks for libdnnl by its soname; an already loaded copy of that name is used, so no
     # path of the build machine needs to be written into it.
