@@ -217,7 +217,7 @@ class Direct:
 
 
 @dataclasses.dataclass
-class MemoryReading:
+class Reading:
     """Bytes in use while nothing runs."""
 
     seconds: float
@@ -231,7 +231,7 @@ class Run:
     """The threads and their results."""
 
     def __init__(self, platform: str, jobs: list[list[Any]], seconds: float) -> None:
-        self.readings: list[MemoryReading] = []
+        self.readings: list[Reading] = []
         self.failures: list[str] = []
         self.calls: list[dict[str, int]] = [{} for _ in jobs]
         self._platform, self._jobs, self._seconds = platform, jobs, seconds
@@ -292,7 +292,7 @@ class Run:
             device = total - free
         pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
         self.readings.append(
-            MemoryReading(
+            Reading(
                 time.monotonic() - self._started,
                 sum(sum(counts.values()) for counts in self.calls),
                 device,
@@ -302,7 +302,7 @@ class Run:
         )
 
 
-def growth(readings: Sequence[MemoryReading], field: str) -> float:
+def growth(readings: Sequence[Reading], field: str) -> float:
     """Bytes by which a field grew from each third of the readings to the next; the smaller of the two.
 
     The median represents a third.
