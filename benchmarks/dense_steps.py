@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--markdown", metavar="OUT", type=pathlib.Path)
     parser.add_argument("--json", metavar="OUT", help="what the rules cite")
     arguments = parser.parse_args()
-    if not registry.handlers("cuda").serve(registry.CONV_TARGETS["conv_fprop"], "float32"):
+    if not registry.require("cuda").serves(registry.CONV_TARGETS["conv_fprop"], "float32"):
         parser.error("no CUDA handlers")
     head = measured.header("cuda", "ms", kind="programs", rounds=ROUNDS)
     lines = [

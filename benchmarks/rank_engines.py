@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--json", metavar="OUT", help="write all times as JSON")
     parser.add_argument("--only", metavar="REGEX", default="", help="cases whose label matches")
     arguments = parser.parse_args()
-    if not registry.handlers("cuda").serve(registry.CONV_TARGETS["conv_fprop"], "float32"):
+    if not registry.require("cuda").serves(registry.CONV_TARGETS["conv_fprop"], "float32"):
         parser.error("no CUDA handlers")
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}")
     rows = []

@@ -165,7 +165,7 @@ class Direct:
             "dy w": lambda dy, w: jax_convgrad.conv_dgrad(dy, w, case.x_shape, **keywords),
             "x dy": lambda x, dy: jax_convgrad.conv_wgrad(x, dy, case.w_shape, **keywords),
         }
-        registry.handlers(platform)
+        registry.require(platform)
         module = registry.cuda_module() if platform == "cuda" else registry._import_cpu()
         assert module is not None
         self._memory = Memory(platform, stream)
@@ -361,9 +361,9 @@ def main() -> None:
     arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     platform = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
-    if (reason := registry.handlers(platform).reason) is not None:
+    if (reason := registry.require(platform).reason) is not None:
         sys.exit(f"stress_threads: {reason}")
-    dtypes = registry.handlers(platform).dtypes
+    dtypes = registry.require(platform).dtypes
     cases = [case for case in CASES if DTYPES[case.dtype] in dtypes]
     streams: list[int | None] = [None]
     if platform == "cuda":

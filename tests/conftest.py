@@ -149,13 +149,13 @@ def without_x64() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def cpu_handlers() -> bool:
     """Whether the compiled CPU module serves; JAX_CONVGRAD_REQUIRE_CPU=1 makes it an error if not."""
-    return registry.handlers("cpu").reason is None
+    return registry.require("cpu").reason is None
 
 
 @pytest.fixture(scope="session")
 def needs_cpu_handlers() -> None:
     """For what is said about the handlers' calls: without them there are none (see `cpu_handlers`)."""
-    if (reason := registry.handlers("cpu").reason) is not None:
+    if (reason := registry.require("cpu").reason) is not None:
         pytest.skip(f"no CPU handlers: {reason}")
 
 
@@ -163,7 +163,7 @@ def needs_cpu_handlers() -> None:
 def needs_cuda_handlers() -> None:
     """For what runs on a GPU alone. JAX_CONVGRAD_REQUIRE_CUDA=1 makes it a failure if there is none."""
     if jax.default_backend() == "gpu" and jax.devices()[0].platform == "gpu":
-        reason = registry.handlers("cuda").reason
+        reason = registry.require("cuda").reason
     else:
         reason = f"JAX runs on {jax.default_backend()}"
     if reason is not None:

@@ -842,8 +842,10 @@ def test_ohwi_weights_are_those_that_the_handlers_read(
     kind: str, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No reordering is left between OHWI weights and a CUDA handler, but for grouped conv_transpose."""
-    found = registry.Handlers(frozenset(registry.CONV_TARGETS.values()), frozenset({"float32"}))
-    monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: found)
+    found = registry.PlatformHandlers(
+        frozenset(registry.CONV_TARGETS.values()), frozenset({"float32"})
+    )
+    monkeypatch.setattr(registry, "require", lambda platform, warn=True: found)
     case = parse_case(entry(kind=kind, s=2, p=1, cin=8, cout=16, g=groups))
 
     def reordered(weights: str) -> bool:

@@ -212,8 +212,10 @@ def test_a_kernel_without_taps() -> None:
 
 def test_handlers_see_the_smaller_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     """The routes are chosen, and the handlers called, for what is left."""
-    found = registry.Handlers(frozenset(registry.CONV_TARGETS.values()), frozenset({"float32"}))
-    monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: found)
+    found = registry.PlatformHandlers(
+        frozenset(registry.CONV_TARGETS.values()), frozenset({"float32"})
+    )
+    monkeypatch.setattr(registry, "require", lambda platform, warn=True: found)
     x, w = jnp.ones((2, 9, 9, 8)), jnp.ones((3, 3, 8, 16))
 
     def f(x: Any, w: Any) -> Any:

@@ -71,7 +71,7 @@ class FakeNativePlan : public ConvPlan {
 
 }  // namespace
 
-// In place of native_plan.cc, whose kernels need a device.
+// In place of kernels/plan.cc, whose kernels need a device.
 ffi::ErrorOr<std::shared_ptr<const ConvPlan>> MakeNativePlan(const ConvProblem&) {
   if (!has_native) return std::shared_ptr<const ConvPlan>();
   return std::shared_ptr<const ConvPlan>(std::make_shared<FakeNativePlan>());

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pathlib
 import re
 
+import pytest
 from support import native
+
+pytestmark = pytest.mark.cpp
 
 SOURCES = (
     "tests/cpp/errata_test.cc",

@@ -793,7 +793,7 @@ def _call(
     results = [
         jax.ShapeDtypeStruct(shape, operands[0].dtype), jax.ShapeDtypeStruct((size,), jnp.uint8)
     ]  # fmt: skip
-    registry.handlers("cuda")
+    registry.require("cuda")
     call = jax.ffi.ffi_call(f"jax_convgrad_{target}", results)
     return jax.block_until_ready(jax.jit(lambda *a: call(*a, **attributes))(*operands))
 

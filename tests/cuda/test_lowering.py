@@ -59,11 +59,11 @@ class Call:
 @pytest.fixture(autouse=True)
 def cuda_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     if not BUILT and os.environ.get("JAX_CONVGRAD_REQUIRE_CUDA") != "1":
-        found = registry.Handlers(
+        found = registry.PlatformHandlers(
             frozenset(registry.CONV_TARGETS.values()),
             frozenset({"float16", "bfloat16", "float32", "float64"}),
         )
-        monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: found)
+        monkeypatch.setattr(registry, "require", lambda platform, warn=True: found)
 
 
 @pytest.fixture(autouse=True)
@@ -636,7 +636,7 @@ def test_bad_plan_files(content: str, tmp_path: Any) -> None:
 def test_a_missing_module_warns_once_and_runs_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.delenv("JAX_CONVGRAD_REQUIRE_CUDA", raising=False)
-    missing = registry.Handlers(reason="ImportError: its own words", broken=True)
+    missing = registry.PlatformHandlers(reason="ImportError: its own words", broken=True)
     load = registry._load
     monkeypatch.setattr(
         registry, "_load", lambda platform: missing if platform == "cuda" else load(platform)
@@ -673,7 +673,7 @@ def test_devices_older_than_the_kernels(
 ) -> None:
     module = types.SimpleNamespace(
         capabilities=lambda: capabilities, min_capability=(8, 0),
-        versions=dict, handlers=dict, supported_dtypes=list,
+        versions=dict, validated_versions=dict, handlers=dict, supported_dtypes=list,
     )  # fmt: skip
     monkeypatch.setattr(registry, "_import_cuda", lambda: module)
     found = registry._load.__wrapped__("cuda")

@@ -189,10 +189,10 @@ def test_preferred_element_type(needs_cpu_handlers: None, rng: np.random.Generat
 @pytest.fixture
 def cuda_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stood in for: enough to lower for CUDA."""
-    found = registry.Handlers(
+    found = registry.PlatformHandlers(
         frozenset(registry.CONV_TARGETS.values()), frozenset({"float32", "bfloat16"})
     )
-    monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: found)
+    monkeypatch.setattr(registry, "require", lambda platform, warn=True: found)
 
 
 @pytest.mark.parametrize(("channels", "by_call"), [(32, True), (21, False)])
@@ -819,7 +819,7 @@ def test_images(name: str, dtype: str, rng: np.random.Generator):
     if dtype.startswith("float"):
         # Copies are XLA's.
         called = registry.RESAMPLE_TARGET in compiled(lambda x: f(x), x)
-        assert called == (name != "nearest") or not registry.handlers("cpu").targets
+        assert called == (name != "nearest") or not registry.require("cpu").targets
         (mine,) = jax.vjp(f, x)[1](got)
         _, tangent = jax.jvp(f, (x,), (x,))
         np.testing.assert_allclose(tangent, got, rtol=0, atol=1e-5)
@@ -841,7 +841,7 @@ def test_images_split_over_devices_are_not_gathered(mesh: Any, rng: np.random.Ge
     f = jax.jit(lambda x: gradient(x))
     text = f.lower(split).compile().as_text()
     assert not collectives(text)
-    assert "jax_convgrad_resample" in text or not registry.handlers("cpu").targets
+    assert "jax_convgrad_resample" in text or not registry.require("cpu").targets
     np.testing.assert_allclose(f(split), expected, rtol=1e-5, atol=1e-5)
 
 

@@ -436,7 +436,7 @@ def test_the_routes_agree(method: str, dtype: str, rng: np.random.Generator):
 class _Served:
     """Stands in for a registration, to lower what no module here can run."""
 
-    def serve(self, target: str, dtype: Any) -> bool:
+    def serves(self, target: str, dtype: Any) -> bool:
         return target == registry.RESAMPLE_TARGET
 
 
@@ -449,7 +449,7 @@ def lowered(f: Callable[..., Any], x: jax.ShapeDtypeStruct, platform: str) -> st
 def test_one_call_for_all_axes_with_their_tables(
     platform: str, dtype: str, wide: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: _Served())
+    monkeypatch.setattr(registry, "require", lambda platform, warn=True: _Served())
     names = {"bf16": "bfloat16", "f16": "float16", "f64": "float64"}
     x = jax.ShapeDtypeStruct((2, 4, 6, 5, 3), names[dtype])
     with override_backend("native"):
@@ -469,7 +469,7 @@ def test_one_call_for_all_axes_with_their_tables(
 @pytest.mark.parametrize("method", ["nearest", "linear"])
 def test_the_handler_runs_where_it_is_there(method: str, dtype: str):
     platform = jax.default_backend().replace("gpu", "cuda")
-    served = registry.look_up(platform).serve(registry.RESAMPLE_TARGET, dtype)
+    served = registry.find(platform).serves(registry.RESAMPLE_TARGET, dtype)
     x = jax.ShapeDtypeStruct((2, 8, 8, 4), dtype)
 
     def text(route: str | None) -> str:

@@ -250,8 +250,8 @@ def test_several_platforms(name: str, kind: str, rng: np.random.Generator):
 @pytest.mark.parametrize("name", ["convolution", "conv_transpose", "resize"])
 def test_each_platform_s_calls_are_in_the_artifact(name: str, monkeypatch: pytest.MonkeyPatch):
     """With the handlers of both, one artifact holds the calls of each."""
-    both = registry.Handlers(frozenset(registry.TARGETS), frozenset({"float32"}))
-    monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: both)
+    both = registry.PlatformHandlers(frozenset(registry.TARGETS), frozenset({"float32"}))
+    monkeypatch.setattr(registry, "require", lambda platform, warn=True: both)
     layer = LAYERS[name]
     gradients = functions(layer)["gradients"][0]
 
@@ -281,7 +281,7 @@ def test_every_handler_s_target_is_allowed():
     allowed = {str(check) for check in export_checks()}
     assert len(allowed) == len(export_checks()) == len(registry.TARGETS)
     for platform in ("cpu", "cuda"):
-        assert registry.look_up(platform).targets <= set(registry.TARGETS)
+        assert registry.find(platform).targets <= set(registry.TARGETS)
 
 
 def test_without_the_checks_jax_names_the_call(needs_cpu_handlers: None):

@@ -70,7 +70,7 @@ def route(request: pytest.FixtureRequest) -> Iterator[str]:
     platform = compat.platform()
     name = {platform: route for route, platform in PLATFORMS.items()}.get(platform)
     if request.param == "handlers":
-        if name is None or not registry.handlers(platform).targets:
+        if name is None or not registry.require(platform).targets:
             pytest.skip(f"no handlers for {platform}")
         with override_backend(name):
             yield request.param

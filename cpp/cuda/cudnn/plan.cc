@@ -10,6 +10,7 @@
 #include "cuda/cudnn/backend_descriptor.h"
 #include "cuda/cudnn/engine_config.h"
 #include "cuda/cudnn/errata.h"
+#include "cuda/cudnn/handle.h"
 #include "cuda/kernels/common/device_attribute.h"
 
 namespace jax_convgrad {

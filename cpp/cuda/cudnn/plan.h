@@ -12,7 +12,6 @@
 #include <memory>
 #include <string>
 
-#include "cuda/cudnn/handle.h"
 #include "ffi/conv.h"
 #include "ffi/error.h"
 

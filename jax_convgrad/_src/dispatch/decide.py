@@ -133,7 +133,7 @@ def _decide_conv(problem: ConvProblem, target: Target) -> Decision:
         evidence=evidence,
         measured_on=measured_on,
         subsample=smaller,
-        settings=settings.carried() if backend == "cudnn" else None,
+        settings=settings.snapshot() if backend == "cudnn" else None,
     )
 
 

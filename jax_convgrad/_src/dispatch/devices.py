@@ -51,7 +51,7 @@ class Target:
 
         Warns once where the handlers should be there and are not.
         """
-        return self.platform is not None and registry.handlers(self.platform).serve(target, dtype)
+        return self.platform is not None and registry.require(self.platform).serves(target, dtype)
 
     def thin_kernels(self) -> IsThin | None:
         """What the CPU module says of its thin kernels; None without it, and on other platforms."""

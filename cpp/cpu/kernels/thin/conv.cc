@@ -86,8 +86,7 @@ bool IsThinConv(const ConvProblem& problem) {
   if (problem.geometry.groups != 1) return false;
   const double flops = ConvFlops(problem.geometry);
   const bool small = flops <= (IsZen4() ? kSmallFlopsZen4 : kSmallFlops);
-  return IsWithin({.thin_operand = IsZen4() && flops <= kSmallFlops, .large_weights = small},
-                  problem);
+  return IsWithin(Allowed{IsZen4() && flops <= kSmallFlops, small}, problem);
 }
 
 bool IsThinConvAtAnySize(const ConvProblem& problem) {

@@ -9,17 +9,19 @@ from __future__ import annotations
 import pathlib
 import subprocess
 
-import native
 import pytest
+from support import native
+
+pytestmark = pytest.mark.cpp
 
 HEADERS = ("tests/cpp/emulated_cudnn", "tests/cpp", "cpp")
 PLANS = (
-    "cpp/common/conv.cc",
-    "cpp/cuda/conv_plan.cc",
+    "cpp/ffi/conv.cc",
+    "cpp/cuda/cudnn/plan.cc",
     "cpp/cuda/cudnn/backend_descriptor.cc",
     "cpp/cuda/cudnn/engine_config.cc",
-    "cpp/cuda/dnn_handle.cc",
-    "cpp/cuda/wrong_engines.cc",
+    "cpp/cuda/cudnn/handle.cc",
+    "cpp/cuda/cudnn/errata.cc",
 )
 
 
@@ -44,12 +46,12 @@ def test_calls(fake: pathlib.Path, tmp_path: pathlib.Path) -> None:
     sources = (
         "tests/cpp/cuda_conv_call_test.cc",
         "benchmarks/ffi_caller.cc",
-        "cpp/cuda/conv.cc",
+        "cpp/cuda/conv_handlers.cc",
         "cpp/cuda/cudnn/late_engines.cc",
-        "cpp/cuda/device_scratch.cc",
-        "cpp/cuda/plan_cache.cc",
-        "cpp/cuda/plan_search.cc",
-        "cpp/cuda/workspace_cost.cc",
+        "cpp/cuda/cudnn/scratch.cc",
+        "cpp/cuda/cudnn/cache.cc",
+        "cpp/cuda/cudnn/search.cc",
+        "cpp/cuda/cudnn/workspace_cost.cc",
         *PLANS,
     )
     program = native.build(tmp_path, sources, "-ldl", "-pthread", headers=HEADERS)
