@@ -157,8 +157,10 @@ def _enter(equation: Any, place: _Place, names: tuple[tuple[str, str], ...]) -> 
     if loop is not None:
         description, count = loop
         changes["within"] = (*place.within, description)
-        known = place.count is not None and count is not None
-        changes["count"] = place.count * count if known else None
+        if place.count is None or count is None:
+            changes["count"] = None
+        else:
+            changes["count"] = place.count * count
     manual = compat.manual_axes(equation)
     if manual is not None:
         mesh, axes = manual
