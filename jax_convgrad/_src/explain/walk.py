@@ -72,9 +72,8 @@ class Found:
 def _internal() -> tuple[str, ...]:
     import jaxlib
 
-    import jax_convgrad
-
-    return tuple(f"{Path(m.__file__ or '').parent}/" for m in (jax, jaxlib, jax_convgrad))
+    theirs = (Path(module.__file__ or "").parent for module in (jax, jaxlib))
+    return tuple(f"{folder}/" for folder in (*theirs, Path(__file__).parents[2]))
 
 
 def _is_installed(file: str) -> bool:
