@@ -66,7 +66,7 @@ def cuda_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
             frozenset(registry.CONV_TARGETS.values()),
             frozenset({"float16", "bfloat16", "float32", "float64"}),
         )
-        monkeypatch.setattr(registry, "require", lambda platform, warn=True: found)
+        monkeypatch.setattr(registry, "require", lambda platform: found)
 
 
 @pytest.fixture(autouse=True)
