@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="problems whose names match")
     parser.add_argument("--json", metavar="OUT")
     arguments = parser.parse_args()
-    found = registry.handlers("cpu")
+    found = registry.require("cpu")
     if found.reason is not None:
         raise SystemExit(f"there are no CPU handlers to measure: {found.reason}")
     isa = {key: value for key, value in os.environ.items() if key.startswith("ONEDNN_")}
@@ -212,7 +212,7 @@ def survey(layer: measured.Layer, pass_: str) -> dict[str, float]:
         backends = ["native", "xla"]
     else:
         backends = ["xla_rewritten"]
-        if features.dtype in registry.handlers("cpu").dtypes:
+        if features.dtype in registry.require("cpu").dtypes:
             backends.insert(0, "onednn")
         if features.has_nonoverlapping_windows:
             backends.append("gemm")

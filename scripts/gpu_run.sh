@@ -8,17 +8,18 @@
 #   build      installs the package with the CUDA module into a folder of its own (WHEEL names one that is
 #              built already, which saves the time of compiling)
 #   info       device, versions, commit
-#   smoke      tests/test_cuda_lowering.py and tests/test_cuda.py
+#   smoke      tests/cuda/test_lowering.py and tests/cuda/test_handlers.py
 #   tests      the whole test suite but for what takes most of the device's memory
 #   forced     the same with every problem on the handlers
 #   matrix     the tests that the README's matrix of transformations names; none may be skipped but those
 #              that take more GPUs than there are
 #   large      the tests that take most of the device's memory, one after the other
-#   random     tests/test_random.py and test_wide.py alone, on the handlers (RANDOM_CASES, default 2000,
+#   random     tests/conv/test_random.py and test_wide.py alone, on the handlers (RANDOM_CASES, default 2000,
 #              and WIDE_CASES, default 400, from seed RANDOM_FIRST, default 0)
-#   installed  tests/test_install_random.py alone, with install(), by the measured routes (INSTALL_CASES,
+#   installed  tests/install/test_random.py alone, with install(), by the measured routes (INSTALL_CASES,
 #              default 1000)
-#   sanitizer  compute-sanitizer's memcheck over a subset of tests/test_cuda.py and test_cuda_resample.py
+#   sanitizer  compute-sanitizer's memcheck over a subset of tests/cuda/test_handlers.py and
+#              test_resample.py
 #   stress     benchmarks/stress_threads.py (THREADS_SECONDS, default 60) and
 #              benchmarks/stress_memory.py (MEMORY_SECONDS, default 240)
 #   first_call benchmarks/first_call.py (FIRST_CALL_SECONDS, default 300)
@@ -40,7 +41,8 @@
 # onednn-devel-cpu-gomp is. COMMIT names the commit where there is no git folder. Everything printed
 # goes to OUT; a step that fails does not stop the others, and the exit status says whether one did.
 # Tests that fail are in OUT/failures.txt as soon as they do.
-# TESTS names the files of the steps tests and forced, as "test_[a-d]*.py", where one call cannot run all.
+# TESTS names the folders or files of the steps tests and forced, as "conv cuda/test_h*.py", where one call cannot
+# run all.
 # STEP_SECONDS limits each step (default 600). JOBS is the number of processes of the tests and of
 # engines (default 8).
 set -uo pipefail
@@ -98,7 +100,7 @@ run_pytest() {
   (cd "$work" && XLA_FLAGS=$flags python3 -m pytest -q --durations 30 --rootdir "$root" -c "$root/pyproject.toml" "${parallel[@]}" "$@")
 }
 
-smoke() { run_pytest "$root/tests/test_cuda_lowering.py" "$root/tests/test_cuda.py"; }
+smoke() { run_pytest "$root/tests/cuda/test_lowering.py" "$root/tests/cuda/test_handlers.py"; }
 tests() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" "$@"' -; }
 forced() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" --route cudnn "$@"' -; }
 # A row that is skipped is a failure, but for those that take more GPUs than there are.
@@ -106,17 +108,17 @@ matrix() {
   python3 -c 'import jax; assert jax.default_backend() == "gpu", jax.default_backend()' || return 1
   JAX_CONVGRAD_REQUIRE_MATRIX=1 run_pytest -m matrix -rs "$root/tests"
 }
-large() { jobs=1 run_pytest -m large "$root/tests/test_cuda_resample.py"; }
+large() { jobs=1 run_pytest -m large "$root/tests"; }
 
 random() {
   export JAX_CONVGRAD_RANDOM_CASES=${RANDOM_CASES:-2000} JAX_CONVGRAD_RANDOM_FIRST=${RANDOM_FIRST:-0}
   export JAX_CONVGRAD_WIDE_CASES=${WIDE_CASES:-400}
   echo "$JAX_CONVGRAD_RANDOM_CASES problems from seed $JAX_CONVGRAD_RANDOM_FIRST, 50 to a test"
-  run_pytest --route cudnn "$root"/tests/test_{random,wide}.py
+  run_pytest --route cudnn "$root"/tests/conv/test_{random,wide}.py
 }
 
 installed() {
-  JAX_CONVGRAD_INSTALL_CASES=${INSTALL_CASES:-1000} run_pytest "$root/tests/test_install_random.py"
+  JAX_CONVGRAD_INSTALL_CASES=${INSTALL_CASES:-1000} run_pytest "$root/tests/install/test_random.py"
 }
 
 # sanitized FILE TESTS runs those of a file's tests under memcheck.
@@ -131,8 +133,8 @@ sanitized() {
 
 sanitizer() {
   local status=0
-  sanitized test_cuda.py "${SANITIZER_TESTS:-(exact and (stride or groups or odd or 1d or 3d) and (bfloat16 or float32)) or dilated_kernels_are_exact}" || status=1
-  sanitized test_cuda_resample.py "${SANITIZER_RESAMPLE_TESTS:-random_problems or outside or zero or too_long or (definition and integers and (bfloat16 or float32))}" || status=1
+  sanitized cuda/test_handlers.py "${SANITIZER_TESTS:-(exact and (stride or groups or odd or 1d or 3d) and (bfloat16 or float32)) or dilated_kernels_are_exact}" || status=1
+  sanitized cuda/test_resample.py "${SANITIZER_RESAMPLE_TESTS:-random_problems or outside or zero or too_long or (definition and integers and (bfloat16 or float32))}" || status=1
   return "$status"
 }
 

@@ -19,13 +19,17 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 # take half the time. What is tested lies in front of them and beside them; =0 runs them with the passes.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+# Programs that tests start import their helpers by the same names as the tests do.
+_path = [str(pathlib.Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+os.environ["PYTHONPATH"] = os.pathsep.join(_path)
+
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from support import matrix, torch_oracles  # noqa: E402
 
 import jax_convgrad  # noqa: E402
-from jax_convgrad._src.dispatch import routes  # noqa: E402
+from jax_convgrad._src.dispatch.override import override_backend  # noqa: E402
 from jax_convgrad._src.runtime import registry  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
@@ -95,14 +99,6 @@ def pytest_make_collect_report() -> Generator[None, Any, pytest.CollectReport]:
     return report
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: takes more than ten seconds")
-    config.addinivalue_line("markers", "matrix: shows a row of the README's matrix, see matrix.py")
-    config.addinivalue_line("markers", "large: wants most of the device's memory for itself")
-    config.addinivalue_line("markers", "pytorch: compares with PyTorch, where it is installed")
-    config.addinivalue_line("markers", "devices: needs a mesh of so many devices, see meshes.py")
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--route", help="one route for every problem that its handlers take")
 
@@ -110,7 +106,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _forced_route(request: pytest.FixtureRequest) -> Iterator[None]:
     route = request.config.getoption("--route")
-    with routes.force(route) if route else contextlib.nullcontext():
+    with override_backend(route) if route else contextlib.nullcontext():
         yield
 
 
@@ -138,7 +134,7 @@ def _bounded_memory() -> Iterator[None]:
 def uninstalled() -> Iterator[None]:
     """install() is off, before and after, and no route is forced."""
     jax_convgrad.uninstall()
-    with routes.force(None):
+    with override_backend(None):
         yield
     jax_convgrad.uninstall()
 
@@ -153,13 +149,13 @@ def without_x64() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def cpu_handlers() -> bool:
     """Whether the compiled CPU module serves; JAX_CONVGRAD_REQUIRE_CPU=1 makes it an error if not."""
-    return registry.handlers("cpu").reason is None
+    return registry.require("cpu").reason is None
 
 
 @pytest.fixture(scope="session")
 def needs_cpu_handlers() -> None:
     """For what is said about the handlers' calls: without them there are none (see `cpu_handlers`)."""
-    if (reason := registry.handlers("cpu").reason) is not None:
+    if (reason := registry.require("cpu").reason) is not None:
         pytest.skip(f"no CPU handlers: {reason}")
 
 
@@ -167,7 +163,7 @@ def needs_cpu_handlers() -> None:
 def needs_cuda_handlers() -> None:
     """For what runs on a GPU alone. JAX_CONVGRAD_REQUIRE_CUDA=1 makes it a failure if there is none."""
     if jax.default_backend() == "gpu" and jax.devices()[0].platform == "gpu":
-        reason = registry.handlers("cuda").reason
+        reason = registry.require("cuda").reason
     else:
         reason = f"JAX runs on {jax.default_backend()}"
     if reason is not None:

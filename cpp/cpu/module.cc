@@ -11,9 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "cpu/conv_plan.h"
-#include "cpu/few_channels.h"
 #include "cpu/handlers.h"
+#include "cpu/kernels/thin/conv.h"
+#include "cpu/onednn/conv_plan.h"
+#include "cpu/onednn/errata.h"
 
 namespace nb = nanobind;
 
@@ -41,7 +42,7 @@ bool IsThin(const std::string& op, int64_t in_channels, int64_t out_channels,
   problem.geometry.out_channels = out_channels;
   std::copy(kernel.begin(), kernel.end(), problem.geometry.kernel.begin());
   std::copy(strides.begin(), strides.end(), problem.geometry.strides.begin());
-  return jax_convgrad::HasFewChannelsAtAnySize(problem);
+  return jax_convgrad::IsThinConvAtAnySize(problem);
 }
 
 }  // namespace
@@ -62,10 +63,18 @@ NB_MODULE(_cpu, module) {
       "versions",
       [] {
         nb::dict versions;
-        versions["onednn"] = nb::cast(jax_convgrad::OnednnVersion().c_str());
+        versions["onednn"] = nb::cast(jax_convgrad::OnednnVersionText().c_str());
         return versions;
       },
       "Versions of the libraries that were loaded.");
+  module.def(
+      "validated_versions",
+      [] {
+        nb::dict versions;
+        versions["onednn"] = jax_convgrad::kValidatedOnednn;
+        return versions;
+      },
+      "Versions of the libraries, major.minor, that the errata were validated on.");
   module.def(
       "supported_dtypes",
       [] {

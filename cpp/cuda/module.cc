@@ -10,9 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/dnn_handle.h"
+#include "cuda/cudnn/cache.h"
+#include "cuda/cudnn/errata.h"
+#include "cuda/cudnn/handle.h"
 #include "cuda/handlers.h"
-#include "cuda/plan_cache.h"
 
 namespace nb = nanobind;
 
@@ -104,13 +105,21 @@ NB_MODULE(_cuda, module) {
              "FFI target names and the stages of their handlers, for jax.ffi.register_ffi_target.");
   module.def("versions", Versions, "Versions of the libraries that were loaded.");
   module.def(
+      "validated_versions",
+      [] {
+        nb::dict versions;
+        versions["cudnn"] = jax_convgrad::kValidatedCudnn;
+        return versions;
+      },
+      "Versions of the libraries, major.minor, that the errata were validated on.");
+  module.def(
       "supported_dtypes",
       [] { return std::vector<std::string>{"float16", "bfloat16", "float32", "float64"}; },
       "dtypes that the handlers take.");
   module.def("capabilities", Capabilities,
              "Compute capability (major, minor) of every device, none where there is no driver.");
-  module.attr("least_capability") =
-      std::pair(JAX_CONVGRAD_LEAST_CAPABILITY / 10, JAX_CONVGRAD_LEAST_CAPABILITY % 10);
+  module.attr("min_capability") =
+      std::pair(JAX_CONVGRAD_MIN_CAPABILITY / 10, JAX_CONVGRAD_MIN_CAPABILITY % 10);
   module.attr("workspace_alignment") = jax_convgrad::kWorkspaceAlignment;
   module.def("set_cudnn_path", &jax_convgrad::DnnLibrary::SetPath, nb::arg("path"),
              "The cuDNN to open where none is in the process yet.");

@@ -10,7 +10,7 @@
 #include <memory>
 #include <utility>
 
-#include "common/lru_cache.h"
+#include "ffi/lru_cache.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_convgrad {

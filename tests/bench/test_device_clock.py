@@ -1,6 +1,6 @@
 """A GPU's own clock: what it asks of CUDA's driver, on a stand-in for it, and on a GPU what it says.
 
-On a GPU as tests/test_cuda.py runs: skipped without one, or failed with JAX_CONVGRAD_REQUIRE_CUDA=1.
+On a GPU as tests/cuda/test_handlers.py runs: skipped without one, or failed with JAX_CONVGRAD_REQUIRE_CUDA=1.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import models
 import models_flax
 
-pytestmark = pytest.mark.usefixtures("uninstalled")
+pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("uninstalled")]
 
 TINY = {
     "unet2": models_flax._unet(2, 2, 8, 3, (2, 4, 8), "float32"),

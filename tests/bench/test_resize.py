@@ -94,7 +94,7 @@ def test_float64_is_the_definition(name: str) -> None:
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13)
 
 
-# jax.image computes the indices of nearest-odd in float32, some of them wrongly: see test_bands.py.
+# jax.image computes the indices of nearest-odd in float32, some of them wrongly: see resize/test_bands.py.
 FORMS_AND_NAMES = [
     pytest.param(form, name, marks=[pytest.mark.pytorch] if form == "torch" else [])
     for form in ("ours", "lax", "torch")

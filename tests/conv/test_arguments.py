@@ -1,6 +1,6 @@
 """Bad input: every row a clear error of the right type, raised while tracing.
 
-The rows of the compiled handlers, called past Python, are in test_handlers.py.
+The rows of the compiled handlers, called past Python, are in cpu/test_handlers.py.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def test_transposed_padding_is_lax(padding: object, consistent: bool):
                 jnp.zeros((kernel, 1, 1)),
             )
         except ValueError:
-            continue  # negative padding larger than the input: test_bad_input.py has ours
+            continue  # negative padding larger than the input: test_arguments.py has ours
         got = arguments.transposed_size("test", size, extent, stride, pairs[0], "")
         assert got == expected.shape[1]
 

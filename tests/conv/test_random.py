@@ -1,9 +1,11 @@
 """Seeded random problems over the whole parameter space, exact on small integers.
 
 One seed is one problem: what is called (operators, layers, adapters), its geometry, layout, dtype
-and data all follow from it. A failure names its seeds; `python tests/test_random.py --seed N` runs
-exactly that problem again. JAX_CONVGRAD_RANDOM_CASES sets how many run, JAX_CONVGRAD_RANDOM_FIRST
-the first seed.
+and data all follow from it. A failure names its seeds; this runs exactly that problem again:
+
+    PYTHONPATH=tests python tests/conv/test_random.py --seed N
+
+JAX_CONVGRAD_RANDOM_CASES sets how many run, JAX_CONVGRAD_RANDOM_FIRST the first seed.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ from jax_convgrad import (
     onednn,
     onnx,
 )
+
+pytestmark = pytest.mark.optimised
 
 CASES = int(os.environ.get("JAX_CONVGRAD_RANDOM_CASES", "2000"))
 FIRST = int(os.environ.get("JAX_CONVGRAD_RANDOM_FIRST", "0"))
@@ -441,7 +445,7 @@ def run_seed(seed: int) -> str | None:
         problem.check()
     except Exception as error:
         what = f"{problem.text}: {type(error).__name__}: {error}"
-        return f"python tests/test_random.py --seed {seed}   # {what}"
+        return f"PYTHONPATH=tests python tests/conv/test_random.py --seed {seed}   # {what}"
     return None
 
 

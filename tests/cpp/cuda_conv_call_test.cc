@@ -12,11 +12,11 @@
 #include <thread>
 #include <vector>
 
+#include "cuda/cudnn/cache.h"
+#include "cuda/cudnn/handle.h"
 #include "cuda/cudnn/late_engines.h"
-#include "cuda/dnn_handle.h"
 #include "cuda/handlers.h"
-#include "cuda/native_plan.h"
-#include "cuda/plan_cache.h"
+#include "cuda/kernels/plan.h"
 #include "fake_cudnn.h"
 
 #define CHECK(condition)                                                         \
@@ -71,7 +71,7 @@ class FakeNativePlan : public ConvPlan {
 
 }  // namespace
 
-// In place of native_plan.cc, whose kernels need a device.
+// In place of kernels/plan.cc, whose kernels need a device.
 ffi::ErrorOr<std::shared_ptr<const ConvPlan>> MakeNativePlan(const ConvProblem&) {
   if (!has_native) return std::shared_ptr<const ConvPlan>();
   return std::shared_ptr<const ConvPlan>(std::make_shared<FakeNativePlan>());

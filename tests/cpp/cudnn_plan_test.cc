@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda/conv_plan.h"
-#include "cuda/dnn_handle.h"
+#include "cuda/cudnn/handle.h"
+#include "cuda/cudnn/plan.h"
 #include "fake_cudnn.h"
 
 namespace jax_convgrad {

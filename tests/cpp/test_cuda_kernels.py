@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from support import native
 
+pytestmark = pytest.mark.cpp
+
 PROBLEMS = 100
 
 

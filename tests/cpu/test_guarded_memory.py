@@ -49,7 +49,7 @@ class Fprop:
         return [not array.is_untouched_outside() for array in self.arrays]
 
 
-pytestmark = pytest.mark.usefixtures("needs_cpu_handlers")
+pytestmark = [pytest.mark.cpp, pytest.mark.usefixtures("needs_cpu_handlers")]
 
 
 def test_what_is_right():
@@ -92,7 +92,7 @@ def test_an_error_of_a_handler_is_raised():
 
 @pytest.fixture(scope="module")
 def scratch_program(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    sources = ["tests/cpp/guarded_scratch_test.cc", "cpp/cpu/guarded_scratch.cc"]
+    sources = ["tests/cpp/guarded_scratch_test.cc", "cpp/cpu/runtime/guarded_scratch.cc"]
     return native.build(tmp_path_factory.mktemp("scratch"), sources)
 
 

@@ -70,7 +70,7 @@ def expected(case: Case, x: Any, w: Any, dy: Any, tx: Any, tw: Any) -> list[np.n
 
 def may_be_wrong(equation: Equation, dtype: str) -> bool:
     """Whether XLA:CPU computes an equation itself and may abort or be wrong, as it is without install():
-    see the two notes in reference.py, [What XLA takes for a group] and [No negative low padding]."""
+    see the two notes in conv/emit_xla.py, [What XLA takes for a group] and [No negative low padding]."""
     avals = (jax.ShapeDtypeStruct(s, dtype) for s in (equation.lhs, equation.rhs, equation.out))
     if decide("cpu", *avals, {**equation.params, "precision": None}).replaced:
         return False

@@ -1,12 +1,15 @@
-"""The README's matrix says what the marked tests show, no more and no less. See matrix.py."""
+"""The README's matrix says what the marked tests show, no more and no less. See support/matrix.py."""
 
 from __future__ import annotations
 
-import importlib
+import functools
+import importlib.util
 import inspect
 import os
 import pathlib
 import subprocess
+import sys
+from types import ModuleType
 
 import pytest
 from support import matrix
@@ -14,8 +17,22 @@ from support import matrix
 MARKS = matrix.marks()
 
 
+@functools.cache
+def _module(file: str) -> ModuleType:
+    """Files in two folders may have one name, so they are loaded by their paths, as pytest does."""
+    spec = importlib.util.spec_from_file_location(
+        file.replace("/", "."), matrix.TESTS / f"{file}.py"
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # A dataclass looks its own module up.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_the_readme_has_the_matrix_of_the_marks():
-    assert matrix.in_readme() == matrix.table(MARKS), "run: python tests/matrix.py --write"
+    assert matrix.in_readme() == matrix.table(MARKS), "run: python tests/support/matrix.py --write"
 
 
 def test_every_row_is_shown_for_every_layer():
@@ -27,7 +44,7 @@ def test_every_row_is_shown_for_every_layer():
 def test_a_mark_is_what_its_test_has(mark: matrix.Mark):
     """The test exists by its name, and is not one of those that only some machines run."""
     file, name = mark.test.split(".")
-    module = importlib.import_module(file)
+    module = _module(file)
     function = getattr(module, name)
     of_module = getattr(module, "pytestmark", [])
     of_module = of_module if isinstance(of_module, list) else [of_module]
@@ -85,11 +102,9 @@ def test_a_row_that_is_skipped_is_a_failure(tmp_path: pathlib.Path, subprocess_p
     """But for those that take more devices than there are. With JAX_CONVGRAD_REQUIRE_MATRIX=1."""
     (tmp_path / "test_skipped.py").write_text(_SKIPPED)
     command = [*subprocess_python, "-m", "pytest", "-q", "-rfs", "-p", "conftest", "-p", "no:xdist"]
-    # In front of what is there: the package may be found by it.
-    path = [str(matrix.TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [*command, "--rootdir", str(tmp_path), "-c", os.devnull, str(tmp_path)],
-        env={**os.environ, "JAX_CONVGRAD_REQUIRE_MATRIX": "1", "PYTHONPATH": os.pathsep.join(path)},
+        env={**os.environ, "JAX_CONVGRAD_REQUIRE_MATRIX": "1"},
         capture_output=True,
         text=True,
         check=False,

@@ -19,7 +19,8 @@ import numpy as np
 from jax import lax
 from support import oracles
 
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.decide import PLATFORMS
+from jax_convgrad._src.dispatch.override import overridden_backend
 
 Shape = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]
@@ -68,7 +69,7 @@ def may_transform() -> bool:
     computed a result, it is rounded to the nearest integer before it is compared: a wrong index is an
     error of one at least. In float64 there are no such engines.
     """
-    return jax.default_backend() == "gpu" and routes.forced() not in routes.HANDLER_ROUTES
+    return jax.default_backend() == "gpu" and overridden_backend() not in PLATFORMS
 
 
 def assert_equal(
@@ -584,7 +585,7 @@ DILATED_CASES = [
     Case("batch-groups-1d", (4, 3, 9), (4, 3, 3), (2,), "SAME", batch_groups=4, layout=NWC),
 ]
 
-# While compiling lax's own input gradients of these, XLA:CPU aborts (reference.py says why), so they are
+# While compiling lax's own input gradients of these, XLA:CPU aborts (conv/emit_xla.py says why), so they are
 # compared with the oracles only.
 ABORTING_CASES = [
     Case("two-taps-stride2-unpadded", (3, 3, 8, 3), (3, 3, 2, 4), (2, 2), ((1, 2), (0, 2))),

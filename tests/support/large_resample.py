@@ -1,6 +1,6 @@
 """A resample with more than 2**31 elements on the present device, as a program of its own.
 
-    python tests/large_resample.py grow|shrink CHANNELS
+    PYTHONPATH=tests python tests/support/large_resample.py grow|shrink CHANNELS
 
 It takes some 20 GB of the device's memory, which end with the process.
 """
@@ -44,6 +44,6 @@ def check(grow: bool, channels: int) -> None:
 if __name__ == "__main__":
     from jax_convgrad._src.runtime import registry
 
-    assert registry.handlers("cuda").reason is None, registry.handlers("cuda").reason
+    assert registry.require("cuda").reason is None, registry.require("cuda").reason
     check(sys.argv[1] == "grow", int(sys.argv[2]))
     print("right")

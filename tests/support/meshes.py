@@ -1,4 +1,4 @@
-"""Many devices: eight virtual ones on a CPU (see conftest.py), as many GPUs as there are, one even."""
+"""Many devices: eight virtual ones on a CPU (see tests/conftest.py), as many GPUs as there are, one even."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ DEVICES = math.gcd(8, jax.device_count())
 def need_devices(count: int) -> None:
     """Skips where there are fewer GPUs. A CPU has eight devices, so there it is a failure."""
     if jax.device_count() < count:
-        assert jax.default_backend() != "cpu", "conftest.py asks for eight virtual CPU devices"
+        assert jax.default_backend() != "cpu", (
+            "tests/conftest.py asks for eight virtual CPU devices"
+        )
         pytest.skip(f"needs {count} devices")
 
 
 def need_mesh(count: int) -> None:
     """The same of meshes, over DEVICES devices. The mark `devices` of a test or a file asks for it."""
     if count > DEVICES:
-        assert jax.default_backend() != "cpu", "conftest.py asks for eight virtual CPU devices"
+        assert jax.default_backend() != "cpu", (
+            "tests/conftest.py asks for eight virtual CPU devices"
+        )
         pytest.skip(f"needs a mesh of {count} devices, there are {DEVICES}")
 
 
@@ -33,7 +37,7 @@ def make_mesh(
 ) -> jax.sharding.Mesh:
     """A mesh of named sizes, or of one axis, "data", over DEVICES devices."""
     if jax.default_backend() == "cpu":
-        assert DEVICES == 8, "conftest.py asks for eight virtual CPU devices"
+        assert DEVICES == 8, "tests/conftest.py asks for eight virtual CPU devices"
     shape = {"data": DEVICES} if shape is None else shape
     devices = jax.devices()[: math.prod(shape.values())]
     sizes, names = tuple(shape.values()), tuple(shape)

@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "cuda/dnn_handle.h"
+#include "cuda/cudnn/handle.h"
 
 namespace jax_convgrad {
 namespace {

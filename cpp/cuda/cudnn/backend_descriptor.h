@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "common/error.h"
+#include "ffi/error.h"
 
 namespace jax_convgrad {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "common/error.h"
 #include "cuda/cudnn/backend_descriptor.h"
+#include "ffi/error.h"
 
 namespace jax_convgrad {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/conv.h"
+#include "ffi/conv.h"
 
 namespace jax_convgrad {
 

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from jax_convgrad._src import compat, shapes
 from jax_convgrad._src.conv import arguments
 from jax_convgrad._src.conv.geometry import ConvConfig, dilated
+from jax_convgrad._src.dtypes import check_float_dtypes
 from jax_convgrad._src.interop import common
 from jax_convgrad._src.shapes import Pairs, Shape
 
@@ -327,11 +328,11 @@ def _arrays(
 ) -> tuple[Array, Array, Array | None, bool]:
     """The arrays, input with a batch axis, and whether it had one."""
     image, weight = compat.as_array(input), compat.as_array(weight)
-    dtypes = {"input": image.dtype, "weight": weight.dtype}
+    operands = {"input": image.dtype, "weight": weight.dtype}
     if bias is not None:
         bias = compat.as_array(bias)
-        dtypes["bias"] = bias.dtype
-    dtypes.check_float_dtypes(function, **dtypes)
+        operands["bias"] = bias.dtype
+    check_float_dtypes(function, **operands)
     arrays = common.describe(input=image.shape, weight=weight.shape)
     if image.ndim not in (rank + 1, rank + 2):
         raise ValueError(
