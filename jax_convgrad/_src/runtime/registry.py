@@ -161,7 +161,9 @@ def _register(module: ModuleType, platform: str) -> PlatformHandlers:
             target, handler, platform={"cuda": "CUDA"}.get(platform, platform)
         )
     validated = tuple(sorted(module.validated_versions().items()))
-    return PlatformHandlers(frozenset(handlers), frozenset(module.supported_dtypes()), versions, validated)
+    return PlatformHandlers(
+        frozenset(handlers), frozenset(module.supported_dtypes()), versions, validated
+    )
 
 
 def cuda_module() -> ModuleType | None:
