@@ -73,6 +73,7 @@ JOBS = {
     "tests/runtime": "loading, settings, export, memory, stress",
     "tests/sharding": "meshes of devices, and the README's matrix",
     "tests/support": "what tests share: cases, oracles, guards",
+    "tests/transformations": "one contract for every function under every transformation",
 }
 # README's question, the path that answers it, and what a reader looks for in there.
 ANSWERS = {
