@@ -55,10 +55,7 @@ AMX = RuleTable(
                 *_measured_cpu(
                     "resize trilinear2x f32 (1x32x32x32, 16 to 64x64x64, linear)", "fprop"
                 ),
-                *_measured_cpu("resize linear1d f32 (4x1024, 64 to 2048, linear)", "fprop"),
-                *_measured_cpu(
-                    "resize odd_scale f32 (2x75x113, 32 to 187x301, linear)", "dx", "fprop"
-                ),
+                *_measured_cpu("resize odd_scale f32 (2x75x113, 32 to 187x301, linear)", "dx"),
             ),
         ),
     ),
