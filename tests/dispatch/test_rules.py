@@ -47,8 +47,6 @@ CAPABILITIES = {
 UNMEASURED = {
     "cuda: dense gradients without TF32, unstrided",
     "cuda: dense float64 and odd gradients, unstrided",
-    "cpu: few output channels, many weights",
-    "cpu: sums",
 }
 
 
