@@ -253,7 +253,7 @@ def test_conv_transpose_of_mirrored_images_is_exact(
     case: TransposedCase, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ):
     # What layers do whose weights are tens of megabytes.
-    monkeypatch.setattr("jax_convgrad.conv._mirrors_images", lambda *shapes: True)
+    monkeypatch.setattr("jax_convgrad._src.conv.api._mirrors_images", lambda *shapes: True)
     operands, dy, expected = transposed_problem(case, "float32", rng)
     layer = lambda x, w, bias: conv_transpose(x, w, **case.keywords, bias=bias)  # noqa: E731
     program = str(jax.make_jaxpr(layer)(*operands))

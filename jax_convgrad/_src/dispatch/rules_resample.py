@@ -81,7 +81,18 @@ SM_90 = RuleTable(
             reason="the kernel passes over memory once for all axes",
             evidence=(
                 *_measured_cuda(
+                    "resize nearest_down2x bf16 (8x128x128, 512 to 64x64, nearest)", "dx"
+                ),
+                *_measured_cuda(
                     "resize nearest2x bf16 (8x64x64, 512 to 128x128, nearest)", "fprop"
+                ),
+            ),
+            against=(
+                *_measured_cuda(
+                    "resize nearest_down2x bf16 (8x128x128, 512 to 64x64, nearest)", "fprop"
+                ),
+                *_measured_cuda(
+                    "resize nearest_down2x f32 (8x128x128, 512 to 64x64, nearest)", "fprop", "dx"
                 ),
             ),
         ),
