@@ -40,6 +40,7 @@ from jax_convgrad import (
     torch,
 )
 from jax_convgrad._src import compat
+from jax_convgrad._src.conv import sharding
 from jax_convgrad._src.dispatch.decide import PLATFORMS
 from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
@@ -64,7 +65,7 @@ def assert_same(got: Any, expected: Any) -> None:
     jax.tree.map(check, jax.device_get(got), jax.device_get(expected))
 
 
-@pytest.fixture(params=["handlers", "swap"])
+@pytest.fixture(params=["handlers", "xla_rewritten"])
 def route(request: pytest.FixtureRequest) -> Iterator[str]:
     """Once by the platform's handlers, once in pure JAX."""
     platform = compat.platform()
@@ -75,7 +76,7 @@ def route(request: pytest.FixtureRequest) -> Iterator[str]:
         with override_backend(name):
             yield request.param
     else:
-        with override_backend("xla_rewritten"):
+        with override_backend(request.param):
             yield request.param
 
 
@@ -1230,7 +1231,7 @@ def test_random(seed: int):
                 split[axis] = (*split[axis], str(name))
         return tuple(split)
 
-    with override_backend([None, "swap"][rng.integers(2)]):
+    with override_backend([None, "xla_rewritten"][rng.integers(2)]):
         for name in OPERATORS:
             a, b = ints(rng, *(getattr(case, role) for role in ROLES[name][:2]))
             f = operator(name, case)
@@ -1241,27 +1242,25 @@ def test_random(seed: int):
             assert_same(run(put(a, mesh, *ways[0]), put(b, mesh, *ways[1])), expected)
 
 
-def test_assign_takes_each_mesh_axis_once(rng: np.random.Generator):
+def test_each_mesh_axis_is_taken_once(rng: np.random.Generator):
     case = GEOMETRIES["grouped"]
     shapes = [jax.ShapeDtypeStruct(s, np.float32) for s in (case.x, case.w)]
-    (config,) = (
-        equation.params["config"]
+    (problem,) = (
+        equation.params["problem"]
         for equation in jax.make_jaxpr(operator("fprop", case))(*shapes).eqns
     )
-    division = solver.conv_fprop(None, "cpu", *shapes, config=config)
+    rule = sharding.rule(problem)
     sizes = {"d0": 2, "d1": 2, "d2": 2}
     for _ in range(100):
         splits = []
-        for array in division.arrays:
+        for array in rule.arrays:
             split: list[tuple[str, ...]] = [()] * len(array)
             for name in rng.permutation(list(sizes)):
                 axis = rng.integers(len(array))
                 split[axis] = (*split[axis], str(name))
             splits.append(tuple(split))
-        chosen = solver.assign(division, sizes, splits)
+        chosen = solver.solve(rule, sizes, splits).chosen
         used = [name for names in chosen.values() for name in names]
         assert len(used) == len(set(used))
-        assert all(
-            division.fits(f, math.prod(sizes[n] for n in names)) for f, names in chosen.items()
-        )
+        assert all(rule.fits(f, math.prod(sizes[n] for n in names)) for f, names in chosen.items())
         assert "i" not in chosen or math.prod(sizes[n] for n in chosen.get("g", ())) == 8
