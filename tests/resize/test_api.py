@@ -2,7 +2,7 @@
 
 Run as they are, these tests take whatever serves the device: the compiled handler where it is there,
 the pure-JAX forms where it is not. What JAX can do to the functions is in
-test_resize_transformations.py, other libraries' conventions in interop/test_resize.py.
+transformations/, other libraries' conventions in interop/test_resize.py.
 """
 
 from __future__ import annotations
