@@ -11,19 +11,10 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import AxisType
-from support.cases import (
-    FLOATS,
-    NDHWC,
-    NHWC,
-    NWC,
-    Case,
-    assert_exact,
-    conv_oracle,
-    exact_ints,
-    ids,
-    to_layout,
-    value_and_gradients,
-)
+from support.comparisons import FLOATS, assert_exact, exact_ints, value_and_gradients
+from support.conv_cases import Case, ids
+from support.conv_oracle import conv_oracle
+from support.layouts import NDHWC, NHWC, NWC, to_layout
 from support.meshes import DEVICES, collectives, make_mesh, put
 
 from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_wgrad

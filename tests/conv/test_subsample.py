@@ -12,19 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from support.cases import (
-    FLOATS,
-    NDHWC,
-    NHWC,
-    NWC,
-    Case,
-    TransposedCase,
-    assert_exact,
-    conv_oracle,
-    ids,
-    to_layout,
-    value_and_gradients,
-)
+from support.comparisons import FLOATS, assert_exact, value_and_gradients
+from support.conv_cases import Case, ids
+from support.conv_oracle import conv_oracle
+from support.layouts import NDHWC, NHWC, NWC, to_layout
+from support.transposed_cases import TransposedCase
 
 from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_transpose, conv_wgrad
 from jax_convgrad._src.conv import arguments

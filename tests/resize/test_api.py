@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 from support import resize_oracles as oracles
-from support.cases import FLOATS, assert_equal
+from support.comparisons import FLOATS, assert_equal
 from support.rounding import half_ulp
 
 from jax_convgrad import resample, resample_transpose, resize, scale_and_translate

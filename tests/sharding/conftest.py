@@ -1,0 +1,26 @@
+"""What is divided is computed twice: by the platform's handlers, and in pure JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from jax_convgrad._src import compat
+from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.runtime import registry
+
+
+@pytest.fixture(params=["handlers", "swap"])
+def route(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Once by the platform's handlers, once in pure JAX."""
+    platform = compat.platform()
+    name = {platform: route for route, platform in routes.PLATFORMS.items()}.get(platform)
+    if request.param == "handlers":
+        if name is None or not registry.handlers(platform).targets:
+            pytest.skip(f"no handlers for {platform}")
+        with routes.force(name):
+            yield request.param
+    else:
+        with routes.force("swap"):
+            yield request.param
