@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from support.partitioned_operators import GEOMETRIES, operator
 
-from jax_convgrad._src.compat import partitioning
 from jax_convgrad._src.sharding import solver
 
 pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
@@ -26,7 +25,7 @@ def test_assign_takes_each_mesh_axis_once(rng: np.random.Generator):
     sizes = {"d0": 2, "d1": 2, "d2": 2}
     for _ in range(100):
         splits = []
-        for array in partitioning.arrays:
+        for array in division.arrays:
             split: list[tuple[str, ...]] = [()] * len(array)
             for name in rng.permutation(list(sizes)):
                 axis = rng.integers(len(array))
@@ -36,6 +35,6 @@ def test_assign_takes_each_mesh_axis_once(rng: np.random.Generator):
         used = [name for names in chosen.values() for name in names]
         assert len(used) == len(set(used))
         assert all(
-            partitioning.fits(f, math.prod(sizes[n] for n in names)) for f, names in chosen.items()
+            division.fits(f, math.prod(sizes[n] for n in names)) for f, names in chosen.items()
         )
         assert "i" not in chosen or math.prod(sizes[n] for n in chosen.get("g", ())) == 8
