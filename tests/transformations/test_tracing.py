@@ -81,7 +81,7 @@ def test_the_compiled_program_is_found_again(name: str, rng: np.random.Generator
         for _ in range(3):
             f(*function.ints(rng))
             bands.make_band.cache_clear()
-    assert len(traces) == 1 and f._cache_size() == 1
+        assert len(traces) == 1 and f._cache_size() == 1
 
 
 def test_a_static_shape_is_found_again(rng: np.random.Generator):
