@@ -1,10 +1,12 @@
 // Calls an XLA FFI handler as XLA does, on a stream of the caller's choice. For stress_threads.py,
-// which needs several streams in one process, where JAX has one per device.
+// which needs several streams in one process, where JAX has one per device, and for
+// handler_host_time.py, which measures what a call takes on the host.
 //
 // The library sees only what the handlers of this package ask their caller for: errors, the stream,
 // the device and, on a CPU, futures and a thread pool, which here is the calling thread: whatever a
 // future is about is done when the handler returns.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -109,76 +111,133 @@ struct CallerAttribute {
   void* data;
 };
 
-// Runs one stage of a handler. The first `operands` of the buffers are its operands, the others its
-// results; the attributes are sorted by name. Returns 0, or an XLA_FFI_Error_Code and its text.
-int32_t CallHandler(XLA_FFI_Handler* handler, int32_t stage, void* stream, int32_t device,
-                    int64_t operands, int64_t buffer_count, const CallerBuffer* buffers,
-                    int64_t attribute_count, const CallerAttribute* attributes, char* text,
-                    size_t text_size) {
-  std::vector<XLA_FFI_Buffer> arrays(buffer_count);
-  std::vector<void*> pointers(buffer_count);
-  for (int64_t i = 0; i < buffer_count; ++i) {
-    arrays[i].struct_size = XLA_FFI_Buffer_STRUCT_SIZE;
-    arrays[i].dtype = static_cast<XLA_FFI_DataType>(buffers[i].dtype);
-    arrays[i].data = buffers[i].data;
-    arrays[i].rank = buffers[i].rank;
-    arrays[i].dims = buffers[i].dims;
-    pointers[i] = &arrays[i];
-  }
-  std::vector<XLA_FFI_ArgType> argument_types(operands, XLA_FFI_ArgType_BUFFER);
-  std::vector<XLA_FFI_RetType> result_types(buffer_count - operands, XLA_FFI_RetType_BUFFER);
+}  // extern "C"
 
-  std::vector<XLA_FFI_ByteSpan> names(attribute_count);
-  std::vector<XLA_FFI_ByteSpan*> name_pointers(attribute_count);
-  std::vector<XLA_FFI_Scalar> scalars(attribute_count);
-  std::vector<XLA_FFI_Array> lists(attribute_count);
-  std::vector<XLA_FFI_ByteSpan> texts(attribute_count);
-  std::vector<XLA_FFI_AttrType> attribute_types(attribute_count);
-  std::vector<void*> values(attribute_count);
-  for (int64_t i = 0; i < attribute_count; ++i) {
-    const CallerAttribute& a = attributes[i];
-    const auto dtype = static_cast<XLA_FFI_DataType>(a.dtype);
-    names[i] = {a.name, std::strlen(a.name)};
-    name_pointers[i] = &names[i];
-    scalars[i] = {dtype, a.data};
-    lists[i] = {dtype, static_cast<size_t>(a.size), a.data};
-    texts[i] = {static_cast<const char*>(a.data), static_cast<size_t>(a.size)};
-    attribute_types[i] = static_cast<XLA_FFI_AttrType>(a.kind);
-    values[i] = a.kind == XLA_FFI_AttrType_ARRAY    ? static_cast<void*>(&lists[i])
-                : a.kind == XLA_FFI_AttrType_STRING ? static_cast<void*>(&texts[i])
-                                                    : static_cast<void*>(&scalars[i]);
+namespace {
+
+// A call, to be made again and again. The first `operands` of the buffers are its operands, the
+// others its results; the attributes are sorted by name.
+class Call {
+ public:
+  Call(int32_t stage, void* stream, int32_t device, int64_t operands, int64_t buffer_count,
+       const CallerBuffer* buffers, int64_t attribute_count, const CallerAttribute* attributes)
+      : context_{stream, device},
+        arrays_(buffer_count),
+        pointers_(buffer_count),
+        argument_types_(operands, XLA_FFI_ArgType_BUFFER),
+        result_types_(buffer_count - operands, XLA_FFI_RetType_BUFFER),
+        names_(attribute_count),
+        name_pointers_(attribute_count),
+        scalars_(attribute_count),
+        lists_(attribute_count),
+        texts_(attribute_count),
+        attribute_types_(attribute_count),
+        values_(attribute_count) {
+    for (int64_t i = 0; i < buffer_count; ++i) {
+      arrays_[i].struct_size = XLA_FFI_Buffer_STRUCT_SIZE;
+      arrays_[i].dtype = static_cast<XLA_FFI_DataType>(buffers[i].dtype);
+      arrays_[i].data = buffers[i].data;
+      arrays_[i].rank = buffers[i].rank;
+      arrays_[i].dims = buffers[i].dims;
+      pointers_[i] = &arrays_[i];
+    }
+    for (int64_t i = 0; i < attribute_count; ++i) {
+      const CallerAttribute& a = attributes[i];
+      const auto dtype = static_cast<XLA_FFI_DataType>(a.dtype);
+      names_[i] = {a.name, std::strlen(a.name)};
+      name_pointers_[i] = &names_[i];
+      scalars_[i] = {dtype, a.data};
+      lists_[i] = {dtype, static_cast<size_t>(a.size), a.data};
+      texts_[i] = {static_cast<const char*>(a.data), static_cast<size_t>(a.size)};
+      attribute_types_[i] = static_cast<XLA_FFI_AttrType>(a.kind);
+      values_[i] = a.kind == XLA_FFI_AttrType_ARRAY    ? static_cast<void*>(&lists_[i])
+                   : a.kind == XLA_FFI_AttrType_STRING ? static_cast<void*>(&texts_[i])
+                                                       : static_cast<void*>(&scalars_[i]);
+    }
+    frame_.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE;
+    frame_.api = &Api();
+    frame_.ctx = reinterpret_cast<decltype(frame_.ctx)>(&context_);
+    frame_.stage = static_cast<XLA_FFI_ExecutionStage>(stage);
+    frame_.args.struct_size = XLA_FFI_Args_STRUCT_SIZE;
+    frame_.args.size = operands;
+    frame_.args.types = argument_types_.data();
+    frame_.args.args = pointers_.data();
+    frame_.rets.struct_size = XLA_FFI_Rets_STRUCT_SIZE;
+    frame_.rets.size = buffer_count - operands;
+    frame_.rets.types = result_types_.data();
+    frame_.rets.rets = pointers_.data() + operands;
+    frame_.attrs.struct_size = XLA_FFI_Attrs_STRUCT_SIZE;
+    frame_.attrs.size = attribute_count;
+    frame_.attrs.types = attribute_types_.data();
+    frame_.attrs.names = name_pointers_.data();
+    frame_.attrs.attrs = values_.data();
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  XLA_FFI_Error* Run(XLA_FFI_Handler* handler) {
+    frame_.future = nullptr;
+    XLA_FFI_Error* error = handler(&frame_);
+    if (frame_.future != nullptr) {
+      error = frame_.future->error;
+      delete frame_.future;
+    }
+    return error;
   }
 
-  Context context = {stream, device};
-  XLA_FFI_CallFrame frame = {};
-  frame.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE;
-  frame.api = &Api();
-  frame.ctx = reinterpret_cast<decltype(frame.ctx)>(&context);
-  frame.stage = static_cast<XLA_FFI_ExecutionStage>(stage);
-  frame.args.struct_size = XLA_FFI_Args_STRUCT_SIZE;
-  frame.args.size = operands;
-  frame.args.types = argument_types.data();
-  frame.args.args = pointers.data();
-  frame.rets.struct_size = XLA_FFI_Rets_STRUCT_SIZE;
-  frame.rets.size = buffer_count - operands;
-  frame.rets.types = result_types.data();
-  frame.rets.rets = pointers.data() + operands;
-  frame.attrs.struct_size = XLA_FFI_Attrs_STRUCT_SIZE;
-  frame.attrs.size = attribute_count;
-  frame.attrs.types = attribute_types.data();
-  frame.attrs.names = name_pointers.data();
-  frame.attrs.attrs = values.data();
+ private:
+  Context context_;
+  std::vector<XLA_FFI_Buffer> arrays_;
+  std::vector<void*> pointers_;
+  std::vector<XLA_FFI_ArgType> argument_types_;
+  std::vector<XLA_FFI_RetType> result_types_;
+  std::vector<XLA_FFI_ByteSpan> names_;
+  std::vector<XLA_FFI_ByteSpan*> name_pointers_;
+  std::vector<XLA_FFI_Scalar> scalars_;
+  std::vector<XLA_FFI_Array> lists_;
+  std::vector<XLA_FFI_ByteSpan> texts_;
+  std::vector<XLA_FFI_AttrType> attribute_types_;
+  std::vector<void*> values_;
+  XLA_FFI_CallFrame frame_ = {};
+};
 
-  XLA_FFI_Error* error = handler(&frame);
-  if (frame.future != nullptr) {
-    error = frame.future->error;
-    delete frame.future;
-  }
+// 0, or the error's code and its text.
+int32_t Outcome(XLA_FFI_Error* error, char* text, size_t text_size) {
   if (error == nullptr) return XLA_FFI_Error_Code_OK;
   const int32_t code = error->code;
   std::snprintf(text, text_size, "%s", error->message.c_str());
   delete error;
   return code;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Runs one stage of a handler. Returns 0, or an XLA_FFI_Error_Code and its text.
+int32_t CallHandler(XLA_FFI_Handler* handler, int32_t stage, void* stream, int32_t device,
+                    int64_t operands, int64_t buffer_count, const CallerBuffer* buffers,
+                    int64_t attribute_count, const CallerAttribute* attributes, char* text,
+                    size_t text_size) {
+  Call call(stage, stream, device, operands, buffer_count, buffers, attribute_count, attributes);
+  return Outcome(call.Run(handler), text, text_size);
+}
+
+XLA_FFI_Error* EmptyHandler(XLA_FFI_CallFrame*) { return nullptr; }
+
+// The same `runs` times, up to the first error, and the seconds that all of them took. What has
+// been put on the stream is not waited for.
+int32_t TimeHandler(XLA_FFI_Handler* handler, int32_t stage, void* stream, int32_t device,
+                    int64_t operands, int64_t buffer_count, const CallerBuffer* buffers,
+                    int64_t attribute_count, const CallerAttribute* attributes, char* text,
+                    size_t text_size, int64_t runs, double* seconds) {
+  Call call(stage, stream, device, operands, buffer_count, buffers, attribute_count, attributes);
+  XLA_FFI_Error* error = nullptr;
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t run = 0; run < runs && error == nullptr; ++run) error = call.Run(handler);
+  const std::chrono::duration<double> duration = std::chrono::steady_clock::now() - start;
+  *seconds = duration.count();
+  return Outcome(error, text, text_size);
 }
 
 }  // extern "C"

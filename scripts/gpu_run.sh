@@ -32,11 +32,12 @@
 #   ranks      benchmarks/rank_engines.py (RANKS_OPTIONS)
 #   dense      benchmarks/dense_steps.py (DENSE_SECONDS, default 400, and DENSE_OPTIONS), which
 #              needs flax
-#   survey     benchmarks/survey_cuda.py (SURVEY_SECONDS, default 300)
+#   survey     benchmarks/survey_cuda.py (SURVEY_SECONDS, default 500, and SURVEY_OPTIONS, default
+#              --per-rule 8), the measurements that the rules of CUDA cite
 #   bench      python -m jax_convgrad bench
 #
-# Nothing is fetched: jax with CUDA, nanobind, scikit-build-core, cmake, ninja, pytest and the wheels
-# nvidia-cudnn-cu13 and nvidia-cudnn-frontend must be installed. The CPU module is built where
+# Nothing is fetched: jax with CUDA, nanobind, scikit-build-core, cmake, ninja, pytest and the wheel
+# nvidia-cudnn-cu13 must be installed. The CPU module is built where
 # onednn-devel-cpu-gomp is. COMMIT names the commit where there is no git folder. Everything printed
 # goes to OUT; a step that fails does not stop the others, and the exit status says whether one did.
 # Tests that fail are in OUT/failures.txt as soon as they do.
@@ -77,7 +78,7 @@ info() {
   python3 - << 'PYTHON'
 import importlib.metadata, jax, jax.numpy as jnp
 jax.block_until_ready(jnp.ones(8) + 1)
-for name in ("jax", "jaxlib", "jax-cuda13-plugin", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "torch"):
+for name in ("jax", "jaxlib", "jax-cuda13-plugin", "nvidia-cudnn-cu13", "torch"):
     try:
         print(name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
@@ -101,7 +102,7 @@ run_pytest() {
 
 smoke() { run_pytest "$root/tests/cuda/test_lowering.py" "$root/tests/cuda/test_handlers.py"; }
 tests() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" "$@"' -; }
-forced() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" --route cudnn "$@"' -; }
+forced() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" --backend cudnn "$@"' -; }
 # A row that is skipped is a failure, but for those that take more GPUs than there are.
 matrix() {
   python3 -c 'import jax; assert jax.default_backend() == "gpu", jax.default_backend()' || return 1
@@ -113,7 +114,7 @@ random() {
   export JAX_CONVGRAD_RANDOM_CASES=${RANDOM_CASES:-2000} JAX_CONVGRAD_RANDOM_FIRST=${RANDOM_FIRST:-0}
   export JAX_CONVGRAD_WIDE_CASES=${WIDE_CASES:-400}
   echo "$JAX_CONVGRAD_RANDOM_CASES problems from seed $JAX_CONVGRAD_RANDOM_FIRST, 50 to a test"
-  run_pytest --route cudnn "$root"/tests/conv/test_{random,wide}.py
+  run_pytest --backend cudnn "$root"/tests/conv/test_{random,wide}.py
 }
 
 installed() {
@@ -206,12 +207,12 @@ ranks() {
 
 dense() {
   (cd "$work" && python3 "$root/benchmarks/dense_steps.py" --markdown "$out/dense_steps.md" \
-    --seconds "${DENSE_SECONDS:-400}" ${DENSE_OPTIONS:-})
+    --json "$out/dense_steps.json" --seconds "${DENSE_SECONDS:-400}" ${DENSE_OPTIONS:-})
 }
 
 survey() {
-  (cd "$work" && python3 "$root/benchmarks/survey_cuda.py" --json "$out/survey.json" \
-    --seconds "${SURVEY_SECONDS:-300}" ${SURVEY_OPTIONS:-})
+  (cd "$work" && python3 "$root/benchmarks/survey_cuda.py" --json "$out/backends.json" \
+    --seconds "${SURVEY_SECONDS:-500}" ${SURVEY_OPTIONS:---per-rule 8})
 }
 
 # With exec, so that it is this program that a time limit ends, and waits for: it then writes what it has.

@@ -1,11 +1,51 @@
-// The Python module jax_convgrad._src.runtime._cpu: hands out the handlers and what the library says of itself.
+// The Python module jax_convgrad._src.runtime._cpu: hands out the handlers and what the library
+// says of itself.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
-#include "cpu/conv_plan.h"
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "cpu/handlers.h"
+#include "cpu/kernels/thin/conv.h"
+#include "cpu/onednn/conv_plan.h"
+#include "cpu/onednn/errata.h"
 
 namespace nb = nanobind;
+
+namespace {
+
+using jax_convgrad::ConvKind;
+
+ConvKind KindOf(const std::string& op) {
+  for (const ConvKind kind : {ConvKind::kFprop, ConvKind::kDgrad, ConvKind::kWgrad}) {
+    if (op == jax_convgrad::ConvName(kind)) return kind;
+  }
+  throw nb::value_error(("there is no operator " + op).c_str());
+}
+
+bool IsThin(const std::string& op, int64_t in_channels, int64_t out_channels,
+            const std::vector<int64_t>& kernel, const std::vector<int64_t>& strides) {
+  const size_t axes = kernel.size();
+  if (axes != strides.size() || axes < 1 || axes > jax_convgrad::kMaxSpatialAxes) {
+    throw nb::value_error("kernel and strides must have one entry for each of 1 to 3 axes");
+  }
+  jax_convgrad::ConvProblem problem{};
+  problem.kind = KindOf(op);
+  problem.geometry.spatial = static_cast<int>(axes);
+  problem.geometry.in_channels = in_channels;
+  problem.geometry.out_channels = out_channels;
+  std::copy(kernel.begin(), kernel.end(), problem.geometry.kernel.begin());
+  std::copy(strides.begin(), strides.end(), problem.geometry.strides.begin());
+  return jax_convgrad::IsThinConvAtAnySize(problem);
+}
+
+}  // namespace
 
 NB_MODULE(_cpu, module) {
   module.def(
@@ -23,10 +63,18 @@ NB_MODULE(_cpu, module) {
       "versions",
       [] {
         nb::dict versions;
-        versions["onednn"] = nb::cast(jax_convgrad::OnednnVersion().c_str());
+        versions["onednn"] = nb::cast(jax_convgrad::OnednnVersionText().c_str());
         return versions;
       },
       "Versions of the libraries that were loaded.");
+  module.def(
+      "validated_versions",
+      [] {
+        nb::dict versions;
+        versions["onednn"] = jax_convgrad::kValidatedOnednn;
+        return versions;
+      },
+      "Versions of the libraries, major.minor, that the errata were validated on.");
   module.def(
       "supported_dtypes",
       [] {
@@ -36,4 +84,8 @@ NB_MODULE(_cpu, module) {
         return dtypes;
       },
       "dtypes that oneDNN has implementations for on this processor.");
+  module.def("is_thin", &IsThin, nb::arg("operator"), nb::arg("in_channels"),
+             nb::arg("out_channels"), nb::arg("kernel"), nb::arg("strides"),
+             "Whether the thin kernels compute every dense float32 problem of these sizes on this "
+             "processor, however small.");
 }

@@ -10,9 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/dnn_handle.h"
+#include "cuda/cudnn/cache.h"
+#include "cuda/cudnn/errata.h"
+#include "cuda/cudnn/handle.h"
 #include "cuda/handlers.h"
-#include "cuda/plan_cache.h"
 
 namespace nb = nanobind;
 
@@ -104,25 +105,33 @@ NB_MODULE(_cuda, module) {
              "FFI target names and the stages of their handlers, for jax.ffi.register_ffi_target.");
   module.def("versions", Versions, "Versions of the libraries that were loaded.");
   module.def(
+      "validated_versions",
+      [] {
+        nb::dict versions;
+        versions["cudnn"] = jax_convgrad::kValidatedCudnn;
+        return versions;
+      },
+      "Versions of the libraries, major.minor, that the errata were validated on.");
+  module.def(
       "supported_dtypes",
       [] { return std::vector<std::string>{"float16", "bfloat16", "float32", "float64"}; },
       "dtypes that the handlers take.");
   module.def("capabilities", Capabilities,
              "Compute capability (major, minor) of every device, none where there is no driver.");
-  module.attr("least_capability") =
-      std::pair(JAX_CONVGRAD_LEAST_CAPABILITY / 10, JAX_CONVGRAD_LEAST_CAPABILITY % 10);
+  module.attr("min_capability") =
+      std::pair(JAX_CONVGRAD_MIN_CAPABILITY / 10, JAX_CONVGRAD_MIN_CAPABILITY % 10);
   module.attr("workspace_alignment") = jax_convgrad::kWorkspaceAlignment;
   module.def("set_cudnn_path", &jax_convgrad::DnnLibrary::SetPath, nb::arg("path"),
              "The cuDNN to open where none is in the process yet.");
 
   module.def("plans", Plans, "Every plan since they were cleared, the most recently used first.");
-  module.def("remember_choices", &jax_convgrad::RememberChoices, nb::arg("choices"),
+  module.def("remember_choices", &jax_convgrad::LoadChoices, nb::arg("choices"),
              "Pairs of a problem, as plans() shows it, and the engine to take for it.");
-  module.def("remembered_choices", &jax_convgrad::RememberedChoices,
+  module.def("remembered_choices", &jax_convgrad::LoadedChoices,
              "The pairs that remember_choices was given, less those cleared since.");
   module.def("clear_plans", &jax_convgrad::ClearPlans,
              "Forgets remembered choices, and plans but for programs lowered before.");
-  module.def("set_most_plans", &jax_convgrad::SetMostPlans, nb::arg("most"),
+  module.def("set_most_plans", &jax_convgrad::SetMaxPlans, nb::arg("most"),
              "How many plans are kept; those that leave are made again with the same engine.");
   module.def("generation", &jax_convgrad::Generation,
              "How often plans were cleared, which a call on CUDA carries along.");

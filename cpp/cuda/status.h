@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "common/error.h"
+#include "ffi/error.h"
 
 namespace jax_convgrad {
 

@@ -1,15 +1,13 @@
-"""Benchmark cases: one layer each, read from JSON."""
+"""Benchmark cases: one convolution or transposed convolution each."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-PUBLISHED = pathlib.Path(__file__).with_name("published.json")
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "f64": "float64"}
 LAYOUTS = ("NHWC", "NCHW")
 WEIGHTS = ("HWIO", "OHWI", "OIHW")
@@ -163,17 +161,11 @@ def dimension_numbers(ndim: int, layout: str, weights: str | None = None) -> tup
     return activations, kernel, activations
 
 
-def parse_case(entry: Any) -> Any:
-    """Checks one entry of a case file. Sizes may be one number, or one for each spatial axis.
+def parse_conv(entry: dict[str, Any]) -> Case:
+    """Checks one entry of a case file that is not a resize.
 
-    A resize comes out as a `resize_cases.ResizeCase`, everything else as a `Case`.
+    Sizes may be one number, or one for each spatial axis.
     """
-    if not isinstance(entry, dict):
-        raise CaseError(f"a case is an object with named sizes, got {entry!r}")
-    if entry.get("kind") == "resize":
-        from jax_convgrad.bench.resize_cases import parse_resize  # which stands on this module
-
-        return parse_resize(entry)
     name = entry.get("name", "?")
 
     def fail(text: str) -> CaseError:
@@ -219,7 +211,8 @@ def parse_case(entry: Any) -> Any:
         spatial=per_axis("sp", 1),
         kernel=per_axis("k", 1),
         stride=per_axis("s", 1),
-        padding=per_axis("p", 0),
+        # A convolution's negative padding crops.
+        padding=per_axis("p", 0 if kind == "convt" else -min(spatial, default=0)),
         output_padding=per_axis("op", 0),
         dilation=per_axis("d", 1),
         groups=integer("g", entry.get("g", 1), 1),
@@ -236,21 +229,3 @@ def parse_case(entry: Any) -> Any:
     if any(op and op >= max(s, d) for op, s, d in limits):
         raise fail("op must be below the larger of stride and dilation")
     return case
-
-
-def load_cases(path: str | pathlib.Path) -> list[Any]:
-    """Reads a case file."""
-    try:
-        entries = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CaseError(f"cannot read the case file {path}: {error.strerror or error}") from error
-    except json.JSONDecodeError as error:
-        raise CaseError(f"the case file {path} is not JSON: {error}") from error
-    if not isinstance(entries, list):
-        raise CaseError(f"the case file {path} must hold a list of cases")
-    return [parse_case(entry) for entry in entries]
-
-
-def published(which: str) -> list[Any]:
-    """The layers that ship with the package: `cpu`, `gpu` or `all` of them."""
-    return [case for case in load_cases(PUBLISHED) if which == "all" or which in case.sets]

@@ -12,8 +12,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from jax_convgrad.bench import cases as case_files
-from jax_convgrad.bench.cases import LAYOUTS, Case, CaseError
+from jax_convgrad.bench import case_files
+from jax_convgrad.bench.case_files import AnyCase
+from jax_convgrad.bench.cases import LAYOUTS, CaseError, default_weights
 
 DEFAULT_PASSES = ("fprop", "dx", "dw", "dxdwdb")
 # What belongs to the benchmark of layers alone, and to that of training steps alone.
@@ -35,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list the cases and stop")
     parser.add_argument(
         "--forms",
-        help="what to compare: ours, lax, swap, torch (default: all four); of a resize lax is jax.image; "
-        "with --devices ours and lax",
+        help="what to compare: ours, lax, xla_rewritten, torch (default: all four); of a resize lax is "
+        "jax.image; with --devices ours and lax",
     )
     parser.add_argument(
         "--passes",
@@ -133,8 +134,10 @@ def _check_outputs(*paths: str | None) -> None:
 
 def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
     """The benchmark of layers."""
-    from jax_convgrad.bench import report, timing
+    from jax_convgrad._src.timing.method import Method
+    from jax_convgrad.bench import chart, report, tables, timing
     from jax_convgrad.bench.forms import FORMS, PASSES
+    from jax_convgrad.bench.provenance import describe_device
 
     forms = _names("--forms", arguments.forms, tuple(FORMS), FORMS)
     passes = _names("--passes", arguments.passes, PASSES, DEFAULT_PASSES)
@@ -150,14 +153,14 @@ def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
     if arguments.plot:
         _require_matplotlib()
 
-    weights = arguments.weights or case_files.default_weights(layout)
-    method = dataclasses.replace(timing.Method(), rounds=arguments.rounds, seed=arguments.seed)
+    weights = arguments.weights or default_weights(layout)
+    method = dataclasses.replace(Method(), rounds=arguments.rounds, seed=arguments.seed)
     load = _load(platform)
     with _Progress(count, "pass") as advance:
         chosen = [FORMS[name] for name in forms]
         results = timing.run(cases, chosen, passes, layout, method, advance, weights)
     where = report.describe_layout(layout, weights)
-    print(f"{report.describe_device()}; {where}")
+    print(f"{describe_device()}; {where}")
     print(report.legend())
     print()
     print(report.table(results, forms))
@@ -166,12 +169,12 @@ def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
         print(line)
     if arguments.json:
         data = report.to_json(results, layout, weights, method, load)
-        report.write(arguments.json, json.dumps(data, indent=1, default=str) + "\n", print)
+        tables.write(arguments.json, json.dumps(data, indent=1, default=str) + "\n", print)
     if arguments.markdown:
-        report.write(arguments.markdown, report.markdown(results, forms, where), print)
+        tables.write(arguments.markdown, report.markdown(results, forms, where), print)
     if arguments.plot:
         pathlib.Path(arguments.plot).parent.mkdir(parents=True, exist_ok=True)
-        report.plot(results, forms, arguments.plot)
+        chart.plot(results, forms, arguments.plot)
         print(f"wrote {arguments.plot}")
     if len(results) < count * len(forms):
         print("bench: interrupted, the passes after these are missing", file=sys.stderr)
@@ -183,7 +186,9 @@ def _time_steps(arguments: argparse.Namespace, platform: str) -> int:
     """The benchmark of scaling."""
     import jax
 
-    from jax_convgrad.bench import report, scaling, timing
+    from jax_convgrad._src.timing.method import Method
+    from jax_convgrad.bench import scaling, tables
+    from jax_convgrad.bench.provenance import describe_device
     from jax_convgrad.bench.scaling_report import Report
 
     counts = _counts(arguments.devices, jax.local_device_count(), platform)
@@ -191,23 +196,23 @@ def _time_steps(arguments: argparse.Namespace, platform: str) -> int:
     forms = _names("--forms", arguments.forms, tuple(scaling.FORMS), scaling.FORMS)
     sizes = scaling.Sizes.usual(platform)
     sizes = dataclasses.replace(sizes, batch=arguments.batch or sizes.batch)
-    plan = scaling.programs(kinds, counts, sizes.batch)
-    for pairs in plan.values():
+    programs = scaling.programs(kinds, counts, sizes.batch)
+    for pairs in programs.values():
         for devices, images in pairs:
             if images % devices:
                 raise CaseError(
                     f"{images} images of strong scaling do not divide among {devices} devices: "
                     "choose another --batch"
                 )
-    wanted = list(dict.fromkeys(pair for pairs in plan.values() for pair in pairs))
+    wanted = list(dict.fromkeys(pair for pairs in programs.values() for pair in pairs))
     method = dataclasses.replace(
-        timing.Method(), rounds=arguments.rounds, seed=arguments.seed, sample_seconds=0.1
+        Method(), rounds=arguments.rounds, seed=arguments.seed, sample_seconds=0.1
     )
     load = _load(platform)
     with _Progress(len(wanted) * len(forms), "program") as advance:
         results, finished = scaling.run(wanted, forms, sizes, method, advance)
-    found = Report(plan, results, forms, sizes)
-    print(f"{report.describe_device()}; {found.describe()}")
+    found = Report(programs, results, forms, sizes)
+    print(f"{describe_device()}; {found.describe()}")
     print(found.legend())
     print()
     print(found.table())
@@ -216,9 +221,9 @@ def _time_steps(arguments: argparse.Namespace, platform: str) -> int:
         print(line)
     if arguments.json:
         data = found.to_json(method, load)
-        report.write(arguments.json, json.dumps(data, indent=1, default=str) + "\n", print)
+        tables.write(arguments.json, json.dumps(data, indent=1, default=str) + "\n", print)
     if arguments.markdown:
-        report.write(arguments.markdown, found.markdown(), print)
+        tables.write(arguments.markdown, found.markdown(), print)
     if not finished:
         print("bench: interrupted, samples are missing", file=sys.stderr)
         return 130
@@ -245,10 +250,10 @@ def _counts(text: str, present: int, platform: str) -> list[int]:
 
 def _load(platform: str) -> float | None:
     """The load average, with a note where it is high."""
-    from jax_convgrad.bench import report
-    from jax_convgrad.bench.forms import cpu_threads
+    from jax_convgrad._src.timing.processors import cpu_threads
+    from jax_convgrad.bench.provenance import load_average
 
-    load = report.load_average()
+    load = load_average()
     if platform == "cpu" and load is not None and load > 0.5 * cpu_threads():
         print(
             f"note: the load average is {load:.1f} on {cpu_threads()} processors: if another "
@@ -284,7 +289,7 @@ def _names(
     return list(dict.fromkeys(names))
 
 
-def _select(arguments: argparse.Namespace, platform: str) -> list[Case]:
+def _select(arguments: argparse.Namespace, platform: str) -> list[AnyCase]:
     if arguments.cases:
         if arguments.set:
             raise CaseError(

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jax_convgrad.bench import resize_float64
+from jax_convgrad.bench.case_files import AnyCase
 from jax_convgrad.bench.cases import Case
 from jax_convgrad.bench.resize_cases import ResizeCase
 
@@ -27,12 +28,12 @@ Array = npt.NDArray[np.float64]
 MAX_MACS = 20_000_000_000
 
 
-def affordable_batch(case: Case | ResizeCase) -> int:
+def affordable_batch(case: AnyCase) -> int:
     """The largest batch size at which the reference stays within MAX_MACS, at least 1."""
     return max(1, min(case.n, MAX_MACS // max(1, case.macs // case.n)))
 
 
-def passes(case: Case | ResizeCase, x: Array, w: Array, dy: Array) -> dict[str, Array]:
+def passes(case: AnyCase, x: Array, w: Array, dy: Array) -> dict[str, Array]:
     """The output and all gradients, channels last, weights as (spatial, in / groups, out)."""
     if isinstance(case, ResizeCase):
         return resize_float64.passes(case, x, dy)

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 
 from jax_convgrad._src.explain.roofline import Memory, device_memory, reach, read_memory
 from jax_convgrad.bench import resize_float64
+from jax_convgrad.bench.case_files import AnyCase
 from jax_convgrad.bench.cases import DTYPES, Case
 from jax_convgrad.bench.resize_cases import ResizeCase
 
 
-def least_bytes(case: Case | ResizeCase, pass_: str) -> int:
+def least_bytes(case: AnyCase, pass_: str) -> int:
     """Bytes that any program for the pass must read or write.
 
     Elements of operands that reach no result (rows that no window reads, taps that only meet padding)
@@ -74,7 +75,7 @@ def _used(case: Case) -> list[tuple[int, int, int]]:
     return counts
 
 
-def least_seconds(case: Case | ResizeCase, pass_: str, calls: int, memory: Memory | None) -> float:
+def least_seconds(case: AnyCase, pass_: str, calls: int, memory: Memory | None) -> float:
     """The least time per call where ``calls`` calls in turn have operands and results of their own.
 
     Of all that such a round of calls touches, the cache can keep no more than its size until the next

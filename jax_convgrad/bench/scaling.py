@@ -28,8 +28,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jax_convgrad
-from jax_convgrad.bench.samples import Sampled
-from jax_convgrad.bench.timing import Method
+from jax_convgrad._src.timing.method import Method
+from jax_convgrad._src.timing.samples import Sampled
 
 FORMS = {
     "ours": (jax_convgrad.conv_general_dilated, jax_convgrad.conv_transpose),

@@ -9,9 +9,10 @@ from typing import Any
 
 import jax
 
-from jax_convgrad.bench import report
+from jax_convgrad._src.timing.method import Method
+from jax_convgrad.bench import summary, tables
+from jax_convgrad.bench.provenance import provenance
 from jax_convgrad.bench.scaling import Result, Sizes
-from jax_convgrad.bench.timing import Method
 
 
 class Report:
@@ -19,17 +20,17 @@ class Report:
 
     def __init__(
         self,
-        plan: dict[str, list[tuple[int, int]]],
+        programs: dict[str, list[tuple[int, int]]],
         results: Sequence[Result],
         forms: Sequence[str],
         sizes: Sizes,
     ) -> None:
-        self.plan, self.forms, self.sizes = plan, forms, sizes
+        self.programs, self.forms, self.sizes = programs, forms, sizes
         self.results = {(r.devices, r.images, r.form): r for r in results}
 
     def efficiency(self, kind: str, devices: int, form: str) -> float | None:
         """t(1) / t(N) in weak scaling, t(1) / (N t(N)) in strong scaling."""
-        images = dict(self.plan[kind])
+        images = dict(self.programs[kind])
         one, many = (self.results.get((n, images[n], form)) for n in (1, devices))
         if one is None or many is None or not one.median or not many.median:
             return None
@@ -38,7 +39,7 @@ class Report:
     def ratio(self, devices: int, images: int) -> float | None:
         """How many times slower than ours lax is."""
         group = {form: self.results.get((devices, images, form)) for form in ("ours", "lax")}
-        return report.ratio({form: result for form, result in group.items() if result}, "lax")
+        return summary.ratio({form: result for form, result in group.items() if result}, "lax")
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
         """The table: one row for each number of devices, of each kind of scaling."""
@@ -47,14 +48,14 @@ class Report:
         head += [f"{form} efficiency" for form in self.forms]
         head += ["lax/ours", "gradients differ"] if both else []
         body = []
-        for kind, wanted in self.plan.items():
+        for kind, wanted in self.programs.items():
             for devices, images in wanted:
                 row = [f"{kind} scaling", str(devices), str(images)]
                 found = [self.results.get((devices, images, form)) for form in self.forms]
-                row += [report.time_cell(r.median, r.quartiles) if r else "-" for r in found]
+                row += [tables.time_cell(r.median, r.quartiles) if r else "-" for r in found]
                 row += [_percent(self.efficiency(kind, devices, form)) for form in self.forms]
                 if both:
-                    row.append(report.times(self.ratio(devices, images)))
+                    row.append(tables.times(self.ratio(devices, images)))
                     ours = self.results.get((devices, images, "ours"))
                     apart = ours.difference if ours else None
                     row.append("-" if apart is None else f"{apart:.0e}")
@@ -63,8 +64,8 @@ class Report:
 
     def summary(self) -> dict[str, Any]:
         """Efficiencies, ours over lax's, and where ours is slower."""
-        slower = 1 / report.LIMITS["lax"]
-        pairs = [pair for wanted in self.plan.values() for pair in wanted]
+        slower = 1 / summary.LIMITS["lax"]
+        pairs = [pair for wanted in self.programs.values() for pair in wanted]
         ratios = {pair: self.ratio(*pair) for pair in dict.fromkeys(pairs)}
         return {
             "efficiency": {
@@ -72,7 +73,7 @@ class Report:
                     form: {str(n): self.efficiency(kind, n, form) for n, _ in wanted}
                     for form in self.forms
                 }
-                for kind, wanted in self.plan.items()
+                for kind, wanted in self.programs.items()
             },
             "slower_than_lax": [
                 f"{devices} devices, {images} images: {1 / value:.2f}"
@@ -99,11 +100,11 @@ class Report:
             if compared:
                 yield f"{kind} scaling, efficiency of ours over that of lax: {', '.join(compared)}"
         if {"ours", "lax"} <= set(self.forms):
-            slow, limit = found["slower_than_lax"], report.LIMITS["lax"] - 1
+            slow, limit = found["slower_than_lax"], summary.LIMITS["lax"] - 1
             text = f" ({'; '.join(slow)})" if slow else ""
             yield f"ours slower than lax by more than {limit:.0%}: {len(slow)} programs{text}"
         yield from (f"failed: {text}" for text in found["failed"])
-        counts = [devices for wanted in self.plan.values() for devices, _ in wanted]
+        counts = [devices for wanted in self.programs.values() for devices, _ in wanted]
         if jax.default_backend() == "cpu" and max(counts) > 1:
             yield (
                 "these devices are virtual ones, which share the processors of one host: the run "
@@ -120,7 +121,7 @@ class Report:
 
     def legend(self) -> str:
         """What the cells mean."""
-        name, _ = report.unit()
+        name, _ = tables.unit()
         return (
             f"Cells: median time of a step in {name}, spread between the quartiles in per cent of it. "
             "Efficiency: t(1)/t(N) in weak, t(1)/(N t(N)) in strong scaling."
@@ -128,23 +129,25 @@ class Report:
 
     def table(self) -> str:
         """For a terminal."""
-        return report.aligned(*self.rows())
+        return tables.aligned(*self.rows())
 
     def markdown(self) -> str:
         """As a Markdown document."""
-        return report.page(
+        return tables.page(
             "Scaling", self.describe(), self.legend(), self.rows(), list(self.lines())
         )
 
     def to_json(self, method: Method, load_before: float | None) -> dict[str, Any]:
         """Everything that was measured, with enough beside it to know where and how."""
         return {
-            **report.provenance(load_before),
+            **provenance(load_before),
             "devices_present": [device.device_kind for device in jax.local_devices()],
             "xla_flags": os.environ.get("XLA_FLAGS"),
             "sizes": dataclasses.asdict(self.sizes),
             "method": dataclasses.asdict(method),
-            "scaling": {kind: [list(pair) for pair in pairs] for kind, pairs in self.plan.items()},
+            "scaling": {
+                kind: [list(pair) for pair in pairs] for kind, pairs in self.programs.items()
+            },
             "results": [
                 {
                     "devices": r.devices,

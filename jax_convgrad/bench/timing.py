@@ -14,7 +14,7 @@ The calls of a batch go through several copies of the inputs in turn, as many as
 the last-level cache (within limits), so that no form reads its operands from a cache that its own
 last call filled.
 
-On a CPU every call is waited for. On a GPU the time is the device's: device.py says how it is taken.
+On a CPU every call is waited for. On a GPU the time is the device's: _src/timing/device.py says how.
 
 The figures are the median over the rounds and the quartiles. A median below what the device can move
 the pass's bytes in (roofline.py) is a failure of the timing, and no figure.
@@ -28,7 +28,6 @@ import dataclasses
 import gc
 import math
 import os
-import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -36,36 +35,24 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_convgrad.bench import device, float64, roofline
+from jax_convgrad._src.timing import device
+from jax_convgrad._src.timing.calls import count_input_sets, estimate_call, sample_calls
+from jax_convgrad._src.timing.device import Batch
+from jax_convgrad._src.timing.method import Method
+from jax_convgrad._src.timing.processors import last_level_cache
+from jax_convgrad._src.timing.runner import Runner
+from jax_convgrad._src.timing.samples import Sampled
+from jax_convgrad.bench import float64, roofline
+from jax_convgrad.bench.case_files import AnyCase
 from jax_convgrad.bench.cases import Case
-from jax_convgrad.bench.device import Batch, DeviceMethod
-from jax_convgrad.bench.forms import RESULTS, Form, Inputs, Runner
-from jax_convgrad.bench.samples import Sampled
-
-
-@dataclasses.dataclass(frozen=True)
-class Method:
-    """The settings of a run."""
-
-    rounds: int = 9
-    min_rounds: int = 3
-    sample_seconds: float = 0.010
-    pause_seconds: float = 0.005
-    # A form this slow stops after min_rounds samples: lax takes seconds for some gradients.
-    form_seconds: float = 4.0
-    max_repeats: int = 1000
-    max_input_sets: int = 16
-    max_input_bytes: int = 512 * 2**20
-    seed: int = 0
-    # Sample length and copies of the inputs on a GPU.
-    device: DeviceMethod = dataclasses.field(default_factory=DeviceMethod)
+from jax_convgrad.bench.forms import Form, Inputs
 
 
 @dataclasses.dataclass
 class Result(Sampled):
     """One form's figures for one pass of one case. Times are in seconds."""
 
-    case: Case
+    case: AnyCase
     pass_: str
     form: str
     samples: list[float] = dataclasses.field(default_factory=list)
@@ -105,7 +92,7 @@ Say = Callable[[str], None]
 
 
 def run(
-    cases: Sequence[Case],
+    cases: Sequence[AnyCase],
     forms: Sequence[Form],
     passes: Sequence[str],
     layout: str,
@@ -133,7 +120,7 @@ def run(
 class _Yardstick:
     """Random inputs of a case and the right answers for them."""
 
-    def __init__(self, case: Case, passes: Sequence[str], seed: int) -> None:
+    def __init__(self, case: AnyCase, passes: Sequence[str], seed: int) -> None:
         rng = np.random.default_rng(seed)
         self.inputs = Inputs.random(case, rng)
         self.batch = float64.affordable_batch(case)
@@ -141,7 +128,7 @@ class _Yardstick:
         n = self.batch
         self.small = Inputs(self.inputs.x[:n], self.inputs.w, self.inputs.dy[:n])
         self.truth = float64.passes(self.case, self.small.x, self.small.w, self.small.dy)
-        if "ddxddw" in passes:
+        if "ddxddw" in passes and isinstance(self.case, Case):
             self.truth |= float64.second_order(self.case, self.small.x, self.small.w, self.small.dy)
         self._largest = {key: max(_largest(value), 1e-300) for key, value in self.truth.items()}
 
@@ -191,7 +178,7 @@ class _Contestant:
 
 
 def _run_pass(
-    case: Case,
+    case: AnyCase,
     pass_: str,
     forms: Sequence[Form],
     orders: tuple[str, str | None],
@@ -277,68 +264,11 @@ def _prepare(
     return entry
 
 
-def estimate_call(runner: Runner, arrays: Any) -> float:
-    """About how many seconds one call takes."""
-    if runner.gpu:
-        return device.estimate(runner, arrays)
-    estimate = min(sample_calls(runner, [arrays], 1) for _ in range(2))
-    if estimate < 0.1:
-        estimate = min(estimate, *(sample_calls(runner, [arrays], 1) for _ in range(3)))
-    return estimate
-
-
-def sample_calls(runner: Runner, sets: Sequence[Any], repeats: int) -> float:
-    """Seconds per call over a batch of calls on a CPU."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        call, wait, count = runner.call, runner.wait, len(sets)
-        started = time.perf_counter()
-        for i in range(repeats):
-            wait(call(sets[i % count]))
-        return (time.perf_counter() - started) / repeats
-    finally:
-        if collecting:
-            gc.enable()
-
-
-def count_input_sets(nbytes: int, method: Method) -> int:
-    """How many copies of the inputs it takes to exceed the last-level cache, within limits."""
-    wanted = math.ceil(2 * last_level_cache() / max(1, nbytes))
-    affordable = method.max_input_bytes // max(1, nbytes)
-    return max(1, min(wanted, affordable, method.max_input_sets))
-
-
-def last_level_cache() -> int:
-    """Bytes of the device's last-level cache, as far as it is known."""
-    if jax.default_backend() != "cpu":
-        return 64 * 2**20  # More than the L2 of any present GPU (H100: 50 MB).
-    sizes = [32 * 2**20]
-    for path in pathlib.Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        with contextlib.suppress(OSError, ValueError):
-            text = path.read_text().strip()
-            unit = {"K": 2**10, "M": 2**20}.get(text[-1:], 1)
-            sizes.append(int(text.rstrip("KM")) * unit)
-    return max(sizes)
-
-
 @contextlib.contextmanager
-def _x64_for(case: Case) -> Iterator[None]:
+def _x64_for(case: AnyCase) -> Iterator[None]:
     """float64 switched on while a float64 case runs."""
     if case.dtype == "f64":
         with jax.enable_x64(True):
             yield
     else:
         yield
-
-
-__all__ = [
-    "RESULTS",
-    "Method",
-    "Result",
-    "count_input_sets",
-    "estimate_call",
-    "last_level_cache",
-    "run",
-    "sample_calls",
-]

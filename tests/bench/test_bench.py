@@ -29,20 +29,20 @@ from support.rounding import may_use_tf32
 
 import jax_convgrad
 from jax_convgrad.__main__ import main
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
-from jax_convgrad.bench import compare, device, float64, forms, report, roofline, timing
-from jax_convgrad.bench.cases import (
-    PUBLISHED,
-    Case,
-    CaseError,
-    dimension_numbers,
-    load_cases,
-    parse_case,
-    published,
-)
+from jax_convgrad._src.timing import compare, device
+from jax_convgrad._src.timing.method import Method
+from jax_convgrad._src.timing.runner import Gpu, Runner, chained
+from jax_convgrad.bench import float64, provenance, roofline, summary, timing
+from jax_convgrad.bench.case_files import PUBLISHED, load_cases, parse_case, published
+from jax_convgrad.bench.cases import Case, CaseError, dimension_numbers
 from jax_convgrad.bench.cli import DEFAULT_PASSES
-from jax_convgrad.bench.forms import FORMS, PASSES, RESULTS, Inputs
+from jax_convgrad.bench.forms import FORMS, PASSES, RESULTS, Inputs, present_name
+from jax_convgrad.bench.forms.jax_form import JaxForm, dilated_padding
+from jax_convgrad.bench.forms.lax import LaxForm
+from jax_convgrad.bench.forms.weights import WeightsOrder
+from jax_convgrad.bench.forms.xla_rewritten import XlaRewrittenForm
 
 FORM_NAMES = [
     pytest.param(name, marks=[pytest.mark.pytorch] if name == "torch" else []) for name in FORMS
@@ -161,7 +161,7 @@ def test_float64_reference_equals_lax(case: Case, rng: np.random.Generator) -> N
             x,
             w,
             (1,) * case.ndim if case.transposed else case.stride,
-            forms.dilated_padding(case) if case.transposed else [(p, p) for p in case.padding],
+            dilated_padding(case) if case.transposed else [(p, p) for p in case.padding],
             lhs_dilation=dilated,
             rhs_dilation=case.dilation,
             dimension_numbers=dimension_numbers(case.ndim, "NHWC"),
@@ -204,7 +204,7 @@ def test_every_form_computes_the_same(
     on_gpu = jax.default_backend() == "gpu"
     settled = np.rint if may_transform() or (on_gpu and name != "ours") else np.asarray
     if form.not_applicable(case):
-        assert name == "swap" and case.kind == "conv"
+        assert name == "xla_rewritten" and case.kind == "conv"
         return
     shapes = (case.x_shape, case.w_shape, case.y_shape)
     for pass_ in PASSES:
@@ -232,7 +232,7 @@ def error_limit(case: Case) -> float:
     """
     limit = 1e-5
     if may_use_tf32("float32"):
-        inputs = Inputs.random(case, np.random.default_rng(timing.Method.seed))
+        inputs = Inputs.random(case, np.random.default_rng(Method.seed))
         arrays = (inputs.x, inputs.w, inputs.dy)
         truth = float64.passes(case, *arrays)
         largest = float64.passes(case, *map(np.abs, arrays))
@@ -266,24 +266,30 @@ CONVOLUTIONS = re.compile(
 )
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("ours", "conv"), ("ours", "convt"), ("lax", "conv"), ("lax", "convt"), ("swap", "convt")],
+    [
+        ("ours", "conv"),
+        ("ours", "convt"),
+        ("lax", "conv"),
+        ("lax", "convt"),
+        ("xla_rewritten", "convt"),
+    ],
 )
 def test_only_the_pass_asked_for_is_in_the_program(
     name: str, kind: str, pass_: str, count: int
 ) -> None:
     case = parse_case(entry(kind=kind, sp=[12, 12], cin=8, cout=16, s=2, p=1))
     form = FORMS[name]
-    assert isinstance(form, forms.JaxForm)
+    assert isinstance(form, JaxForm)
     shapes = (case.x_shape, case.w_shape, case.y_shape)
     arguments = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
-    function = form.function(case, pass_, "NHWC", forms.WeightsOrder.make(case, "NHWC"))
+    function = form.function(case, pass_, "NHWC", WeightsOrder.make(case, "NHWC"))
     program = jax.jit(function).lower(*arguments).compile().as_text()
     assert len(CONVOLUTIONS.findall(program)) == count, program
 
 
 def run(cases: list[Case], names: list[str], passes: list[str], **changes: Any) -> list[Any]:
     settings = {"rounds": 3, "sample_seconds": 0.0, "pause_seconds": 0.0, **changes}
-    method = timing.Method(**settings)
+    method = Method(**settings)
     told: list[str] = []
     results = timing.run(cases, [FORMS[n] for n in names], passes, "NHWC", method, told.append)
     assert len(told) == len(cases) * len(passes)
@@ -293,10 +299,10 @@ def run(cases: list[Case], names: list[str], passes: list[str], **changes: Any) 
 def test_samples_come_from_calls_that_go_through_the_input_sets() -> None:
     loaded, called = [], []
 
-    class Counting(forms.LaxForm):
+    class Counting(LaxForm):
         name = "counting"
 
-        def runners(self, *arguments: Any) -> list[forms.Runner]:
+        def runners(self, *arguments: Any) -> list[Runner]:
             (runner,) = super().runners(*arguments)
 
             def load(inputs: Inputs) -> Any:
@@ -307,10 +313,10 @@ def test_samples_come_from_calls_that_go_through_the_input_sets() -> None:
                 called.append(next(i for i, a in enumerate(loaded) if a is arrays))
                 return runner.call(arrays)
 
-            return [forms.Runner(load, call, runner.wait, runner.fetch)]
+            return [Runner(load, call, runner.wait, runner.fetch)]
 
     case = parse_case(entry())
-    method = timing.Method(
+    method = Method(
         rounds=2, sample_seconds=10.0, max_repeats=6, max_input_sets=3, pause_seconds=0.0
     )
     (result,) = timing.run([case], [Counting()], ["dx"], "NHWC", method, lambda text: None)
@@ -340,13 +346,13 @@ def test_second_derivatives_are_timed_and_checked(kind: str) -> None:
 
 
 def test_a_wrong_result_shows_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = forms.LaxForm.function
+    right = LaxForm.function
 
     def wrong(self: Any, *arguments: Any) -> Any:
         fn = right(self, *arguments)
         return lambda x, w, dy: tuple(a * 1.5 for a in fn(x, w, dy))
 
-    monkeypatch.setattr(forms.LaxForm, "function", wrong)
+    monkeypatch.setattr(LaxForm, "function", wrong)
     (result,) = run([parse_case(entry())], ["lax"], ["dw"])
     assert result.error == pytest.approx(0.5, rel=1e-3)
 
@@ -356,7 +362,8 @@ def test_a_wrong_result_shows_in_the_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("pass_", ["fprop", "dxdwdb"])
 @pytest.mark.parametrize(
-    ("name", "kind"), [("ours", "conv"), ("ours", "convt"), ("lax", "convt"), ("swap", "convt")]
+    ("name", "kind"),
+    [("ours", "conv"), ("ours", "convt"), ("lax", "convt"), ("xla_rewritten", "convt")],
 )
 def test_a_program_of_several_calls(
     name: str, kind: str, pass_: str, rng: np.random.Generator
@@ -378,9 +385,9 @@ def test_a_program_of_several_calls(
             np.testing.assert_array_equal(value, truth[key], err_msg=key)
 
     form = FORMS[name]
-    assert isinstance(form, forms.JaxForm)
-    order = forms.WeightsOrder.make(case, "NHWC")
-    lowered = jax.jit(forms.chained(form.function(case, pass_, "NHWC", order))).lower(loaded)
+    assert isinstance(form, JaxForm)
+    order = WeightsOrder.make(case, "NHWC")
+    lowered = jax.jit(chained(form.function(case, pass_, "NHWC", order))).lower(loaded)
     assert lowered.as_text().count("stablehlo.optimization_barrier") == 4
     program = lowered.compile().as_text()
     wanted = {"fprop": 1, "dxdwdb": 2}[pass_]
@@ -431,7 +438,7 @@ class Device:
         self.wait_until(end)
         return end - begin
 
-    def runner(self) -> forms.Runner:
+    def runner(self) -> Runner:
         def call(arrays: Any) -> float:
             self.events.append(f"call {arrays}")
             return self.enqueue(self.seconds)
@@ -440,8 +447,8 @@ class Device:
             self.events.append("wait")
             self.wait_until(out[-1])
 
-        gpu = forms.Gpu(self, self.hold)
-        return forms.Runner(lambda inputs: "a", call, wait, lambda out: {}, gpu=gpu)
+        gpu = Gpu(self, self.hold)
+        return Runner(lambda inputs: "a", call, wait, lambda out: {}, gpu=gpu)
 
     def batch(self, groups: Any = (["a", "b"],), programs: int = 40, **more: Any) -> device.Batch:
         runner = self.runner()
@@ -466,7 +473,7 @@ def test_any_functions_are_compared_by_the_device_s_time(monkeypatch: pytest.Mon
     entered: list[str] = []
 
     def runner(seconds: float) -> Any:
-        def make(gpu: Device) -> forms.Runner:
+        def make(gpu: Device) -> Runner:
             def call(arrays: Any) -> float:
                 return gpu.enqueue(seconds)
 
@@ -483,7 +490,7 @@ def test_any_functions_are_compared_by_the_device_s_time(monkeypatch: pytest.Mon
     functions = {name: (runner(s), context(name)) for name, s in (("a", 20e-6), ("b", 70e-6))}
     operands = compare.Operands((np.ones(4), np.ones(2)))
     assert operands.nbytes == 8 * 6
-    found = compare.compare(functions, operands, timing.Method(rounds=3, pause_seconds=0))
+    found = compare.compare(functions, operands, Method(rounds=3, pause_seconds=0))
     assert entered == ["a", "b"]
     assert found == {"a": pytest.approx(20e-6), "b": pytest.approx(70e-6)}
 
@@ -531,8 +538,8 @@ class ScriptedClock:
         return self.samples[self.taken - 1][1]
 
     def batch(self, wait: Any = lambda out: None) -> device.Batch:
-        runner = forms.Runner(lambda inputs: "a", lambda arrays: arrays, wait, lambda out: {})
-        gpu = forms.Gpu(self, lambda: "the hold")
+        runner = Runner(lambda inputs: "a", lambda arrays: arrays, wait, lambda out: {})
+        gpu = Gpu(self, lambda: "the hold")
         return device.Batch(runner, gpu, [["a", "b"]], 4, least_seconds=10e-6)
 
 
@@ -670,19 +677,19 @@ def held(monkeypatch: pytest.MonkeyPatch) -> None:
         def seconds_between(self, begin: float, end: float) -> float:
             return end - begin
 
-    gpu = forms.Gpu(Clock(), lambda: None)
-    right = forms.JaxForm.runners
+    gpu = Gpu(Clock(), lambda: None)
+    right = JaxForm.runners
 
     def runners(self: Any, *arguments: Any) -> Any:
         return [dataclasses.replace(r, gpu=gpu) for r in right(self, *arguments)]
 
-    monkeypatch.setattr(forms.JaxForm, "runners", runners)
+    monkeypatch.setattr(JaxForm, "runners", runners)
 
 
 def test_forms_by_the_method_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     held(monkeypatch)
     case = parse_case(entry(s=2, kind="convt"))
-    for result in run([case], ["ours", "lax", "swap"], ["dxdwdb"]):
+    for result in run([case], ["ours", "lax", "xla_rewritten"], ["dxdwdb"]):
         assert result.failure is None
         assert len(result.samples) == 3
         assert result.error is not None and result.error < error_limit(case)
@@ -747,7 +754,7 @@ def test_bench_writes_table_json_markdown_and_chart(
         "schema", "date", "commit", "device", "info", "torch", "layout", "weights", "method",
         "results", "summary",
     }  # fmt: skip
-    assert data["schema"] == report.SCHEMA
+    assert data["schema"] == provenance.SCHEMA
     assert (data["layout"], data["weights"]) == ("NHWC", "HWIO")
     assert "; activations NHWC, weights HWIO\n" in text
     assert "; activations NHWC, weights HWIO\n" in out["markdown"].read_text()
@@ -835,16 +842,18 @@ def test_ohwi_weights_are_those_that_the_handlers_read(
     kind: str, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No reordering is left between OHWI weights and a CUDA handler, but for grouped conv_transpose."""
-    found = registry.Handlers(frozenset(registry.CONV_TARGETS.values()), frozenset({"float32"}))
-    monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: found)
+    found = registry.PlatformHandlers(
+        frozenset(registry.CONV_TARGETS.values()), frozenset({"float32"})
+    )
+    monkeypatch.setattr(registry, "require", lambda platform, warn=True: found)
     case = parse_case(entry(kind=kind, s=2, p=1, cin=8, cout=16, g=groups))
 
     def reordered(weights: str) -> bool:
-        order = forms.WeightsOrder.make(case, "NHWC", weights)
+        order = WeightsOrder.make(case, "NHWC", weights)
         stored = order.store(np.zeros(case.w_shape, np.float32))
         arguments = (np.zeros(case.x_shape, np.float32), stored, np.zeros(case.y_shape, np.float32))
         function = FORMS["ours"].function(case, "fprop", "NHWC", order)  # type: ignore[attr-defined]
-        with routes.force("cudnn"):
+        with override_backend("cudnn"):
             text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
         (call,) = [line for line in text.splitlines() if "@jax_convgrad_conv" in line]
         layouts = re.search(r"operand_layouts = \[dense<.*?>.*?, dense<\[(.*?)\]>", call)
@@ -873,7 +882,7 @@ def test_a_reader_who_has_read_enough() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--forms", "ours,jax"], "--forms takes names out of ours, lax, swap, torch"),
+        (["--forms", "ours,jax"], "--forms takes names out of ours, lax, xla_rewritten, torch"),
         (["--passes", ""], "--passes takes names out of fprop, dx, dw, dxdwdb"),
         (["--only", "("], "--only '('"),
         (["--only", "no such case"], "no case is left to run"),
@@ -912,11 +921,11 @@ def test_a_form_that_breaks_is_reported_and_the_rest_goes_on(
     def broken(*args: Any) -> Any:
         raise RuntimeError("no such engine")
 
-    monkeypatch.setattr(forms.SwapForm, "function", broken)
-    arguments = ["--cases", str(case_file), "--forms", "swap,lax", "--passes", "dx"]
+    monkeypatch.setattr(XlaRewrittenForm, "function", broken)
+    arguments = ["--cases", str(case_file), "--forms", "xla_rewritten,lax", "--passes", "dx"]
     assert main(["bench", *arguments, "--rounds", "1"]) == 1
     text = capsys.readouterr().out
-    assert "swap failed on convt t f32 dx: RuntimeError: no such engine" in text
+    assert "xla_rewritten failed on convt t f32 dx: RuntimeError: no such engine" in text
     assert re.search(r"dX +failed +\d", text)
 
 
@@ -942,7 +951,7 @@ def test_summary_counts_what_is_slower() -> None:
             for form, seconds in times.items()
         ]
 
-    found = report.summary(results("dx", 1.0, 4.0, 0.95) + results("dw", 1.0, 0.9, 0.5))
+    found = summary.summary(results("dx", 1.0, 4.0, 0.95) + results("dw", 1.0, 0.9, 0.5))
     mean = {k: v["ratio"] for k, v in found["geomean_over_ours"].items()}
     assert mean["lax"] == pytest.approx(math.sqrt(4.0 * 0.9))
     assert mean["best"] == pytest.approx(math.sqrt(0.95 * 0.5))
@@ -958,3 +967,16 @@ def test_info_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found["handlers"]["cpu"]) >= {"available", "dtypes", "reason", "versions"}
+
+
+def test_results_of_earlier_schemas_name_forms_that_there_are() -> None:
+    """benchmarks/ keeps files of every schema, and the documentation reads them all."""
+    folder = Path(__file__).parents[2] / "benchmarks"
+    names = {
+        row["form"]
+        for path in sorted(folder.glob("*/*.json"))
+        if isinstance(content := json.loads(path.read_text()), dict) and "layout" in content
+        for row in content["results"]
+    }
+    assert "swap" in names
+    assert {present_name(name) for name in names} == set(FORMS)

@@ -16,9 +16,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jax_convgrad.bench import cuda_driver, device, forms, timing
-from jax_convgrad.bench.cases import parse_case
-from jax_convgrad.bench.device_clock import ClockError, JaxClock, TorchClock
+from jax_convgrad._src.timing import cuda_driver, device, runner
+from jax_convgrad._src.timing.device_clock import ClockError, JaxClock, TorchClock
+from jax_convgrad._src.timing.method import Method
+from jax_convgrad._src.timing.runner import Gpu, jax_runner
+from jax_convgrad.bench import timing
+from jax_convgrad.bench.case_files import parse_case
+from jax_convgrad.bench.forms import FORMS
+from jax_convgrad.bench.forms.torch import torch_gpu
 
 # --- On a stand-in for the driver -----------------------------------------------------------------
 
@@ -182,12 +187,12 @@ def test_without_a_driver_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(ctypes, "CDLL", missing)
     monkeypatch.setattr(cuda_driver, "_driver", cuda_driver._driver.__wrapped__)
     monkeypatch.setattr(cuda_driver, "_context", cuda_driver._context.__wrapped__)
-    monkeypatch.setattr(forms, "_jax_gpu", forms._jax_gpu.__wrapped__)
+    monkeypatch.setattr(runner, "jax_gpu", runner.jax_gpu.__wrapped__)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     layer = {"name": "t", "kind": "conv", "n": 1, "cin": 2, "sp": [5, 4], "cout": 3, "k": 3}
     case = parse_case({**layer, "dt": "f32"})
     (result,) = timing.run(
-        [case], [forms.FORMS["lax"]], ["dx"], "NHWC", timing.Method(rounds=1), lambda text: None
+        [case], [FORMS["lax"]], ["dx"], "NHWC", Method(rounds=1), lambda text: None
     )
     assert result.failure is not None and result.median is None
     assert "CUDA's driver cannot be loaded: libcuda.so.1: cannot open" in result.failure
@@ -197,11 +202,11 @@ def test_without_a_driver_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.fixture(params=["jax", "torch"])
-def gpu(request: pytest.FixtureRequest, needs_cuda_handlers: None) -> forms.Gpu:
+def gpu(request: pytest.FixtureRequest, needs_cuda_handlers: None) -> Gpu:
     """What a form has to be timed by, with a hold that has run before."""
-    if request.param == "torch" and (reason := forms.FORMS["torch"].unavailable()):
+    if request.param == "torch" and (reason := FORMS["torch"].unavailable()):
         pytest.skip(reason)
-    found = forms._jax_gpu() if request.param == "jax" else forms._torch_gpu()
+    found = runner.jax_gpu() if request.param == "jax" else torch_gpu()
     _finish(found.hold())
     return found
 
@@ -220,7 +225,7 @@ def _tries(attempt: Callable[[], bool], count: int = 5) -> bool:
     return any(attempt() for _ in range(count))
 
 
-def test_marks_are_put_while_the_device_is_held(gpu: forms.Gpu) -> None:
+def test_marks_are_put_while_the_device_is_held(gpu: Gpu) -> None:
     """A mark that waited for what it lies behind would have passed when the next one is put."""
 
     def attempt() -> bool:
@@ -238,7 +243,7 @@ def test_marks_are_put_while_the_device_is_held(gpu: forms.Gpu) -> None:
     assert _tries(attempt)
 
 
-def test_a_mark_passes_when_its_work_is_done(gpu: forms.Gpu) -> None:
+def test_a_mark_passes_when_its_work_is_done(gpu: Gpu) -> None:
     held = gpu.hold()
     mark = gpu.clock.mark(held)
     _finish(held)
@@ -249,7 +254,7 @@ def test_a_mark_passes_when_its_work_is_done(gpu: forms.Gpu) -> None:
     assert gpu.clock.seconds_between(mark, gpu.clock.mark(held)) >= 0
 
 
-def test_a_long_time_is_the_host_s_time(gpu: forms.Gpu) -> None:
+def test_a_long_time_is_the_host_s_time(gpu: Gpu) -> None:
     """Of many holds in a row, which last long beside what the host needs to begin and to learn the end."""
 
     def attempt() -> bool:
@@ -270,9 +275,7 @@ def test_a_long_time_is_the_host_s_time(gpu: forms.Gpu) -> None:
 def test_a_sample_is_the_time_of_the_calls(needs_cuda_handlers: None) -> None:
     """A call that is a matrix product takes its share of many in a row."""
     square = jnp.ones((4096, 4096), jnp.float32)
-    runner = forms.jax_runner(
-        lambda a: (a @ a,), lambda inputs: (jnp.copy(square),), lambda out: {}
-    )
+    runner = jax_runner(lambda a: (a @ a,), lambda inputs: (jnp.copy(square),), lambda out: {})
     assert runner.gpu is not None
     batch = device.Batch(runner, runner.gpu, [[(square,)] * 4], tries=4, programs=10)
     batch.warm_up()

@@ -13,9 +13,12 @@ import pytest
 from support import resize_oracles as oracles
 
 from jax_convgrad.__main__ import main
-from jax_convgrad.bench import float64, forms, resize_float64, roofline, timing
-from jax_convgrad.bench.cases import CaseError, parse_case, published
-from jax_convgrad.bench.forms import FORMS, Inputs
+from jax_convgrad._src.timing.method import Method
+from jax_convgrad.bench import float64, resize_float64, roofline, timing
+from jax_convgrad.bench.case_files import parse_case, published
+from jax_convgrad.bench.cases import CaseError
+from jax_convgrad.bench.forms import FORMS, PASSES, Inputs
+from jax_convgrad.bench.forms.weights import WeightsOrder
 
 
 def entry(**changes: Any) -> dict[str, Any]:
@@ -124,7 +127,7 @@ def test_every_form_computes_the_same(
 @pytest.mark.parametrize("form", ["ours", "lax"])
 def test_only_the_gradient_is_in_its_program(form: str) -> None:
     case = parse_case(entry())
-    function = FORMS[form].function(case, "dx", "NHWC", forms.WeightsOrder.make(case, "NHWC"))
+    function = FORMS[form].function(case, "dx", "NHWC", WeightsOrder.make(case, "NHWC"))
     shapes = (case.x_shape, case.w_shape, case.y_shape)
     arguments = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
     text = jax.jit(function).lower(*arguments).as_text()
@@ -136,10 +139,10 @@ def test_only_the_gradient_is_in_its_program(form: str) -> None:
 
 def test_passes_and_forms_that_a_resize_has_not() -> None:
     case = parse_case(entry(sp=[4, 4], out=[8, 8]))
-    method = timing.Method(rounds=3, sample_seconds=0.0, pause_seconds=0.0)
+    method = Method(rounds=3, sample_seconds=0.0, pause_seconds=0.0)
     told: list[str] = []
-    chosen = [FORMS[name] for name in ("ours", "lax", "swap")]
-    results = timing.run([case], chosen, forms.PASSES, "NHWC", method, told.append)
+    chosen = [FORMS[name] for name in ("ours", "lax", "xla_rewritten")]
+    results = timing.run([case], chosen, PASSES, "NHWC", method, told.append)
     assert told == ["resize t f32 fprop", "resize t f32 dx"]
     assert [result.absent for result in results] == [None, None, "a resize has no such form"] * 2
     assert all(result.error < 1e-6 for result in results if not result.absent)

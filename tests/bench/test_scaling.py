@@ -16,10 +16,10 @@ import pytest
 from support.meshes import need_devices
 
 from jax_convgrad.__main__ import main
-from jax_convgrad.bench import report, scaling
+from jax_convgrad._src.timing.method import Method
+from jax_convgrad.bench import provenance, scaling
 from jax_convgrad.bench.scaling import Result, Sizes
 from jax_convgrad.bench.scaling_report import Report
-from jax_convgrad.bench.timing import Method
 
 TINY = Sizes(width=4, blocks=1, patch=6, batch=2)
 QUICK = Method(rounds=3, sample_seconds=0.0, pause_seconds=0.0)
@@ -63,13 +63,13 @@ def test_what_is_run_for_each_kind() -> None:
 
 
 def test_efficiencies_are_their_definitions() -> None:
-    plan = scaling.programs(("weak", "strong"), (1, 4), 2)
+    programs = scaling.programs(("weak", "strong"), (1, 4), 2)
 
     def result(devices: int, images: int, form: str, seconds: float) -> Result:
         return Result(devices, images, form, samples=[9 * seconds, seconds, seconds])
 
     found = Report(
-        plan,
+        programs,
         [
             result(1, 2, "ours", 1.0),
             result(4, 8, "ours", 1.25),
@@ -127,7 +127,7 @@ def test_bench_devices_writes_table_json_and_markdown(
     assert "| scaling | devices | images | ours | lax | ours efficiency |" in page.read_text()
 
     data = json.loads(out.read_text())
-    assert data["schema"] == report.SCHEMA
+    assert data["schema"] == provenance.SCHEMA
     assert data["device"]["platform"] == jax.default_backend()
     assert data["sizes"] == {"width": 4, "blocks": 1, "patch": 6, "batch": 2}
     wanted = [(1, 2), (2, 4), (4, 8), (1, 8), (2, 8)]

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "cuda/depthwise.cu"
+#include "cuda/kernels/depthwise/plan.cu"
 #include "fuzz.h"
 
 namespace {
@@ -41,7 +41,7 @@ DepthwiseProblem RandomProblem(Random* random) {
   const int64_t kernel = OneOf(random, {1, 2, 3, 3, 4, 4, 5, 6, 7, 7, 9, 11, 16});
   const int64_t stride = OneOf(random, {1, 1, 1, 2, 2, 3, 4, 8});
   for (size_t i = 3 - static_cast<size_t>(axes); i < 3; ++i) {
-    const int64_t most = i == 0 ? 5 : 24;
+    const int64_t max_extra = i == 0 ? 5 : 24;
     p.kernel[i] = same ? kernel : Between(random, 1, i == 0 ? 4 : 9);
     p.strides[i] = same ? stride : Between(random, 1, 6);
     p.dilation[i] = Between(random, 0, 2) ? 1 : Between(random, 1, 6);
@@ -49,7 +49,7 @@ DepthwiseProblem RandomProblem(Random* random) {
     p.padding_low[i] = Between(random, 0, window + 1);
     const int64_t high = Between(random, 0, window + 1);
     p.in[i] =
-        Between(random, std::max<int64_t>(1, window - p.padding_low[i] - high), window + most);
+        Between(random, std::max<int64_t>(1, window - p.padding_low[i] - high), window + max_extra);
     p.out[i] = (p.in[i] + p.padding_low[i] + high - window) / p.strides[i] + 1;
   }
   p.alignment = OneOf(random, {2, 4, 8, 16});
@@ -59,7 +59,7 @@ DepthwiseProblem RandomProblem(Random* random) {
   return p;
 }
 
-constexpr int64_t kMostProducts = 2000000;
+constexpr int64_t kMaxProducts = 2000000;
 
 int64_t Products(const DepthwiseProblem& p) {
   return p.batch * p.channels * Volume(p.out) * Volume(p.kernel);
@@ -176,7 +176,7 @@ bool Check(const DepthwiseProblem& problem, Random* random) {
 int main(int argc, char** argv) {
   return fuzz::Main(argc, argv, "depthwise_fuzz", [](Random* random) {
     DepthwiseProblem problem = RandomProblem(random);
-    while (Products(problem) > kMostProducts) problem = RandomProblem(random);
+    while (Products(problem) > kMaxProducts) problem = RandomProblem(random);
     return Check(problem, random);
   });
 }

@@ -8,8 +8,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "cuda/dilated.cu"
-#include "cuda/dilated_work.cc"
+#include "cuda/kernels/dilated/plan.cu"
+#include "cuda/kernels/dilated/work.cc"
 #include "fuzz.h"
 
 namespace {
@@ -35,8 +35,8 @@ DilatedProblem RandomProblem(Random* random) {
     // Cropped here and there, and taps that never read.
     p.padding_low[i] = Between(random, -2, window + 1);
     const int64_t high = Between(random, -2, window + 1);
-    const int64_t least = std::max<int64_t>(1, window - p.padding_low[i] - high);
-    p.in[i] = least + Between(random, 0, axes == 3 ? 4 : 12);
+    const int64_t min_in = std::max<int64_t>(1, window - p.padding_low[i] - high);
+    p.in[i] = min_in + Between(random, 0, axes == 3 ? 4 : 12);
     p.out[i] = p.in[i] + p.padding_low[i] + high - window + 1;
   }
   // The smaller one is enough for what y is copied to, and seldom for more.
@@ -162,7 +162,7 @@ bool Check(const DilatedProblem& p, Random* random) {
 int main(int argc, char** argv) {
   return fuzz::Main(argc, argv, "dilated_fuzz", [](Random* random) {
     const auto too_large = [](const DilatedProblem& p) {
-      return jax_convgrad::DilatedRegions(p).size() > jax_convgrad::kMostDilatedRegions ||
+      return jax_convgrad::DilatedRegions(p).size() > jax_convgrad::kMaxDilatedRegions ||
              CountReads(p) * p.in_channels * p.out_channels > 20000000;
     };
     DilatedProblem problem = RandomProblem(random);

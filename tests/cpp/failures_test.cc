@@ -16,13 +16,13 @@
 #include <thread>
 #include <vector>
 
-#include "common/checked.h"
-#include "common/error.h"
-#include "common/guard.h"
-#include "common/lru_cache.h"
-#include "cpu/job.h"
-#include "cpu/parallel_for.h"
-#include "cpu/scratch.h"
+#include "cpu/runtime/job.h"
+#include "cpu/runtime/parallel_for.h"
+#include "cpu/runtime/scratch.h"
+#include "ffi/checked.h"
+#include "ffi/error.h"
+#include "ffi/guard.h"
+#include "ffi/lru_cache.h"
 
 namespace {
 
@@ -97,7 +97,7 @@ void TestScratchWithoutMemory() {
 
 // Cannot be copied once there is no memory.
 struct Name {
-  explicit Name(std::string text) : text(std::move(text)) {}
+  explicit Name(std::string name) : text(std::move(name)) {}
   Name(const Name& other) : text(other.text) {
     if (copies-- <= 0) throw std::bad_alloc();
   }

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "cpu/scratch.h"
+#include "cpu/runtime/scratch.h"
 
 int main(int argc, char** argv) {
   constexpr int kBytes = 100;

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "common/resample.h"
+#include "ffi/resample.h"
 
 namespace resample_test {
 
@@ -126,10 +126,10 @@ Band RandomBand(Random& random, int64_t in, int64_t out, int64_t taps, bool inte
     return band;
   }
   for (int64_t i = 0; i < out; ++i) {
-    const int64_t most = in - taps;
+    const int64_t max_start = in - taps;
     int64_t start = static_cast<int64_t>(origin + slope * static_cast<double>(i));
-    if (kind == 0) start = static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1));
-    band.start.push_back(static_cast<int32_t>(std::clamp<int64_t>(start, 0, most)));
+    if (kind == 0) start = static_cast<int64_t>(random() % static_cast<uint64_t>(max_start + 1));
+    band.start.push_back(static_cast<int32_t>(std::clamp<int64_t>(start, 0, max_start)));
     const bool zero = random() % 16 == 0;
     for (int64_t t = 0; t < taps; ++t) {
       double weight = integers ? static_cast<double>(random() % 7) - 3.0
@@ -142,7 +142,7 @@ Band RandomBand(Random& random, int64_t in, int64_t out, int64_t taps, bool inte
 }
 
 template <typename Random>
-Problem RandomProblem(Random& random, int64_t most_elements, bool integers) {
+Problem RandomProblem(Random& random, int64_t max_elements, bool integers) {
   const auto pick = [&random](std::initializer_list<int64_t> values) {
     return values.begin()[random() % values.size()];
   };
@@ -168,7 +168,7 @@ Problem RandomProblem(Random& random, int64_t most_elements, bool integers) {
                               in / 8, in,     in * 5 / 2, in * 2 / 5, pick({1, 2, 3, 9, 17, 40})};
       problem.y[at] = std::max<int64_t>(1, outs[random() % 10]);
     }
-    if (Count(problem.x) > most_elements || Count(problem.y) > most_elements) continue;
+    if (Count(problem.x) > max_elements || Count(problem.y) > max_elements) continue;
     for (int64_t axis : problem.axes) {
       const size_t at = static_cast<size_t>(axis);
       const int64_t in = problem.x[at], out = problem.y[at];
@@ -185,7 +185,7 @@ Problem RandomProblem(Random& random, int64_t most_elements, bool integers) {
 // Images, whose height and width become about as much larger or smaller. Their sizes are such as
 // the kernels for them have.
 template <typename Random>
-Problem ImageProblem(Random& random, int64_t most_elements, bool integers) {
+Problem ImageProblem(Random& random, int64_t max_elements, bool integers) {
   const auto pick = [&random](std::initializer_list<int64_t> values) {
     return values.begin()[random() % values.size()];
   };
@@ -209,7 +209,7 @@ Problem ImageProblem(Random& random, int64_t most_elements, bool integers) {
       problem.x.push_back(inner);
       problem.y.push_back(inner);
     }
-    if (Count(problem.x) > most_elements || Count(problem.y) > most_elements) continue;
+    if (Count(problem.x) > max_elements || Count(problem.y) > max_elements) continue;
     const bool regular = random() % 4 != 0;
     for (int64_t axis : problem.axes) {
       const int64_t in = problem.x[static_cast<size_t>(axis)];

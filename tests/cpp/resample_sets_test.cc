@@ -8,8 +8,8 @@
 #include <cstring>
 #include <random>
 
-#include "cpu/resample_plan.h"
-#include "cpu/resample_tile.h"
+#include "cpu/kernels/resample/plan.h"
+#include "cpu/kernels/resample/tile.h"
 #include "resample_problem.h"
 
 namespace {

@@ -13,8 +13,8 @@
 #include <memory>
 #include <random>
 
-#include "cuda/resample_instances.cuh"
-#include "cuda/resample_tiling.h"
+#include "cuda/kernels/resample/instances.cuh"
+#include "cuda/kernels/resample/tiling.h"
 #include "resample_problem.h"
 
 namespace jax_convgrad {
@@ -76,6 +76,8 @@ struct TypeOf<resample_kernels::Half> {
   static constexpr double kRounding = 0x1p-11;
 };
 
+constexpr int64_t kMultiprocessors = 132;  // of an H100
+
 template <typename Kernel>
 void RunWalks(const ResampleTask& task) {
   const size_t bytes = static_cast<size_t>(task.tiling.shared_bytes);
@@ -97,12 +99,12 @@ bool CanLaunch(const ResampleForm& form, uintptr_t x, uintptr_t y) {
   resample_kernels::VisitInstance<T>(
       GetResampleNeeds(task, sizeof(T)), [&](auto instance, const ResampleNeeds& needs) {
         using Kernel = typename decltype(instance)::Kernel;
-        const ResampleTiling tiling =
-            ChooseResampleTiling(task, needs, instance.kValues, sizeof(T),
-                                 GetResampleLimits(needs, instance.kValues, sizeof(T)));
+        const ResampleTiling tiling = ChooseResampleTiling(
+            task, needs, instance.kValues, sizeof(T),
+            GetResampleLimits(needs, instance.kValues, sizeof(T), kMultiprocessors));
         good = tiling.blocks == 0 ||
-               (tiling.threads <= Kernel::kMostThreads && tiling.threads % 32 == 0 &&
-                tiling.shared_bytes <= kMostSharedBytes);
+               (tiling.threads <= Kernel::kMaxThreads && tiling.threads % 32 == 0 &&
+                tiling.shared_bytes <= kMaxSharedBytes);
         if (good) return;
         std::printf(
             "%lld x %lld x %lld of %lld to %lld x %lld, %lld and %lld taps, %d bytes: load %d, "
@@ -112,7 +114,7 @@ bool CanLaunch(const ResampleForm& form, uintptr_t x, uintptr_t y) {
             static_cast<long long>(form.height.out), static_cast<long long>(form.width.out),
             static_cast<long long>(form.height.taps), static_cast<long long>(form.width.taps),
             static_cast<int>(sizeof(T)), static_cast<int>(needs.load), tiling.threads,
-            Kernel::kMostThreads, tiling.shared_bytes);
+            Kernel::kMaxThreads, tiling.shared_bytes);
       });
   return good;
 }
@@ -164,10 +166,10 @@ bool CheckLaunches(unsigned seed, int problems) {
     const int64_t outs[] = {in, size(), in * factor, std::max<int64_t>(1, in / factor)};
     const int64_t out = outs[random() % 4];
     if (out == in && random() % 2 == 0) return ResampleAxis{false, in, in};
-    const int64_t most = random() % 2 == 0 ? 4 : 300;
+    const int64_t max_taps = random() % 2 == 0 ? 4 : 300;
     return ResampleAxis{
         true, in, out,
-        std::min(in, 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(most)))};
+        std::min(in, 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(max_taps)))};
   };
   const int64_t inners[] = {1, 1, 2, 3, 4, 8, 17, 64, 1000};
   for (int i = 0; i < problems; ++i) {
@@ -245,7 +247,8 @@ bool Check(Random& random, Counts& counts) {
   ResampleTask task = MakeResampleTask(*form, sizeof(T), x, y);
   const int threads[] = {32, 96, 128, 256};
   const ResampleLimits limits{threads[random() % 4], random() % 2 == 0 ? 1 : 200000,
-                              random() % 2 == 0 ? 0.1 : 10.0, random() % 2 == 0 ? 0 : 20000};
+                              random() % 2 == 0 ? 0.1 : 10.0, random() % 2 == 0 ? 0 : 20000,
+                              kMultiprocessors};
   // What would be launched, or as if arrays were not aligned, or no instance had enough rows.
   ResampleNeeds needs = GetResampleNeeds(task, sizeof(T));
   if (needs.load == ResampleLoad::kWindow && random() % 4 == 0) needs.load = ResampleLoad::kStrip;

@@ -12,7 +12,11 @@ from support import native
 
 pytestmark = pytest.mark.cpp
 
-SOURCES = ("tests/cpp/failures_test.cc", "cpp/cpu/parallel_for.cc", "cpp/cpu/scratch.cc")
+SOURCES = (
+    "tests/cpp/failures_test.cc",
+    "cpp/cpu/runtime/parallel_for.cc",
+    "cpp/cpu/runtime/scratch.cc",
+)
 
 
 def test_what_is_thrown_becomes_an_error(tmp_path: pathlib.Path) -> None:

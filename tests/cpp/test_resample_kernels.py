@@ -14,12 +14,12 @@ from support import native
 pytestmark = pytest.mark.cpp
 
 SOURCES = {
-    "resample_walk_test": ("cpp/cuda/resample_tiling.cc",),
+    "resample_walk_test": ("cpp/cuda/kernels/resample/tiling.cc",),
     "resample_sets_test": (
-        "cpp/cpu/resample_plan.cc",
-        "cpp/cpu/resample_avx2.cc",
-        "cpp/cpu/resample_avx512.cc",
-        "cpp/cpu/resample_sse2.cc",
+        "cpp/cpu/kernels/resample/plan.cc",
+        "cpp/cpu/kernels/resample/avx2.cc",
+        "cpp/cpu/kernels/resample/avx512.cc",
+        "cpp/cpu/kernels/resample/sse2.cc",
     ),
 }
 
@@ -27,7 +27,7 @@ SOURCES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 def test_native(name: str, tmp_path: pathlib.Path) -> None:
-    sources = [f"tests/cpp/{name}.cc", "cpp/common/resample.cc", *SOURCES[name]]
+    sources = [f"tests/cpp/{name}.cc", "cpp/ffi/resample.cc", *SOURCES[name]]
     # They have many instances, which take longer to optimise than to run as they are.
     program = native.build(tmp_path, sources, level="-O0")
     native.run(program, "0", "250")

@@ -22,7 +22,7 @@ from jax_convgrad._src.runtime import registry
 pytestmark = [pytest.mark.cpp, pytest.mark.usefixtures("needs_cpu_handlers")]
 
 CASES = int(os.environ.get("JAX_CONVGRAD_GUARDED_CASES", "400"))
-# Three of the first hundred fail on processors with AVX-512 where wrong_kernels.cc passes over nothing.
+# Three of the first hundred fail on processors with AVX-512 where onednn/errata.cc passes over nothing.
 FIRST = int(os.environ.get("JAX_CONVGRAD_RANDOM_FIRST", "101200"))
 SEEDS = range(FIRST, FIRST + CASES)
 DTYPES = (("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "float32"))
@@ -50,7 +50,7 @@ def failure(call: drawn_convs.Call | drawn_resamples.Call, rng: np.random.Genera
 @pytest.mark.parametrize("seed", SEEDS)
 def test_convolutions(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    dtypes = [pair for pair in DTYPES if pair[0] in registry.handlers("cpu").dtypes]
+    dtypes = [pair for pair in DTYPES if pair[0] in registry.require("cpu").dtypes]
     assert not (what := failure(drawn_convs.Call.draw(rng, dtypes), rng)), what
 
 

@@ -94,7 +94,7 @@ def test_an_error_of_a_handler_is_raised():
 
 @pytest.fixture(scope="module")
 def scratch_program(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    sources = ["tests/cpp/guarded_scratch_test.cc", "cpp/cpu/guarded_scratch.cc"]
+    sources = ["tests/cpp/guarded_scratch_test.cc", "cpp/cpu/runtime/guarded_scratch.cc"]
     return native.build(tmp_path_factory.mktemp("scratch"), sources)
 
 

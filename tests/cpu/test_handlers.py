@@ -120,7 +120,7 @@ CASES = [
     case("2d-1x1-padded", (2, 8, 4, 4), (8, 8, 1, 1), pad=1),
     case("2d-window-wider-than-x", (2, 8, 2, 3), (8, 8, 3, 3), pad=6, dilation=5),
     case("2d-taps-miss-x", (2, 4, 1, 5), (4, 4, 2, 3), stride=9, pad=((1, 6), (0, 0)), dilation=3),
-    # What oneDNN computes wrong: the notes in cpp/cpu/wrong_kernels.cc, and cpp/cpu/staging.h.
+    # What oneDNN computes wrong: the notes in cpp/cpu/onednn/errata.cc, and cpp/cpu/onednn/staging.h.
     case("1d-much-padding", (1, 48, 79), (48, 16, 3), 2, 17, 17, groups=3),
     case("2d-much-padding", (1, 48, 5, 79), (32, 24, 2, 7), (1, 2), (0, 15), (1, 5), groups=2),
     case("1d-padding-in-front-only", (1, 16, 12), (16, 16, 16), 8, ((3, 0),)),
@@ -145,6 +145,7 @@ CASES = [
     case("2d-windows-apart", (2, 40, 23, 55), (8, 40, 3, 3), (7, 1), dilation=(1, 4)),
     case("2d-halved-48", (2, 48, 20, 8), (16, 48, 2, 2), 2, **NHWC, **HWIO),
     case("1d-halved-144", (1, 144, 16), (26, 144, 4), 2),
+    case("2d-rows-strided-of-four", (2, 4, 9, 8), (4, 4, 3, 3), (3, 1), 1),
     case("2d-rows-strided", (1, 67, 9, 88), (13, 67, 3, 3), (3, 1), (1, 4), (1, 4)),
     case("3d-1x1-wide", (1, 56, 4, 3, 47), (4, 56, 1, 1, 1)),
     case("3d-1x1-narrow", (2, 48, 9, 5, 1), (64, 48, 1, 1, 1)),
@@ -299,7 +300,7 @@ def expected(operator: str, c: Case, lhs: np.ndarray, rhs: np.ndarray) -> np.nda
 
 
 def check(operator: str, c: Case, dtype: str, result_dtype: str, rng: np.random.Generator) -> None:
-    if dtype not in registry.handlers("cpu").dtypes:
+    if dtype not in registry.require("cpu").dtypes:
         pytest.skip(f"this processor's oneDNN has no {dtype}")
     (lhs, rhs), want = data(operator, c, dtype, rng)
     got = call(operator, c, lhs, rhs, jax.ShapeDtypeStruct(want.shape, result_dtype))
@@ -363,7 +364,7 @@ def test_random_wide_problems_are_exact(seed):
         c = case("wide", wide.x, wide.w, wide.strides, wide.padding, wide.dilation, wide.groups)
         for operator in OPERATORS:
             for dtype in ("float32", "bfloat16"):
-                if dtype in registry.handlers("cpu").dtypes:
+                if dtype in registry.require("cpu").dtypes:
                     check(operator, c, dtype, "float32", rng)
 
 

@@ -1,7 +1,7 @@
-"""The CPU's own kernels for few channels in float32: against float64, and the same bits whatever runs.
+"""The CPU's kernels for thin convolutions in float32: against float64, and the same bits whatever runs.
 
 Which problems they serve is the handler's choice; those here are such, and next to such. How the kernels
-walk through memory is tested in C++ (tests/cpp/few_channels_fuzz.cc), for each instruction set.
+walk through memory is tested in C++ (tests/cpp/thin_fuzz.cc), for each instruction set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jax import lax
 from support import native, oracles
 
 from jax_convgrad import conv_general_dilated, conv_transpose
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 
 PROBLEMS = 400
 
@@ -32,7 +32,7 @@ needs_cpu_handlers = pytest.mark.usefixtures("needs_cpu_handlers", "by_the_handl
 @pytest.fixture
 def by_the_handlers() -> Iterator[None]:
     """Also where a route to XLA is as fast."""
-    with routes.force("onednn"):
+    with override_backend("onednn"):
         yield
 
 
@@ -222,7 +222,7 @@ def test_weight_gradients_that_end_later(rng: np.random.Generator) -> None:
     def repeated(weights: Any) -> Any:
         return lax.scan(lambda _, __: (None, jax.grad(loss)(weights)), None, length=20)[1]
 
-    with routes.force("xla"):
+    with override_backend("xla"):
         want = jax.jit(jax.grad(loss)).lower(weights).compile()(weights)
     run = jax.jit(jax.grad(loss)).lower(weights).compile()
     calls = run.as_text().count('custom_call_target="jax_convgrad_conv_wgrad"')
@@ -240,7 +240,7 @@ BITS = """
 import hashlib, sys
 import jax, numpy as np
 from cpu import test_thin as tests
-tests.routes.force("onednn").__enter__()
+tests.override_backend("onednn").__enter__()
 digest = hashlib.sha256()
 for layer in (*tests.LAYERS, *tests.LARGE_LAYERS):
     rng = np.random.default_rng(0)
@@ -283,14 +283,14 @@ def test_random_problems_for_the_kernels(tmp_path: pathlib.Path, rng: np.random.
     program = native.build(
         tmp_path,
         [
-            "tests/cpp/few_channels_fuzz.cc",
-            "cpp/common/conv.cc",
-            "cpp/cpu/few_channels_avx2.cc",
-            "cpp/cpu/few_channels_avx512.cc",
-            "cpp/cpu/few_channels_gather.cc",
-            "cpp/cpu/few_channels_weights.cc",
-            "cpp/cpu/few_channels_wgrad.cc",
-            "cpp/cpu/scratch.cc",
+            "tests/cpp/thin_fuzz.cc",
+            "cpp/ffi/conv.cc",
+            "cpp/cpu/kernels/thin/avx2.cc",
+            "cpp/cpu/kernels/thin/avx512.cc",
+            "cpp/cpu/kernels/thin/gather.cc",
+            "cpp/cpu/kernels/thin/weights.cc",
+            "cpp/cpu/kernels/thin/wgrad.cc",
+            "cpp/cpu/runtime/scratch.cc",
         ],
         "-ffp-contract=fast",
         headers=("tests/cpp/emulated_cuda", "cpp"),

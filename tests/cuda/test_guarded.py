@@ -18,7 +18,7 @@ from support.ffi_host import Buffer, Host
 from support.guarded_memory import DeviceArray, misdeed
 
 from jax_convgrad._src.runtime import registry
-from jax_convgrad.bench import cuda_driver
+from jax_convgrad._src.timing import cuda_driver
 
 CASES = int(os.environ.get("JAX_CONVGRAD_GUARDED_CASES", "400"))
 FIRST = int(os.environ.get("JAX_CONVGRAD_RANDOM_FIRST", "0"))

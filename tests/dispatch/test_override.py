@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax_convgrad._src.dispatch.override import overridden_backend, override_backend
 
 from jax_convgrad import conv_fprop
+from jax_convgrad._src.dispatch.override import overridden_backend, override_backend
 
 LOWERINGS = 1000
 NHWC = ("NHWC", "HWIO", "NHWC")

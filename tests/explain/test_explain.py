@@ -244,8 +244,8 @@ def test_what_subsampling_leaves():
 
 
 def test_without_handlers_the_fallback_says_so(monkeypatch: pytest.MonkeyPatch):
-    absent = registry.Handlers(reason="not built")
-    monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: absent)
+    absent = registry.PlatformHandlers(reason="not built")
+    monkeypatch.setattr(registry, "require", lambda platform, warn=True: absent)
     # Of stride 2, which the handlers have on every platform.
     f = lambda x: jnp.sum(jax.image.resize(conv(x, W, 2), (2, 8, 8, 16), "linear"))  # noqa: E731
     for row in check(jax.grad(f), X):
@@ -255,11 +255,11 @@ def test_without_handlers_the_fallback_says_so(monkeypatch: pytest.MonkeyPatch):
 
 def test_on_cuda_the_reasons_are_cuda_s(monkeypatch: pytest.MonkeyPatch):
     """What a GPU's user reads, without one."""
-    there = registry.Handlers(
+    there = registry.PlatformHandlers(
         frozenset((*registry.CONV_TARGETS.values(), registry.RESAMPLE_TARGET)),
         frozenset(("float32", "bfloat16")),
     )
-    monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: there)
+    monkeypatch.setattr(registry, "require", lambda platform, warn=True: there)
 
     def f(x: Any, w: Any) -> Any:
         y = lax.conv_transpose(x, w, (2, 2), "SAME")
@@ -619,7 +619,7 @@ def test_times_of_a_tiny_layer():
     for row in rows:
         assert row.xla_seconds > 0
         # Where XLA keeps an equation and there is no handler there is nothing else to time.
-        if row.ours or registry.look_up("cpu").reason is None:
+        if row.ours or registry.find("cpu").reason is None:
             assert row.seconds > 0
     assert "XLA" in str(explain(f, X, W, measure=True)).splitlines()[2].split()
 
@@ -631,7 +631,7 @@ def test_equal_equations_are_timed_once(monkeypatch: pytest.MonkeyPatch):
         timed.append([(a.shape, str(a.dtype)) for a in operands.arrays])
         return dict.fromkeys(functions, float(len(timed)))
 
-    monkeypatch.setattr("jax_convgrad.bench.compare.compare", compare)
+    monkeypatch.setattr("jax_convgrad._src.timing.compare.compare", compare)
     half = lambda x: conv(x.astype(jnp.bfloat16), W.astype(jnp.bfloat16))  # noqa: E731
     rows = explain(lambda x: (twice(x), half(x), conv(x, W, 2), half(x)), X, measure=True).rows
     assert [row.xla_seconds for row in rows] == [1, 1, 2, 3, 2]
@@ -645,7 +645,7 @@ def test_a_row_that_cannot_be_timed(monkeypatch: pytest.MonkeyPatch):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nand more")
         return dict.fromkeys(functions, 1.0)
 
-    monkeypatch.setattr("jax_convgrad.bench.compare.compare", compare)
+    monkeypatch.setattr("jax_convgrad._src.timing.compare.compare", compare)
     with pytest.warns(UserWarning, match="could not be timed: RESOURCE_EXHAUSTED: out of memory$"):
         rows = explain(lambda x: conv(conv(x, W), W[:1, :1]), X, measure=True).rows
     assert [row.xla_seconds for row in rows] == [1, None]
@@ -672,7 +672,7 @@ def test_what_is_timed(installed: bool, monkeypatch: pytest.MonkeyPatch):
         np.testing.assert_allclose(*results, rtol=1e-6, atol=1e-4)
         return dict.fromkeys(functions, 1.0)
 
-    monkeypatch.setattr("jax_convgrad.bench.compare.compare", compare)
+    monkeypatch.setattr("jax_convgrad._src.timing.compare.compare", compare)
     own, few = np.ones((3, 2, 16, 128), np.float32), np.ones((3, 3, 128, 2), np.float32)
 
     def f(x: Any, w: Any, own: Any, few: Any) -> Any:
@@ -873,5 +873,5 @@ def check_layer(apply: Callable[..., Any], weights: Any, rank: int) -> None:
         "conv_wgrad": 1,
     }
     assert len({row.sizes for row in rows}) == 1
-    if jax.default_backend() == "cpu" and registry.handlers("cpu").reason is None:
+    if jax.default_backend() == "cpu" and registry.require("cpu").reason is None:
         assert all(row.ours and row.route == "onednn" for row in rows)

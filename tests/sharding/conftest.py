@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from jax_convgrad._src import compat
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.decide import PLATFORMS
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
 
 
@@ -15,12 +16,12 @@ from jax_convgrad._src.runtime import registry
 def route(request: pytest.FixtureRequest) -> Iterator[str]:
     """Once by the platform's handlers, once in pure JAX."""
     platform = compat.platform()
-    name = {platform: route for route, platform in routes.PLATFORMS.items()}.get(platform)
+    name = {platform: route for route, platform in PLATFORMS.items()}.get(platform)
     if request.param == "handlers":
-        if name is None or not registry.handlers(platform).targets:
+        if name is None or not registry.require(platform).targets:
             pytest.skip(f"no handlers for {platform}")
-        with routes.force(name):
+        with override_backend(name):
             yield request.param
     else:
-        with routes.force("swap"):
+        with override_backend("xla_rewritten"):
             yield request.param

@@ -18,7 +18,7 @@ from jax_convgrad import (
     conv_fprop,
     resize,
 )
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 
 pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
 
@@ -29,11 +29,11 @@ def test_what_was_said_when_a_call_was_lowered_holds(rng: np.random.Generator):
     mesh = make_mesh(AxisType.Auto)
     split = put(np.ones(case.x, np.float32), mesh, "data"), put(np.ones(case.w, np.float32), mesh)
     f = operator("fprop", case)
-    with routes.force("swap"), jax.default_matmul_precision("highest"):
+    with override_backend("xla_rewritten"), jax.default_matmul_precision("highest"):
         lowered = jax.jit(f).lower(*split)
     text = lowered.compile().as_text()
     assert "jax_convgrad_conv" not in text and "highest" in text
-    with routes.force(None):
+    with override_backend(None):
         text = jax.jit(lambda x, w: f(x, w)).lower(*split).compile().as_text()
     assert "highest" not in text
 

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support import jax_internals
 from support.meshes import DEVICES, collectives, make_mesh, put
 from support.partitioned_operators import GEOMETRIES, GRID, NUMBERS, assert_same, ints, operator
 
 from jax_convgrad import (
     conv_fprop,
 )
-from jax_convgrad._src.compat import partitioning
+from jax_convgrad._src.sharding import custom_partitioning
 
 pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
 
@@ -68,17 +69,17 @@ def test_shardings_are_read(rng: np.random.Generator):
             for name in names:
                 axis = rng.integers(3)
                 given[axis] = (*given[axis], str(name))
-            sharding = NamedSharding(mesh, P(*given))._to_xla_hlo_sharding(3)
-            found, (split,) = partitioning._read_shardings([(3, sharding)], mesh.size)
-            again = NamedSharding(found, P(*split))._to_xla_hlo_sharding(3)
+            sharding = jax_internals.xla_sharding(NamedSharding(mesh, P(*given)), 3)
+            found, (split,) = custom_partitioning._read_shardings([(3, sharding)], mesh.size)
+            again = jax_internals.xla_sharding(NamedSharding(found, P(*split)), 3)
             assert math.prod(found.axis_sizes) == mesh.size
             assert _tiles(again) == _tiles(sharding)
 
 
 def test_meshes_of_prime_axes():
-    assert list(partitioning._factorizations(1)) == [()]
-    assert list(partitioning._factorizations(4096)) == [(2,) * 12]
-    assert list(partitioning._factorizations(12)) == [(2, 2, 3), (2, 3, 2), (3, 2, 2)]
+    assert list(custom_partitioning._factorizations(1)) == [()]
+    assert list(custom_partitioning._factorizations(4096)) == [(2,) * 12]
+    assert list(custom_partitioning._factorizations(12)) == [(2, 2, 3), (2, 3, 2), (3, 2, 2)]
 
 
 def _tiles(sharding: Any) -> Any:

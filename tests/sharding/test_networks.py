@@ -20,7 +20,7 @@ from jax_convgrad import (
     conv_fprop,
     conv_general_dilated,
 )
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 
 pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
 
@@ -122,7 +122,7 @@ def test_axes_of_one_device_divide_nothing(rng: np.random.Generator):
     inside = jax.shard_map(
         f, mesh=mesh, in_specs=(P("data"), P()), out_specs=P("data"), axis_names={"data"}
     )
-    with routes.force("cudnn" if jax.default_backend() == "gpu" else "onednn"):
+    with override_backend("cudnn" if jax.default_backend() == "gpu" else "onednn"):
         run = jax.jit(inside)
         split = put(x, mesh, "data"), put(w, mesh, None, None, None, "model")
         assert "jax_convgrad_conv_fprop" in run.lower(*split).as_text()

@@ -21,7 +21,7 @@ from support.partitioned_operators import (
     operator,
 )
 
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 
 pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
 
@@ -59,7 +59,7 @@ def test_random(seed: int):
                 split[axis] = (*split[axis], str(name))
         return tuple(split)
 
-    with routes.force([None, "swap"][rng.integers(2)]):
+    with override_backend([None, "swap"][rng.integers(2)]):
         for name in OPERATORS:
             a, b = ints(rng, *(getattr(case, role) for role in ROLES[name][:2]))
             f = operator(name, case)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from support.layouts import Shape
 
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.decide import PLATFORMS
+from jax_convgrad._src.dispatch.override import overridden_backend
 
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 
@@ -39,7 +40,7 @@ def may_transform() -> bool:
     computed a result, it is rounded to the nearest integer before it is compared: a wrong index is an
     error of one at least. In float64 there are no such engines.
     """
-    return jax.default_backend() == "gpu" and routes.forced() not in routes.HANDLER_ROUTES
+    return jax.default_backend() == "gpu" and overridden_backend() not in PLATFORMS
 
 
 def assert_equal(

@@ -1,7 +1,7 @@
 """Random convolutions that reach into libraries' rare kernels, as calls of the handlers.
 
 Much padding, long strides, few columns, odd numbers of channels and of groups: where oneDNN has been seen to
-be wrong (NOTEs in wrong_kernels.cc), and what layers seldom have.
+be wrong (NOTEs in onednn/errata.cc), and what layers seldom have.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from support.ffi_host import Buffer, HandlerError
 
-from jax_convgrad.bench import cuda_driver
+from jax_convgrad._src.timing import cuda_driver
 
 _PAGE = mmap.PAGESIZE
 _ALIGNMENT = 64  # of XLA's arrays on the CPU

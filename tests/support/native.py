@@ -47,7 +47,7 @@ def build(
     includes = [f"-I{header}" for header in headers]
     includes += ["-isystem", str(pathlib.Path(spec.origin).parent / "include")]
     program = folder / pathlib.Path(sources[0]).stem
-    warnings = ["-Wall", "-Wextra", "-Werror"]
+    warnings = ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
     done = subprocess.run(
         [*command, *warnings, *options, *includes, *sources, "-o", program],
         cwd=ROOT,

@@ -1,17 +1,21 @@
 """The only place that touches JAX names which are not documented, or which moved between versions.
 
-Supported: jax 0.10 and newer. Each function says what it stands on, so that a JAX upgrade which
-breaks one of them is repaired here and nowhere else.
+Supported: jax 0.10 and newer. features.py lists the undocumented names by the features that need them. A
+name that is gone turns its feature off, with one warning, and nothing else.
 """
 
+from jax_convgrad._src.compat.features import UnsupportedJaxWarning
 from jax_convgrad._src.compat.lowering import (
-    asks_for_parts,
-    divides_operations_only,
+    device_count,
     has_shardy,
     is_export,
     is_partitioned,
+    is_partitioned_without_custom_calls,
+    keeping_64_bits,
     lower_fun,
     lowering_rule,
+    register_lowering,
+    uses_custom_partitioning,
 )
 from jax_convgrad._src.compat.meshes import (
     ShardingTypeError,
@@ -29,10 +33,13 @@ from jax_convgrad._src.compat.meshes import (
     with_split,
     zeros_like_batch,
 )
+from jax_convgrad._src.compat.partitioning import partitioned_call, tiles
 from jax_convgrad._src.compat.programs import (
-    defined_in,
     equation_shardings,
     frames,
+    is_jax_image_resize,
+    is_transparent,
+    loop,
     manual_axes,
     name_stack,
     separate_traces,
@@ -47,44 +54,56 @@ from jax_convgrad._src.compat.values import (
     cast,
     checkpoint_like,
     differentiate_like,
+    min_dim,
     platform,
+    tracing_state,
 )
 
 __all__ = [
     "ShardingTypeError",
+    "UnsupportedJaxWarning",
     "apply_primitive",
     "as_array",
-    "asks_for_parts",
     "at_least_zero",
     "broadcast_along",
     "canonical_precision",
     "cast",
     "checkpoint_like",
-    "defined_in",
+    "device_count",
     "differentiate_like",
-    "divides_operations_only",
     "equation_shardings",
     "frames",
     "has_shardy",
     "in_implementation",
     "is_export",
+    "is_jax_image_resize",
     "is_partitioned",
+    "is_partitioned_without_custom_calls",
     "is_placed",
+    "is_transparent",
     "jax_rules",
+    "keeping_64_bits",
+    "loop",
     "lower_fun",
     "lowering_rule",
     "manual_axes",
     "match_varying",
     "mesh_sizes",
+    "min_dim",
     "name_stack",
     "operations_only",
+    "partitioned_call",
     "partitions",
     "platform",
+    "register_lowering",
     "reshard_like",
     "separate_traces",
     "split_of",
     "split_off",
+    "tiles",
     "trace",
+    "tracing_state",
+    "uses_custom_partitioning",
     "varying_axes",
     "whole_along",
     "with_partitions",

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 from jax.interpreters import mlir
 
+from jax_convgrad._src.compat import partitioning
+from jax_convgrad._src.compat.features import LOWERING_CONTEXT, LOWERING_RULES
 from jax_convgrad._src.compat.meshes import is_placed, unplaced
-from jax_convgrad._src.compat.partitioning import divided_call
 from jax_convgrad._src.compat.state import lowering_implementation
 
 
-def lower_fun(implementation: Any, divide: Any = None) -> Any:
+def lower_fun(implementation: Any) -> Any:
     """A lowering rule that traces ``implementation``, a function of one array per operand.
 
     In an Explicit mesh the operands' shardings are taken off for that trace: abstract evaluation has
@@ -22,70 +25,119 @@ def lower_fun(implementation: Any, divide: Any = None) -> Any:
 
     Arrays of 64 bits keep them, even where `jax.enable_x64` was on for the function that is lowered and is
     not any more.
-
-    Where XLA `asks_for_parts`, what is traced is instead the part of one device, by the `Division` that
-    ``divide`` makes of the operands' abstract values and the parameters.
     """
     rule = mlir.lower_fun(implementation, multiple_results=False)
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
-        if divide is not None and asks_for_parts(ctx):
-            return divided_call(ctx, operands, divide(*ctx.avals_in, **params))
-        if any(map(is_placed, ctx.avals_in)):
-            ctx = ctx.replace(avals_in=[*map(unplaced, ctx.avals_in)])
-        with lowering_implementation(divides_operations_only(ctx)):
-            return rule(ctx, *operands, **params)
+        with keeping_64_bits(ctx):
+            if any(map(is_placed, ctx.avals_in)):
+                ctx = dataclasses.replace(ctx, avals_in=[*map(unplaced, ctx.avals_in)])
+            with lowering_implementation(is_partitioned_without_custom_calls(ctx)):
+                return rule(ctx, *operands, **params)
 
-    def lower_wide(ctx: Any, *operands: Any, **params: Any) -> Any:
-        wide = any(aval.dtype == np.float64 for aval in (*ctx.avals_in, *ctx.avals_out))
-        with jax.enable_x64(True) if wide else contextlib.nullcontext():
-            return lower(ctx, *operands, **params)
+    return lower
 
-    return lower_wide
+
+@contextlib.contextmanager
+def keeping_64_bits(ctx: Any) -> Iterator[None]:
+    """Arrays of 64 bits stay that where a rule lowers one, whether `jax.enable_x64` is still on or not."""
+    wide = any(aval.dtype == np.float64 for aval in (*ctx.avals_in, *ctx.avals_out))
+    with jax.enable_x64(True) if wide else contextlib.nullcontext():
+        yield
+
+
+def register_lowering(primitive: Any, rule: Any, platform: str | None = None) -> None:
+    """Lowers ``primitive`` by ``rule``, on one platform or on those without a rule of their own."""
+    mlir.register_lowering(primitive, rule, platform=platform)
 
 
 def lowering_rule(primitive: Any, platform: str) -> Any:
-    """The rule registered for ``primitive`` on ``platform``, or for all platforms."""
-    entry = mlir._platform_specific_lowerings[platform].get(primitive) or mlir._lowerings[primitive]
-    return entry.rule
+    """The rule registered for ``primitive`` on ``platform``, or for all platforms; None if unreadable."""
+    names = LOWERING_RULES.resolve()
+    if names is None:
+        return None
+    entry = names.for_one[platform].get(primitive) or names.for_all[primitive]
+    return LOWERING_RULES.read(entry, "rule")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Devices:
+    """The devices that a program is lowered for, as a lowering context knows them.
+
+    Attributes:
+      count: how many there are.
+      auto: over how many of them XLA partitions the program: all but those of the user's own mesh axes.
+      has_manual: whether some mesh axes are the user's own, by `shard_map`.
+    """
+
+    count: int
+    auto: int
+    has_manual: bool
+
+
+def _devices(ctx: Any) -> _Devices | None:
+    """None where JAX does not tell."""
+    axes = LOWERING_CONTEXT.read(ctx, "module_context.axis_context")
+    if axes is None:
+        return None
+    mesh = getattr(axes, "mesh", None)
+    if mesh is None:
+        count = getattr(axes, "num_devices", 1)
+        return _Devices(count, count, False)
+    manual = LOWERING_CONTEXT.read(axes, "manual_axes")
+    if manual is None:
+        return None
+    auto = 1
+    for name, size in mesh.shape.items():
+        auto *= 1 if name in manual else size
+    return _Devices(mesh.size, auto, bool(manual))
+
+
+def device_count(ctx: Any) -> int:
+    """The devices of the program that a rule lowers into, where XLA partitions it."""
+    devices = _devices(ctx)
+    return jax.device_count() if devices is None else devices.count
 
 
 def is_partitioned(ctx: Any) -> bool:
-    """Whether XLA divides the program that a rule lowers into among several devices.
+    """Whether XLA partitions the program that a rule lowers into among several devices.
 
     It does so for `jit` over more than one device, and not inside `shard_map`, where every axis of the
-    mesh is the user's own, or has one device. Read from the lowering context's `axis_context`.
+    mesh is the user's own, or has one device. Where JAX does not tell, it may with several devices.
     """
-    axes = ctx.module_context.axis_context
-    mesh = getattr(axes, "mesh", None)
-    if mesh is not None:
-        return any(size > 1 and name not in axes.manual_axes for name, size in mesh.shape.items())
-    return getattr(axes, "num_devices", 1) > 1
+    devices = _devices(ctx)
+    return jax.device_count() > 1 if devices is None else devices.auto > 1
 
 
 def has_shardy() -> bool:
-    """Whether XLA divides programs by Shardy, as it does unless it is told otherwise."""
-    return bool(jax.config.jax_use_shardy_partitioner)
+    """Whether XLA partitions programs by Shardy, as it does unless it is told otherwise."""
+    return bool(getattr(jax.config, "jax_use_shardy_partitioner", True))
 
 
-def asks_for_parts(ctx: Any) -> bool:
-    """Whether XLA, which divides the program, is to ask this package for one device's part of a call.
+def uses_custom_partitioning(ctx: Any) -> bool:
+    """Whether XLA, which partitions the program, is to ask this package for one device's part of a call.
 
     Not where some axes of the mesh are the user's own (`shard_map` over the others only): XLA ends the
     process there. Nor with the partitioner before Shardy, nor in an exported program, where nobody would
-    answer. There XLA divides plain operations.
+    answer. There XLA partitions plain operations, as it does where JAX tells too little.
     """
-    axes = ctx.module_context.axis_context
-    if not is_partitioned(ctx) or is_export(ctx) or not has_shardy():
+    devices = _devices(ctx)
+    if devices is None or devices.auto == 1 or devices.has_manual or not has_shardy():
         return False
-    return not getattr(axes, "manual_axes", ())
+    return _for_export(ctx) is False and partitioning.is_available(ctx)
 
 
-def divides_operations_only(ctx: Any) -> bool:
-    """Whether XLA divides the program but would gather a call's operands, see `asks_for_parts`."""
-    return is_partitioned(ctx) and not asks_for_parts(ctx)
+def is_partitioned_without_custom_calls(ctx: Any) -> bool:
+    """Whether XLA partitions the program and would gather a call's operands: it partitions operations."""
+    return is_partitioned(ctx) and not uses_custom_partitioning(ctx)
 
 
 def is_export(ctx: Any) -> bool:
     """Whether a rule lowers for `jax.export`, which other machines may read."""
-    return bool(ctx.module_context.lowering_parameters.for_export)
+    return bool(_for_export(ctx))
+
+
+def _for_export(ctx: Any) -> bool | None:
+    """None where JAX does not tell."""
+    found = LOWERING_CONTEXT.read(ctx, "module_context.lowering_parameters.for_export")
+    return None if found is None else bool(found)

@@ -6,19 +6,45 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array, lax
-from jax._src import core
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-ShardingTypeError = core.ShardingTypeError  # what JAX raises where a sharding in types is ambiguous
+from jax_convgrad._src.compat.features import SHARDING_ERRORS, VARYING_AXES
+
+
+class _ShardingTypeError(TypeError):
+    """What JAX raises by this name where a sharding in types is ambiguous."""
+
+    def __init__(self, *arguments: Any) -> None:
+        SHARDING_ERRORS.resolve()  # warns
+        super().__init__(*arguments)
+
+
+_ShardingTypeError.__name__ = _ShardingTypeError.__qualname__ = "ShardingTypeError"
+_found = SHARDING_ERRORS.look_up()
+ShardingTypeError: type[Exception] = (
+    _ShardingTypeError if _found is None else _found.ShardingTypeError
+)
 
 
 def varying_axes(aval: Any) -> frozenset[Any]:
     """Mesh axes over which an abstract value varies inside `jax.shard_map`.
 
-    Empty outside shard_map and under check_vma=False. Read from the abstract value's `mat`.
+    Empty outside shard_map, under check_vma=False and where JAX does not tell.
     """
-    return frozenset(getattr(getattr(aval, "mat", None), "varying", ()))
+    return _read_varying(aval) or frozenset()
+
+
+def _read_varying(aval: Any) -> frozenset[Any] | None:
+    """None where it cannot be read and would matter: inside shard_map."""
+    found = getattr(getattr(aval, "manual_axis_type", None), "varying", None)
+    if found is not None:
+        return frozenset(found)
+    if AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types:
+        VARYING_AXES.warn(f"{type(aval).__name__}.manual_axis_type.varying")
+        return None
+    return frozenset()
 
 
 def match_varying(*arrays: Array) -> tuple[Array, ...]:
@@ -27,12 +53,25 @@ def match_varying(*arrays: Array) -> tuple[Array, ...]:
     A primitive whose operands differ in them would be transposed without the sum over devices that
     belongs to the replicated operand: a silently wrong gradient under data parallelism.
     """
-    axes = [varying_axes(jax.typeof(array)) for array in arrays]
+    axes = []
+    for array in arrays:
+        found = _read_varying(jax.typeof(array))
+        if found is None:
+            return _match_by_lax(arrays)
+        axes.append(found)
     missing = [frozenset().union(*axes) - own for own in axes]
     return tuple(
         lax.pcast(array, tuple(sorted(names, key=str)), to="varying") if names else array
         for array, names in zip(arrays, missing, strict=True)
     )
+
+
+def _match_by_lax(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """The same, left to an operation of lax's that has all arrays among its operands. XLA removes it."""
+    depends = jnp.zeros((), bool)
+    for array in arrays:
+        depends = depends | jnp.any(array != array)
+    return tuple(lax.select(depends, array, array) for array in arrays)
 
 
 def partitions(aval: Any) -> tuple[Any, ...] | None:
@@ -51,7 +90,7 @@ def is_placed(aval: Any) -> bool:
 
 def unplaced(aval: Any) -> Any:
     """The shape and dtype of an abstract value: without a sharding, and so without varying axes."""
-    return core.ShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type)
+    return jax.core.ShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
 def split_of(aval: Any) -> tuple[tuple[Any, ...], ...]:

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jax.experimental.xla_metadata import set_xla_metadata
+from jax import lax
+from jax.extend.core import primitives
+
+from jax_convgrad._src.compat.features import TRACED_PROGRAMS
+
+_set_xla_metadata: Any = None
+with contextlib.suppress(ImportError):
+    from jax.experimental.xla_metadata import set_xla_metadata as _set_xla_metadata
 
 
 @contextlib.contextmanager
@@ -17,8 +24,15 @@ def separate_traces() -> Iterator[None]:
 
     Metadata for XLA belongs to the key by which JAX remembers traced functions.
     """
-    with set_xla_metadata(jax_convgrad="explain"):
+    if _set_xla_metadata is not None:
+        with _set_xla_metadata(jax_convgrad="explain"):
+            yield
+        return
+    jax.clear_caches()
+    try:
         yield
+    finally:
+        jax.clear_caches()
 
 
 def trace(function: Any, *arguments: Any) -> tuple[Any, list[Any]]:
@@ -30,7 +44,7 @@ def trace(function: Any, *arguments: Any) -> tuple[Any, list[Any]]:
     traced = jitted.trace(*arguments)
     if not isinstance(traced, jax.stages.Traced):  # by another library's jit, as Flax's
         traced = _jit(function).trace(*arguments)
-    params = getattr(traced, "_params", {})
+    params = TRACED_PROGRAMS.read(traced, "_params", {})
     return traced.jaxpr.jaxpr, [s for name in _SHARDINGS for s in params.get(name, ())]
 
 
@@ -65,16 +79,46 @@ def manual_axes(equation: Any) -> tuple[Any, frozenset[Any]] | None:
 
 def frames(equation: Any) -> list[tuple[str, int, str]]:
     """(file, line, function) of the Python calls that made an equation, innermost first."""
-    traceback = equation.source_info.traceback
+    traceback = TRACED_PROGRAMS.read(equation, "source_info.traceback")
     return [(f.file_name, f.line_num, f.function_name) for f in getattr(traceback, "frames", ())]
 
 
 def name_stack(equation: Any) -> list[tuple[str, str]]:
     """("scope" or "transform", name) pairs around an equation in its own jaxpr, outermost first."""
-    return [(type(e).__name__.lower(), e.name) for e in equation.source_info.name_stack.stack]
+    stack = TRACED_PROGRAMS.read(equation, "source_info.name_stack.stack", ())
+    return [(type(e).__name__.lower(), e.name) for e in stack]
 
 
-def defined_in(jaxpr: Any) -> str:
-    """The file of the function that a jaxpr was traced from; "" where it is not known."""
-    info = getattr(jaxpr, "debug_info", None)
-    return getattr(info, "func_filename", None) or ""
+# Equations whose inner program has the equation's own results, one for one.
+_TRANSPARENT = frozenset(
+    "jit closed_call core_call checkpoint remat remat2 cond shard_map custom_jvp_call "
+    "custom_vjp_call".split()
+)
+
+
+def is_transparent(equation: Any) -> bool:
+    """Whether the results of an equation's inner programs are its own, one for one."""
+    return equation.primitive.name in _TRANSPARENT
+
+
+def loop(equation: Any) -> tuple[str, int | None] | None:
+    """A loop or branch in a few words, and how often it runs what is inside; None for other equations."""
+    params = equation.params
+    if equation.primitive is lax.scan_p:
+        return f"scan of {params['length']}", params["length"]
+    if equation.primitive is lax.while_p:
+        return "while", None
+    if equation.primitive is lax.cond_p:
+        return f"one of {len(params['branches'])} branches", 1
+    return None
+
+
+def is_jax_image_resize(equation: Any) -> bool:
+    """Whether an equation calls the jitted function that is in `jax.image.resize`."""
+    if equation.primitive is not primitives.jit_p:
+        return False
+    if "_resize" not in str(equation.params.get("name")):
+        return False
+    jaxpr = getattr(equation.params.get("jaxpr"), "jaxpr", None)
+    file = TRACED_PROGRAMS.read(jaxpr, "debug_info.func_filename") or ""
+    return file.replace("\\", "/").endswith("/jax/_src/image/scale.py")

@@ -19,9 +19,10 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_convgrad._src import compat, shapes
 from jax_convgrad._src.conv import arguments, primitives
+from jax_convgrad._src.conv.arrays import insert_zeros, move_groups, swap_channels
 from jax_convgrad._src.conv.bias import add_bias
-from jax_convgrad._src.conv.emit_xla import insert_zeros, move_groups, swap_channels
 from jax_convgrad._src.conv.geometry import MAX_SPATIAL_RANK, ConvConfig, ConvGeometry, dilated
+from jax_convgrad._src.dispatch.problem import ConvProblem
 from jax_convgrad._src.dtypes import check_float_dtypes, result_dtype
 from jax_convgrad._src.shapes import Pairs
 
@@ -111,9 +112,15 @@ def _convolution(
         groups=groups,
         dimension_numbers=dimension_numbers,
     )
-    ConvGeometry.make(name, config, x.shape, w.shape)
-    primitives.check_shardings("conv_fprop", x, w, config=config)
-    return primitives.conv_fprop(x, w, config, precision, preferred)
+    geometry = ConvGeometry.make(name, config, x.shape, w.shape)
+    problem = ConvProblem.make("conv_fprop", geometry, x.dtype, preferred, precision)
+    return _bind(problem, x, w)
+
+
+def _bind(problem: ConvProblem, first: Array, second: Array) -> Array:
+    """The operator of a user's arrays, whose shardings must say how the result lies."""
+    primitives.check_shardings(problem, first, second)
+    return primitives.bind(problem, first, second)
 
 
 def conv_dgrad(
@@ -169,9 +176,9 @@ def conv_dgrad(
         groups=groups,
         dimension_numbers=dimension_numbers,
     )
-    ConvGeometry.make("conv_dgrad", config, x_shape, w.shape).check_dy("conv_dgrad", dy.shape)
-    primitives.check_shardings("conv_dgrad", dy, w, config=config, x_shape=x_shape)
-    return primitives.conv_dgrad(dy, w, x_shape, config, precision, preferred)
+    geometry = ConvGeometry.make("conv_dgrad", config, x_shape, w.shape)
+    geometry.check_dy("conv_dgrad", dy.shape)
+    return _bind(ConvProblem.make("conv_dgrad", geometry, dtype, preferred, precision), dy, w)
 
 
 def conv_wgrad(
@@ -226,9 +233,9 @@ def conv_wgrad(
         groups=groups,
         dimension_numbers=dimension_numbers,
     )
-    ConvGeometry.make("conv_wgrad", config, x.shape, w_shape).check_dy("conv_wgrad", dy.shape)
-    primitives.check_shardings("conv_wgrad", x, dy, config=config, w_shape=w_shape)
-    return primitives.conv_wgrad(x, dy, w_shape, config, precision, preferred)
+    geometry = ConvGeometry.make("conv_wgrad", config, x.shape, w_shape)
+    geometry.check_dy("conv_wgrad", dy.shape)
+    return _bind(ConvProblem.make("conv_wgrad", geometry, dtype, preferred, precision), x, dy)
 
 
 # Layers.
@@ -555,9 +562,11 @@ def _transposed(
         groups,
         lax.ConvDimensionNumbers(out_spec, (in_axis, out_axis, *kernel_axes), lhs_spec),
     )
-    ConvGeometry.make(name, config, tuple(shape), weights.shape).check_dy(name, lhs.shape)
-    primitives.check_shardings("conv_dgrad", lhs, weights, config=config, x_shape=tuple(shape))
-    y = primitives.conv_dgrad(lhs, weights, tuple(shape), config, precision, preferred)
+    geometry = ConvGeometry.make(name, config, tuple(shape), weights.shape)
+    geometry.check_dy(name, lhs.shape)
+    y = _bind(
+        ConvProblem.make("conv_dgrad", geometry, lhs.dtype, preferred, precision), lhs, weights
+    )
     y = lax.rev(y, out_spec[2:]) if mirror else y
     return y if bias is None else add_bias(y, bias, out_spec[1])
 

@@ -1,4 +1,4 @@
-"""Calls of the compiled convolution handlers: attributes, layouts, and what is settled before them.
+"""Calls of the compiled convolution handlers: attributes, layouts, and what is done before and after.
 
 The handlers take activations channels-last. XLA is asked for that through the operands' layouts, so a
 network that already lies so pays nothing and one that does not is converted where XLA likes best. On
@@ -6,7 +6,7 @@ CUDA the same is asked for the weights (output channel, kernel, input channel): 
 engines take other orders of them and compute wrong results. The CPU handlers take any.
 
 NOTE [Uneven padding]. Without the engines that are wrong where the two sides of an axis are padded
-differently (NOTE [Wrong engines] in wrong_engines.cc), cuDNN has one engine left for weight gradients in
+differently (NOTE [One padding per axis], cudnn/errata.cc), cuDNN has one engine left for weight gradients in
 float64, and in float32 without TF32: in float64 it is 70 times slower than those. There the excess of the
 one side over the other is padded beforehand, as XLA does for every such convolution. In 16 bits and with
 TF32 other engines are right and fast, and depthwise problems have this project's own kernels.
@@ -27,107 +27,96 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, core, lax
+from jax import Array, lax
 
 from jax_convgrad._src import compat
-from jax_convgrad._src.conv.geometry import ConvConfig
+from jax_convgrad._src.conv.arrays import pad_spatial
+from jax_convgrad._src.conv.geometry import ConvConfig, Role
 from jax_convgrad._src.conv.precision import allows_tf32
-from jax_convgrad._src.runtime import settings
+from jax_convgrad._src.dispatch.problem import ROLES, ConvProblem
 from jax_convgrad._src.runtime.registry import CONV_TARGETS
+from jax_convgrad._src.runtime.settings import Settings
 from jax_convgrad._src.shapes import Pairs, Shape
 
-# What the operands and the result of each handler are in the convolution x -> y.
-_ROLES = {
-    "conv_fprop": ("x", "w", "y"),
-    "conv_dgrad": ("y", "w", "x"),
-    "conv_wgrad": ("x", "y", "w"),
-}
 _WORKSPACE_ALIGNMENT = 256
 _MEBIBYTE = 2**20
-_LEAST_WORKSPACE = 32 * _MEBIBYTE
+_MIN_WORKSPACE = 32 * _MEBIBYTE
 
 
-def conv_fprop(
-    x: Array,
-    w: Array,
-    *,
+def emit(
+    problem: ConvProblem,
     platform: str | None,
-    config: ConvConfig,
-    precision: Any,
-    result_dtype: Any,
-    y_shape: Shape,
+    settings: Settings | None,
+    first: Array,
+    second: Array,
 ) -> Array:
-    crop, config = _split_negative(config)
+    """The call of the platform's handler. ``settings`` are those of a call on CUDA."""
+    run = {"conv_fprop": _fprop, "conv_dgrad": _dgrad, "conv_wgrad": _wgrad}[problem.operator]
+    return run(problem, platform, settings, first, second)
+
+
+def _fprop(
+    problem: ConvProblem, platform: str | None, settings: Settings | None, x: Array, w: Array
+) -> Array:
+    crop, config = _split_negative(problem.geometry.config)
     numbers = config.dimension_numbers
-    x = _crop(x, crop, numbers.lhs_spec)
-    summed, dtype = w.shape[numbers.rhs_spec[1]], result_dtype
+    x = pad_spatial(x, crop, numbers.lhs_spec)
+    summed, dtype = w.shape[numbers.rhs_spec[1]], problem.result_dtype
     if platform == "cpu" and x.dtype == jnp.bfloat16:
         if not isinstance(summed, int):
-            x, w, dtype = x.astype(jnp.float32), w.astype(jnp.float32), jnp.float32
+            x, w, dtype = x.astype(jnp.float32), w.astype(jnp.float32), np.dtype(np.float32)
         elif summed % 2 and not _is_depthwise(config, w.shape):
             x = _append_channel(x, numbers.lhs_spec[1], config.groups)
             w = _append_channel(w, numbers.rhs_spec[1], 1)
-    y = _call("conv_fprop", platform, config, precision, y_shape, dtype, x, w)
-    return compat.cast(y, result_dtype)
+    y = _call(problem, platform, settings, config, problem.result_shape, dtype, x, w)
+    return compat.cast(y, problem.result_dtype)
 
 
-def conv_dgrad(
-    dy: Array,
-    w: Array,
-    *,
-    platform: str | None,
-    config: ConvConfig,
-    precision: Any,
-    result_dtype: Any,
-    x_shape: Shape,
+def _dgrad(
+    problem: ConvProblem, platform: str | None, settings: Settings | None, dy: Array, w: Array
 ) -> Array:
+    crop, config = _split_negative(problem.geometry.config)
     x_spec = config.dimension_numbers.lhs_spec
-    crop, config = _split_negative(config)
-    cropped = list(x_shape)
+    cropped = list(problem.result_shape)
     for axis, (low, high) in zip(x_spec[2:], crop, strict=True):
         cropped[axis] += low + high
     out_axis, groups = config.dimension_numbers.rhs_spec[0], config.groups
-    summed, dtype = w.shape[out_axis] // groups, result_dtype
+    summed, dtype = w.shape[out_axis] // groups, problem.result_dtype
     if platform == "cpu" and dy.dtype == jnp.bfloat16:
         depthwise = _is_depthwise(config, w.shape)
         if not isinstance(summed, int) or (depthwise and max(config.strides) > 1):
-            dy, w, dtype = dy.astype(jnp.float32), w.astype(jnp.float32), jnp.float32
+            dy, w, dtype = dy.astype(jnp.float32), w.astype(jnp.float32), np.dtype(np.float32)
         elif summed % 2 and not depthwise:
             dy = _append_channel(dy, config.dimension_numbers.out_spec[1], groups)
             w = _append_channel(w, out_axis, groups)
-    dx = _call("conv_dgrad", platform, config, precision, tuple(cropped), dtype, dy, w)
-    dx = compat.cast(dx, result_dtype)
-    return _crop(dx, tuple((-low, -high) for low, high in crop), x_spec)
+    dx = _call(problem, platform, settings, config, tuple(cropped), dtype, dy, w)
+    dx = compat.cast(dx, problem.result_dtype)
+    return pad_spatial(dx, tuple((-low, -high) for low, high in crop), x_spec)
 
 
-def conv_wgrad(
-    x: Array,
-    dy: Array,
-    *,
-    platform: str | None,
-    config: ConvConfig,
-    precision: Any,
-    result_dtype: Any,
-    w_shape: Shape,
+def _wgrad(
+    problem: ConvProblem, platform: str | None, settings: Settings | None, x: Array, dy: Array
 ) -> Array:
-    crop, config = _split_negative(config)
-    x = _crop(x, crop, config.dimension_numbers.lhs_spec)
-    few_engines = x.dtype == np.float64 or _is_strict(x, precision)
-    if platform == "cuda" and few_engines and not _is_depthwise(config, w_shape):
+    crop, config = _split_negative(problem.geometry.config)
+    x = pad_spatial(x, crop, config.dimension_numbers.lhs_spec)
+    few_engines = x.dtype == np.float64 or _is_strict(x, problem.precision)
+    if platform == "cuda" and few_engines and not _is_depthwise(config, problem.result_shape):
         excess, config = _split_uneven(config)
-        x = _crop(x, excess, config.dimension_numbers.lhs_spec)
-    return _call("conv_wgrad", platform, config, precision, w_shape, result_dtype, x, dy)
+        x = pad_spatial(x, excess, config.dimension_numbers.lhs_spec)
+    shape, dtype = problem.result_shape, problem.result_dtype
+    return _call(problem, platform, settings, config, shape, dtype, x, dy)
 
 
 def _call(
-    operator: str,
+    problem: ConvProblem,
     platform: str | None,
+    settings: Settings | None,
     config: ConvConfig,
-    precision: Any,
     shape: Shape,
     dtype: Any,
     *operands: Array,
 ) -> Array:
+    """The handler's call itself, of operands as they have been prepared; ``config`` is theirs."""
     numbers = config.dimension_numbers
     low, high = zip(*config.padding, strict=True)
     attributes: dict[str, Any] = {
@@ -140,26 +129,26 @@ def _call(
         "w_spec": _int64(numbers.rhs_spec),
         "y_spec": _int64(numbers.out_spec),
     }
-    layouts: dict[str, Any] = {
+    layouts: dict[Role, Any] = {
         "x": _channels_last(numbers.lhs_spec),
         "w": _channels_last(numbers.rhs_spec) if platform == "cuda" else None,
         "y": _channels_last(numbers.out_spec),
     }
-    roles = _ROLES[operator]
+    roles = ROLES[problem.operator]
     results = [jax.ShapeDtypeStruct(shape, dtype)]
     result_layouts = [layouts[roles[2]]]
     if platform == "cuda":
-        attributes["allow_tf32"] = np.bool_(allows_tf32(precision))
-        carried = settings.carried()
-        attributes |= carried.attributes
+        assert settings is not None
+        attributes["allow_tf32"] = np.bool_(allows_tf32(problem.precision))
+        attributes |= settings.attributes
         arrays = (*((a.shape, a.dtype) for a in operands), (shape, dtype))
-        fast = not _is_strict(operands[0], precision)
+        fast = not _is_strict(operands[0], problem.precision)
         named = dict(zip(roles, arrays, strict=True))
-        size = _workspace_size(config, named, fast, carried.workspace_limit)
+        size = _workspace_size(config, named, fast, settings.workspace_limit)
         results.append(jax.ShapeDtypeStruct((size,), jnp.uint8))
         result_layouts.append(None)
     call = jax.ffi.ffi_call(
-        CONV_TARGETS[operator],
+        CONV_TARGETS[problem.operator],
         results,
         input_layouts=[layouts[role] for role in roles[:2]],
         output_layouts=result_layouts,
@@ -168,7 +157,7 @@ def _call(
 
 
 def _workspace_size(
-    config: ConvConfig, arrays: dict[str, tuple[Shape, Any]], fast: bool, limit: int | None
+    config: ConvConfig, arrays: dict[Role, tuple[Shape, Any]], fast: bool, limit: int | None
 ) -> Any:
     """Bytes of the workspace that a call on CUDA brings along, as a second result.
 
@@ -193,7 +182,7 @@ def _workspace_size(
         "y": numbers.out_spec[1:2],
     }
     size: Any = _MEBIBYTE
-    least: Any = _LEAST_WORKSPACE
+    limit_if_fast: Any = _MIN_WORKSPACE
     for role, (shape, dtype) in arrays.items():
         itemsize = jnp.dtype(dtype).itemsize
         for axis in channels[role]:
@@ -204,15 +193,15 @@ def _workspace_size(
         if itemsize == 8:
             fast = False
         if role == "w":  # a weight gradient's partial sums are kept in the accumulator's type
-            least += 2 * math.prod(shape) * max(itemsize, 4)
+            limit_if_fast += 2 * math.prod(shape) * max(itemsize, 4)
             size += 2 * math.prod(shape) * max(itemsize, 4)
         else:
             size += math.prod(shape) * itemsize
     # Of sizes that are symbolic too, which an exported program knows when it runs.
     if fast and config.groups == 1:
-        size = core.min_dim(size, least)
+        size = compat.min_dim(size, limit_if_fast)
     if limit is not None:
-        size = core.min_dim(size, limit)
+        size = compat.min_dim(size, limit)
     return size + _WORKSPACE_ALIGNMENT
 
 
@@ -255,16 +244,6 @@ def _split_uneven(config: ConvConfig) -> tuple[Pairs, ConvConfig]:
         (low - e, high - e) for (low, high), (e, _) in zip(config.padding, even, strict=True)
     )
     return excess, config.replace(padding=even)
-
-
-def _crop(array: Array, pairs: Pairs, spec: tuple[int, ...]) -> Array:
-    """Pads the spatial axes by ``pairs``; negative numbers remove."""
-    if not any(low or high for low, high in pairs):
-        return array
-    amounts = [(0, 0, 0)] * array.ndim
-    for axis, (low, high) in zip(spec[2:], pairs, strict=True):
-        amounts[axis] = (low, high, 0)
-    return lax.pad(array, np.zeros((), array.dtype), amounts)
 
 
 def _int64(values: tuple[int, ...]) -> np.ndarray:

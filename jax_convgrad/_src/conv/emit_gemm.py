@@ -1,76 +1,42 @@
-"""Convolutions whose windows lie side by side, as matrix products.
+"""Convolutions with non-overlapping windows, as matrix products.
 
 Such a layer cuts images into patches and multiplies each with one matrix: the patch embedding of a vision
 transformer, the stem of a ConvNeXt; transposed, it puts patches together to an image. To cut moves every
 element of x once. Libraries' kernels for convolutions are made for windows that share what they read, and
 with few channels and large windows they take a multiple of that.
 
-The three operators are those of `reference`, for every geometry of which `ConvGeometry.tiles` holds.
+It serves every geometry that `ConvGeometry.has_nonoverlapping_windows` holds for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
 
 from jax_convgrad._src.conv.geometry import ConvConfig
-from jax_convgrad._src.conv.precision import of_product
-from jax_convgrad._src.shapes import Shape
+from jax_convgrad._src.conv.precision import gemm_precision
+from jax_convgrad._src.dispatch.problem import ConvProblem
 
 # Names for einsum, beside n, c and o: which patch along each spatial axis, and which place in it.
 _PATCH, _PLACE = "def", "uvw"
 
 
-def conv_fprop(
-    x: Array, w: Array, *, config: ConvConfig, precision: Any, preferred_element_type: Any
-) -> Array:
-    """Each patch times the weights."""
-    x_axes, w_axes, y_axes = _axes(config)
-    return jnp.einsum(
-        f"{x_axes},{w_axes}->{y_axes}",
-        _cut(x, config),
-        w,
-        precision=of_product(precision),
-        preferred_element_type=preferred_element_type,
+def emit(problem: ConvProblem, first: Array, second: Array) -> Array:
+    """The operator as one product: patches times weights, dy times weights, or patches times dy."""
+    config = problem.geometry.config
+    axes = dict(zip("xwy", _axes(config), strict=True))
+    one, other = problem.operand_roles
+    product = jnp.einsum(
+        f"{axes[one]},{axes[other]}->{axes[problem.result_role]}",
+        _cut(first, config) if one == "x" else first,
+        second,
+        precision=gemm_precision(problem.precision),
+        preferred_element_type=problem.result_dtype,
     )
-
-
-def conv_dgrad(
-    dy: Array,
-    w: Array,
-    *,
-    x_shape: Shape,
-    config: ConvConfig,
-    precision: Any,
-    preferred_element_type: Any,
-) -> Array:
-    """Each element of dy times the weights is a patch."""
-    x_axes, w_axes, y_axes = _axes(config)
-    patches = jnp.einsum(
-        f"{y_axes},{w_axes}->{x_axes}",
-        dy,
-        w,
-        precision=of_product(precision),
-        preferred_element_type=preferred_element_type,
-    )
-    return patches.reshape(x_shape)
-
-
-def conv_wgrad(
-    x: Array, dy: Array, *, config: ConvConfig, precision: Any, preferred_element_type: Any
-) -> Array:
-    """The sum over all patches, each times its element of dy."""
-    x_axes, w_axes, y_axes = _axes(config)
-    return jnp.einsum(
-        f"{x_axes},{y_axes}->{w_axes}",
-        _cut(x, config),
-        dy,
-        precision=of_product(precision),
-        preferred_element_type=preferred_element_type,
-    )
+    # An input gradient comes out as patches.
+    return product.reshape(problem.result_shape)
 
 
 def _cut(x: Array, config: ConvConfig) -> Array:

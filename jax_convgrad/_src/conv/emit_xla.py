@@ -1,4 +1,4 @@
-"""The convolution family in plain lax: the route wherever no handler serves, and the honest baseline.
+"""The convolution family in plain lax: where no handler serves, and the honest baseline.
 
 Each operator is one `lax.conv_general_dilated`, with the roles of its dimensions swapped so that XLA
 sees a convolution without a dilated window wherever the mathematics allows one. Shares nothing with
@@ -22,24 +22,33 @@ gradient's, and XLA would insert zeros and compute them: a barrier keeps the two
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jax_convgrad._src import compat
-from jax_convgrad._src.conv.geometry import ConvConfig, dilated
-from jax_convgrad._src.conv.precision import stated
-from jax_convgrad._src.shapes import Shape
-
-Grouping = Literal["batch", "feature"]
+from jax_convgrad._src.conv.arrays import insert_zeros, move_groups, swap_channels
+from jax_convgrad._src.conv.geometry import dilated
+from jax_convgrad._src.conv.precision import resolve_precision
+from jax_convgrad._src.dispatch.problem import ConvProblem
 
 
-def conv_fprop(
-    x: Array, w: Array, *, config: ConvConfig, precision: Any, preferred_element_type: Any
-) -> Array:
+def emit(problem: ConvProblem, first: Array, second: Array, *, rewritten: bool) -> Array:
+    """The operator as one `lax.conv_general_dilated`.
+
+    ``rewritten`` says how a grouped weight gradient is written. lax's own form has groups of the batch
+    (batch_group_count), which XLA:GPU knows and XLA:CPU runs 20 to 400 times slower than the other, which
+    moves the groups of x beside the batch so that an ordinary grouped convolution remains.
+    """
+    if problem.operator == "conv_fprop":
+        return _fprop(problem, first, second)
+    if problem.operator == "conv_dgrad":
+        return _dgrad(problem, first, second)
+    return _wgrad(problem, first, second, batch_groups=not rewritten)
+
+
+def _fprop(problem: ConvProblem, x: Array, w: Array) -> Array:
     """The convolution itself."""
+    config = problem.geometry.config
     x, padding = _crop_low(x, config.dimension_numbers.lhs_spec, config.padding)
     return lax.conv_general_dilated(
         x,
@@ -49,21 +58,14 @@ def conv_fprop(
         rhs_dilation=config.dilation,
         dimension_numbers=config.dimension_numbers,
         feature_group_count=config.groups,
-        precision=stated(precision),
-        preferred_element_type=preferred_element_type,
+        precision=resolve_precision(problem.precision),
+        preferred_element_type=problem.result_dtype,
     )
 
 
-def conv_dgrad(
-    dy: Array,
-    w: Array,
-    *,
-    x_shape: Shape,
-    config: ConvConfig,
-    precision: Any,
-    preferred_element_type: Any,
-) -> Array:
+def _dgrad(problem: ConvProblem, dy: Array, w: Array) -> Array:
     """Input gradient: dy, dilated by the strides, convolved with the reversed kernel, I and O swapped."""
+    config, x_shape = problem.geometry.config, problem.geometry.x_shape
     x_spec, w_spec, y_spec = config.dimension_numbers
     padding = []
     for axis, (stride, dilation, (low, _)) in enumerate(
@@ -97,28 +99,15 @@ def conv_dgrad(
         rhs_dilation=config.dilation,
         dimension_numbers=lax.ConvDimensionNumbers(y_spec, swap_channels(w_spec), x_spec),
         feature_group_count=config.groups,
-        precision=stated(precision),
-        preferred_element_type=preferred_element_type,
+        precision=resolve_precision(problem.precision),
+        preferred_element_type=problem.result_dtype,
     )
     return _crop_low(dx, x_spec, crop)[0]
 
 
-def conv_wgrad(
-    x: Array,
-    dy: Array,
-    *,
-    w_shape: Shape,
-    config: ConvConfig,
-    precision: Any,
-    preferred_element_type: Any,
-    grouping: Grouping = "feature",
-) -> Array:
-    """Weight gradient: x convolved with dy, where the batch is what is summed over.
-
-    With groups there are two forms. "batch" is lax's own, with batch_group_count: XLA:GPU knows it,
-    XLA:CPU runs it 20 to 400 times slower than "feature", which moves the groups of x beside the
-    batch so that an ordinary grouped convolution remains.
-    """
+def _wgrad(problem: ConvProblem, x: Array, dy: Array, *, batch_groups: bool) -> Array:
+    """Weight gradient: x convolved with dy, where the batch is what is summed over."""
+    config, w_shape = problem.geometry.config, problem.geometry.w_shape
     x_spec, w_spec, y_spec = config.dimension_numbers
     padding = []
     for axis, (stride, dilation, (low, _)) in enumerate(
@@ -128,11 +117,11 @@ def conv_wgrad(
         spread = (dy.shape[y_spec[2 + axis]] - 1) * stride + 1
         padding.append((low, kernel - 1 + spread - x.shape[x_spec[2 + axis]] - low))
     x, padding = _crop_low(x, x_spec, padding)
-    batch_groups = feature_groups = 1
-    if config.groups > 1 and grouping == "batch":
-        batch_groups = config.groups
+    batch_group_count = feature_group_count = 1
+    if config.groups > 1 and batch_groups:
+        batch_group_count = config.groups
     elif config.groups > 1:
-        feature_groups = config.groups
+        feature_group_count = config.groups
         x = move_groups(x, config.groups, x_spec[1], x_spec[0])
     return lax.conv_general_dilated(
         x,
@@ -143,10 +132,10 @@ def conv_wgrad(
         dimension_numbers=lax.ConvDimensionNumbers(
             swap_channels(x_spec), swap_channels(y_spec), swap_channels(w_spec)
         ),
-        feature_group_count=feature_groups,
-        batch_group_count=batch_groups,
-        precision=stated(precision),
-        preferred_element_type=preferred_element_type,
+        feature_group_count=feature_group_count,
+        batch_group_count=batch_group_count,
+        precision=resolve_precision(problem.precision),
+        preferred_element_type=problem.result_dtype,
     )
 
 
@@ -160,28 +149,3 @@ def _crop_low(
             amounts[axis] = (min(low, 0), 0, 0)
         array = lax.pad(array, np.zeros((), array.dtype), amounts)
     return array, [(max(low, 0), high) for low, high in padding]
-
-
-def insert_zeros(array: Array, dilation: tuple[int, ...], spec: tuple[int, ...]) -> Array:
-    """``dilation`` - 1 zeros between the elements along each spatial axis."""
-    amounts = [(0, 0, 0)] * array.ndim
-    for axis, d in zip(spec[2:], dilation, strict=True):
-        amounts[axis] = (0, 0, d - 1)
-    return lax.pad(array, np.zeros((), array.dtype), amounts)
-
-
-def swap_channels(spec: tuple[int, ...]) -> tuple[int, ...]:
-    """A dimension specification with its first two roles exchanged."""
-    return (spec[1], spec[0], *spec[2:])
-
-
-def move_groups(array: Array, groups: int, source: int, target: int) -> Array:
-    """Moves the outer ``groups`` factor of axis ``source`` to the front of axis ``target``."""
-    shape = array.shape
-    split = compat.split_off(array, source, groups)
-    # The group axis now stands at `source`, and everything from there on has moved up by one.
-    split = jnp.moveaxis(split, source, target)
-    merged = list(shape)
-    merged[source] //= groups
-    merged[target] *= groups
-    return split.reshape(merged)

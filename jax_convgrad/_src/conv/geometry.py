@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 from jax import lax
@@ -24,6 +25,11 @@ from jax_convgrad._src import compat
 from jax_convgrad._src.shapes import Pairs, Shape, is_number, known_below, show
 
 MAX_SPATIAL_RANK = 3
+
+# The three arrays of a convolution x -> y; dx, dw and dy have the shapes of x, w and y.
+Role = Literal["x", "w", "y"]
+# What one of them can grow by: examples, channels of x, channels of y, or groups with both.
+Factor = Literal["batch", "in_channels", "out_channels", "groups"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +49,12 @@ class ConvConfig:
     @property
     def spatial_rank(self) -> int:
         return len(self.strides)
+
+    def spec_of(self, role: Role) -> tuple[int, ...]:
+        """Where x, w or y has its axes: batch (of w output channels), channels, spatial axes."""
+        numbers = self.dimension_numbers
+        spec = {"x": numbers.lhs_spec, "w": numbers.rhs_spec, "y": numbers.out_spec}[role]
+        return tuple(spec)
 
     def replace(self, **changes: Any) -> ConvConfig:
         return dataclasses.replace(self, **changes)
@@ -135,8 +147,8 @@ class ConvGeometry:
         )
 
     @property
-    def tiles(self) -> bool:
-        """Whether the windows lie side by side: each element of x is in one of them, and in one alone.
+    def has_nonoverlapping_windows(self) -> bool:
+        """Whether each element of x is in one window and in no other: kernel = stride, nothing left over.
 
         Never with groups, with windows of one element, or where spatial sizes are symbolic.
         """
@@ -151,6 +163,40 @@ class ConvGeometry:
             and not any(map(any, config.padding))
             and all(x % k == 0 for x, k in zip(self.in_spatial, self.kernel, strict=True))
         )
+
+    def shape_of(self, role: Role) -> Shape:
+        """The shape of x, w or y."""
+        return {"x": self.x_shape, "w": self.w_shape, "y": self.y_shape}[role]
+
+    def grown(self, factor: Factor, times: int) -> ConvGeometry:
+        """The geometry with ``times`` as many examples, channels or groups, as `jax.vmap` makes it."""
+        if factor == "batch":
+            return dataclasses.replace(self, batch=self.batch * times)
+        if factor == "in_channels":
+            return dataclasses.replace(self, in_channels=self.in_channels * times)
+        if factor == "out_channels":
+            return dataclasses.replace(self, out_channels=self.out_channels * times)
+        return dataclasses.replace(
+            self,
+            config=self.config.replace(groups=self.config.groups * times),
+            in_channels=self.in_channels * times,
+            out_channels=self.out_channels * times,
+        )
+
+    def __str__(self) -> str:
+        """The convolution x -> y in one line, in the words of the benchmark's tables."""
+        config = self.config
+        image = "x".join(map(str, (self.batch, *self.in_spatial)))
+        text = (
+            f"{image}, {self.in_channels} to {self.out_channels}, k{_short(self.kernel)} "
+            f"s{_short(config.strides)}"
+        )
+        if any(low or high for low, high in config.padding):
+            pads = [str(low) if low == high else f"{low}/{high}" for low, high in config.padding]
+            text += f" p{_short(pads)}"
+        if any(d > 1 for d in config.dilation):
+            text += f" d{_short(config.dilation)}"
+        return text + (f" g{config.groups}" if config.groups > 1 else "")
 
     def check_dy(self, function: str, dy_shape: Shape) -> None:
         """Raises ValueError unless ``dy_shape`` is what the convolution x -> y produces."""
@@ -175,6 +221,11 @@ class ConvGeometry:
             known_below(size + min(pair), 1)
             for size, pair in zip(self.in_spatial, self.config.padding, strict=True)
         )
+
+
+def _short(values: Sequence[Any]) -> str:
+    """One value that is the same for all axes, or all of them."""
+    return str(values[0]) if len(set(values)) == 1 else "x".join(map(str, values))
 
 
 def dilated(kernel: int, dilation: int) -> int:

@@ -1,11 +1,11 @@
-"""What one equation asks for: its operator and sizes, its route and why, its roofline, who could run it."""
+"""What one equation asks for: its operator and sizes, who computes it and why, its roofline."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,42 +13,63 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_convgrad._src import compat
-from jax_convgrad._src.conv import primitives
-from jax_convgrad._src.conv.geometry import ConvConfig, ConvGeometry
-from jax_convgrad._src.dispatch import routes
-from jax_convgrad._src.dispatch.routes import Route
+from jax_convgrad._src.conv.primitives import PRIMITIVES
+from jax_convgrad._src.dispatch.decide import (
+    HANDLER_BACKENDS,
+    NATIVE,
+    XLA,
+    ZEROS,
+    Decision,
+    computed_geometry,
+    decide,
+)
+from jax_convgrad._src.dispatch.devices import Target
+from jax_convgrad._src.dispatch.override import override_backend
+from jax_convgrad._src.dispatch.problem import ConvProblem, ResampleProblem
 from jax_convgrad._src.dtypes import FLOAT_DTYPES
 from jax_convgrad._src.explain import xla
 from jax_convgrad._src.explain.roofline import Roofline, conv_roofline, resample_roofline
 from jax_convgrad._src.explain.walk import Found
 from jax_convgrad._src.install import lowering_rules
-from jax_convgrad._src.resize import primitives as resize_primitives
+from jax_convgrad._src.resize.primitives import resample_p
 from jax_convgrad._src.runtime import registry
-from jax_convgrad._src.shapes import Shape
 
 # A function to time and the context to compile it in.
 Timed = tuple[Callable[..., Any], Callable[[], contextlib.AbstractContextManager[Any]]]
 
-IN_PARTS = "divided among devices, each of which goes by the sizes of its part"
+PARTITIONED = "XLA divides it among devices, and each computes its shard so"
 
-_CONVOLUTIONS = {
-    primitives.conv_fprop_p: "conv_fprop",
-    primitives.conv_dgrad_p: "conv_dgrad",
-    primitives.conv_wgrad_p: "conv_wgrad",
-}
+_CONVOLUTIONS = set(PRIMITIVES.values())
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
-    """An equation's problem.
+class Backend:
+    """Who computes an equation.
 
     Attributes:
-      operator: of the family, "resample" or "resize"; None where the equation could not be read.
+      name: the backend.
+      reason: why.
+      evidence: the measurements behind it, as FILE#CASE#PASS under benchmarks/.
+      measured_on: the class of devices that they were made on, None where the reason is none of speed.
+    """
+
+    name: str
+    reason: str
+    evidence: tuple[str, ...] = ()
+    measured_on: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Equation:
+    """A convolution or a resize of a traced program.
+
+    Attributes:
+      operator: of the family, "resample" or "resize"; None where the equation is no operator of the family.
       sizes: in one line.
       operands: the shapes and dtypes.
       result: shape and dtype.
       ours: whether this package computes it, or would with `install` on.
-      route: who computes it and why.
+      backend: who computes it and why.
       xla: what XLA has without this package.
       roofline: None where that is not known, as with symbolic sizes.
       timed: "ours" and "xla", of those that can be timed alone.
@@ -59,114 +80,104 @@ class Problem:
     operands: tuple[jax.ShapeDtypeStruct, ...]
     result: jax.ShapeDtypeStruct
     ours: bool
-    route: Route
+    backend: Backend
     xla: str
     roofline: Roofline | None
     timed: dict[str, Timed]
 
 
-def is_problem(equation: Any) -> bool:
+def is_described(equation: Any) -> bool:
     """Whether an equation is a convolution or a resize."""
     primitive = equation.primitive
-    known = primitive in _CONVOLUTIONS or primitive is resize_primitives.resample_p
-    return known or primitive is lax.conv_general_dilated_p or _is_jax_image(equation)
+    known = primitive in _CONVOLUTIONS or primitive is resample_p
+    return known or primitive is lax.conv_general_dilated_p or compat.is_jax_image_resize(equation)
 
 
-def make(platform: str, found: Found) -> Problem:
-    """The problem of an equation."""
+def describe(platform: str, found: Found) -> Equation:
+    """What an equation asks for, and who computes it."""
     equation = found.equation
     if equation.primitive is lax.conv_general_dilated_p:
-        problem = _lax_convolution(platform, equation, found.operations_only)
+        described = _lax_convolution(platform, equation, found.operations_only)
     elif equation.primitive in _CONVOLUTIONS:
-        problem = _convolution(platform, equation, found.operations_only)
-    elif equation.primitive is resize_primitives.resample_p:
-        problem = _resample(platform, equation, found.operations_only)
+        described = _convolution(platform, equation, found.operations_only)
+    elif equation.primitive is resample_p:
+        described = _resample(platform, equation, found.operations_only)
     else:
         return _jax_image(equation)
     if not found.partitioned:
-        return problem
+        return described
+    backend = described.backend
+    if described.ours and not found.operations_only:
+        backend = dataclasses.replace(backend, reason=f"{backend.reason}; {PARTITIONED}")
     # Alone it would run whole on one device, or on no device at all.
-    return dataclasses.replace(problem, timed={}, route=_in_parts(problem, found.operations_only))
+    return dataclasses.replace(described, timed={}, backend=backend)
 
 
-def _in_parts(problem: Problem, operations_only: bool) -> Route:
-    """The route of a problem that is divided among devices; that of a part may be another."""
-    if not problem.ours or operations_only:
-        return problem.route
-    return problem.route._replace(reason=f"{problem.route.reason}; {IN_PARTS}")
-
-
-def _lax_convolution(platform: str, equation: Any, operations_only: bool) -> Problem:
+def _lax_convolution(platform: str, equation: Any, operations_only: bool) -> Equation:
     params = {**equation.params, "out_sharding": None}
     lhs, rhs, out = _operand(equation.invars[0]), _operand(equation.invars[1]), _result(equation)
-    decision = lowering_rules.decide(platform, lhs, rhs, out, params, operations_only)
+    found = lowering_rules.decide_equation(platform, lhs, rhs, out, params, not operations_only)
     theirs = functools.partial(lax.conv_general_dilated_p.bind, **params)
     timed: dict[str, Timed] = {"xla": (theirs, compat.jax_rules)}
-    reading, plan = decision.reading, decision.plan
     description = xla.describe_convolution(platform, equation)
-    if reading is None or plan is None:
+    if found.match is None or found.decision is None:
         sizes = f"{_times(lhs)} with {_times(rhs)} to {_times(out)}"
-        return Problem(
-            None, sizes, (lhs, rhs), out, False, decision.route, description, None, timed
-        )
-    ours = functools.partial(
-        lowering_rules.compute,
-        reading=reading,
-        precision=params["precision"],
-        result_dtype=out.dtype,
-    )
-    context = _context(platform, reading.operator, lhs.dtype, out.dtype, decision.replaced)
-    if context is not None:
-        timed["ours"] = ours, context
-    geometry = ConvGeometry.make(reading.operator, reading.config, reading.x_shape, reading.w_shape)
-    return Problem(
-        reading.operator,
-        _conv_sizes(geometry),
+        backend = Backend(XLA, found.reason)
+        return Equation(None, sizes, (lhs, rhs), out, False, backend, description, None, timed)
+    operator, geometry = found.match.operator, found.match.geometry
+    if found.replaced:
+        timed["ours"] = found.compute, contextlib.nullcontext
+    elif context := _handler(platform, operator, lhs.dtype, out.dtype):
+        timed["ours"] = _by_handler(platform, lhs, rhs, out, params), context
+    kept = Backend(XLA, found.reason, found.decision.evidence, found.decision.measured_on)
+    return Equation(
+        operator,
+        str(geometry),
         (lhs, rhs),
         out,
-        decision.replaced,
-        _of_smaller(decision.route, plan) if decision.replaced else _kept(decision.route),
+        found.replaced,
+        _backend(found.decision) if found.replaced else kept,
         description,
-        conv_roofline(reading.operator, geometry, lhs.dtype.itemsize, out.dtype.itemsize)
+        conv_roofline(operator, geometry, lhs.dtype.itemsize, out.dtype.itemsize)
         if _known(lhs, rhs, out)
         else None,
         timed,
     )
 
 
-def _convolution(platform: str, equation: Any, operations_only: bool) -> Problem:
+def _by_handler(
+    platform: str, lhs: Any, rhs: Any, out: Any, params: dict[str, Any]
+) -> Callable[..., Any]:
+    """An equation that XLA keeps, computed by this package: decided anew under the context's override."""
+
+    def compute(*operands: Any) -> Any:
+        return lowering_rules.decide_equation(platform, lhs, rhs, out, params).compute(*operands)
+
+    return compute
+
+
+def _convolution(platform: str, equation: Any, operations_only: bool) -> Equation:
     """One of this package's own layers and operators."""
-    operator, params = _CONVOLUTIONS[equation.primitive], equation.params
+    problem: ConvProblem = equation.params["problem"]
     operands, out = tuple(map(_operand, equation.invars)), _result(equation)
-    config: ConvConfig = params["config"]
-    x_shape: Shape = params.get("x_shape", operands[0].shape)
-    w_shape: Shape = params.get("w_shape", operands[1].shape)
-    dtype = operands[0].dtype
-    plan = primitives.plan(
-        platform,
-        operator,
-        config,
-        x_shape,
-        w_shape,
-        dtype,
-        out.dtype,
-        params["precision"],
-        operations_only,
+    operator, geometry, dtype = problem.operator, problem.geometry, problem.dtype
+    decision = equation.params["decision"] or decide(
+        problem, Target.of(platform, not operations_only)
     )
-    theirs = xla.lax_form(operator, params)
+    theirs = xla.lax_form(problem)
     timed: dict[str, Timed] = {"xla": (theirs, compat.jax_rules)}
-    context = _context(platform, operator, dtype, out.dtype, plan.route.name != "xla")
+    context = contextlib.nullcontext if decision.backend != XLA else None
+    context = context or _handler(platform, operator, dtype, out.dtype)
     if context is not None:
-        timed["ours"] = functools.partial(equation.primitive.bind, **params), context
-    geometry = ConvGeometry.make(operator, config, x_shape, w_shape)
-    empty = geometry.is_empty
-    return Problem(
+        timed["ours"] = functools.partial(equation.primitive.bind, **equation.params), context
+    empty = decision.backend == ZEROS
+    return Equation(
         operator,
-        _conv_sizes(geometry),
+        str(geometry),
         operands,
         out,
         True,
-        _of_smaller(plan.route, plan),
+        _backend(decision),
         "zeros" if empty else xla.describe_lax_form(platform, theirs, operands),
         conv_roofline(operator, geometry, dtype.itemsize, out.dtype.itemsize)
         if _known(*operands, out)
@@ -175,85 +186,71 @@ def _convolution(platform: str, equation: Any, operations_only: bool) -> Problem
     )
 
 
-def _kept(route: Route) -> Route:
-    """JAX's own rule is called, whichever of the forms in plain JAX it is."""
-    return Route("xla", route.reason)
+def _backend(decision: Decision) -> Backend:
+    reason, problem = decision.reason, decision.problem
+    if decision.subsample is not None and isinstance(problem, ConvProblem):
+        what = str(computed_geometry(problem.geometry, decision.subsample))
+        reason = f"stride and dilation share a factor, which leaves {what}; then: {reason}"
+    if not decision.is_measured_here:
+        here = decision.device_class or "unknown"
+        reason += f" (measured on {decision.measured_on}, this device is {here})"
+    return Backend(decision.backend, reason, decision.evidence, decision.measured_on)
 
 
-def _of_smaller(route: Route, plan: primitives.Plan) -> Route:
-    if not plan.smaller:
-        return route
-    what = _conv_sizes(plan.geometry)
-    return Route(
-        route.name,
-        f"stride and dilation share a factor, which leaves {what}; then: {route.reason}",
-    )
-
-
-def _context(
-    platform: str, operator: str, dtype: Any, result_dtype: Any, routed: bool
+def _handler(
+    platform: str, operator: str, dtype: Any, result_dtype: Any
 ) -> Callable[[], contextlib.AbstractContextManager[Any]] | None:
-    """How to compile this package's way: as it is routed, or else by the handler if there is one."""
-    if routed:
-        return contextlib.nullcontext
-    for name, target in routes.PLATFORMS.items():
-        served = target == platform and registry.handlers(platform).serve(
-            registry.CONV_TARGETS[operator], dtype
-        )
-        if served and dtype == result_dtype:
-            return functools.partial(routes.force, name)
-    return None
+    """The context in which the platform's handler computes an operator that XLA has; None if it cannot."""
+    backend = HANDLER_BACKENDS.get(platform)
+    if backend is None or dtype != result_dtype:
+        return None
+    target = registry.CONV_TARGETS[operator]
+    if not registry.require(platform).serves(target, dtype):
+        return None
+    return functools.partial(override_backend, backend)
 
 
-def _resample(platform: str, equation: Any, operations_only: bool) -> Problem:
-    bands, axes = equation.params["bands"], equation.params["axes"]
+def _resample(platform: str, equation: Any, operations_only: bool) -> Equation:
+    problem: ResampleProblem = equation.params["problem"]
+    bands, axes = problem.bands, problem.axes
     x, out = _operand(equation.invars[0]), _result(equation)
     taps = xla.times([band.taps for band in bands])
-    empty = 0 in x.shape or 0 in out.shape
-    return Problem(
+    return Equation(
         "resample",
         f"{_times(x)} to {_times(out)}, {taps} taps",
         (x,),
         out,
         True,
-        resize_primitives.choose_route(platform, x, bands, axes, operations_only),
+        _backend(decide(problem, Target.of(platform, not operations_only))),
         xla.describe_image_form(bands, axes),
         resample_roofline(x.shape, bands, axes, x.dtype.itemsize) if _known(x) else None,
         {}
-        if empty
+        if problem.is_empty
         else {
             # By the handler if there is one, even where XLA has it.
             "ours": (
                 functools.partial(equation.primitive.bind, **equation.params),
-                functools.partial(routes.force, routes.NATIVE),
+                functools.partial(override_backend, NATIVE),
             ),
             "xla": (xla.image_form(bands, axes), contextlib.nullcontext),
         },
     )
 
 
-_NAMED_BEFORE = Route(
-    "xla", "the program calls jax.image's own function: it has kept it by another name"
+_NAMED_BEFORE = Backend(
+    XLA, "the program calls jax.image's own function: it has kept it by another name"
 )
 
 
-def _jax_image(equation: Any) -> Problem:
+def _jax_image(equation: Any) -> Equation:
     """A resize that `install` does not reach."""
     out = _result(equation)
     image = _image(equation, out)
-    route = _NAMED_BEFORE
+    backend = _NAMED_BEFORE
     if str(image.dtype) not in FLOAT_DTYPES:
-        route = Route("xla", f"{image.dtype} is not for this package")
+        backend = Backend(XLA, f"{image.dtype} is not for this package")
     sizes = f"{_times(image)} to {_times(out)}"
-    return Problem("resize", sizes, (image,), out, False, route, "jax.image", None, {})
-
-
-def _is_jax_image(equation: Any) -> bool:
-    """Whether it calls the jitted function that is in jax.image.resize."""
-    if equation.primitive.name != "jit" or "_resize" not in str(equation.params.get("name")):
-        return False
-    file = compat.defined_in(getattr(equation.params["jaxpr"], "jaxpr", None))
-    return file.replace("\\", "/").endswith("/jax/_src/image/scale.py")
+    return Equation("resize", sizes, (image,), out, False, backend, "jax.image", None, {})
 
 
 def _image(equation: Any, out: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -279,22 +276,3 @@ def _result(equation: Any) -> jax.ShapeDtypeStruct:
 
 def _times(array: Any) -> str:
     return xla.times(array.shape) if array.shape else "scalar"
-
-
-def _conv_sizes(geometry: ConvGeometry) -> str:
-    """The convolution x -> y underneath, in the words of the benchmark's tables."""
-    config = geometry.config
-    text = (
-        f"{xla.times((geometry.batch, *geometry.in_spatial))}, {geometry.in_channels} to "
-        f"{geometry.out_channels}, k{_short(geometry.kernel)} s{_short(config.strides)}"
-    )
-    if any(low or high for low, high in config.padding):
-        pads = [str(low) if low == high else f"{low}/{high}" for low, high in config.padding]
-        text += f" p{_short(pads)}"
-    if any(d > 1 for d in config.dilation):
-        text += f" d{_short(config.dilation)}"
-    return text + (f" g{config.groups}" if config.groups > 1 else "")
-
-
-def _short(values: Sequence[Any]) -> str:
-    return str(values[0]) if len(set(values)) == 1 else "x".join(map(str, values))

@@ -13,60 +13,13 @@ import jax.numpy as jnp
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.explain import equations, roofline, table, walk
-from jax_convgrad._src.explain.equations import Problem
-from jax_convgrad._src.explain.roofline import Roofline
-from jax_convgrad._src.explain.walk import Found, SourceLine
-from jax_convgrad._src.install.lowering_rules import installed, pointed_images
-
-
-@dataclasses.dataclass(frozen=True)
-class ExplanationRow:
-    """One convolution or resize of a program.
-
-    Attributes:
-      source: the line it comes from, of the program's own files if one is among the callers.
-      scope: the `jax.named_scope` names around it; modules of Flax and Haiku set them.
-      backward: whether it is part of a backward pass.
-      within: the loops and branches around it, outermost first.
-      count: how often one call of the function runs it; None inside a ``while_loop``.
-      used: whether anything depends on its result. XLA drops what nothing depends on.
-      primitive: the equation's name in the jaxpr.
-      operator: "conv_fprop", "conv_dgrad", "conv_wgrad" or "resample"; "resize" for a `jax.image.resize`
-        that `jax_convgrad.install` does not reach; None for a convolution that is none of the three.
-      sizes: of the convolution x -> y that the operator belongs to, or of a resize's image and result.
-      dtype, result_dtype: of operands and result.
-      ours: whether this package computes it with `jax_convgrad.install` on.
-      route: who: "onednn", "cudnn", "native", or a form in plain JAX: "swap", "xla",
-        "matmul".
-      reason: why.
-      xla: what XLA has without this package.
-      roofline: bytes and operations that it cannot do without; None where the equation was not read or
-        sizes are symbolic.
-      roofline_seconds: what the memory needs for the bytes; None where its speed is not known (CPUs).
-      seconds: measured time of this package, by its route, or by its handler where XLA keeps the
-        equation. None where it was not measured.
-      xla_seconds: measured time without this package.
-    """
-
-    source: SourceLine
-    scope: str
-    backward: bool
-    within: tuple[str, ...]
-    count: int | None
-    used: bool
-    primitive: str
-    operator: str | None
-    sizes: str
-    dtype: str
-    result_dtype: str
-    ours: bool
-    route: str
-    reason: str
-    xla: str
-    roofline: Roofline | None
-    roofline_seconds: float | None
-    seconds: float | None = None
-    xla_seconds: float | None = None
+from jax_convgrad._src.explain.equations import Equation
+from jax_convgrad._src.explain.rows import ExplanationRow
+from jax_convgrad._src.explain.walk import Found
+from jax_convgrad._src.install import jax_image
+from jax_convgrad._src.install.lowering_rules import installed
+from jax_convgrad._src.timing.compare import Operands, compare
+from jax_convgrad._src.timing.method import Method
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +37,7 @@ class Explanation:
     rows: tuple[ExplanationRow, ...]
 
     def __str__(self) -> str:
-        return table.render(self)
+        return table.render(self.platform, self.installed, self.rows)
 
 
 def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explanation:
@@ -134,7 +87,7 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
     with contextlib.ExitStack() as stack:
         if not is_installed:
             stack.enter_context(compat.separate_traces())
-            stack.enter_context(pointed_images())
+            stack.enter_context(jax_image.redirected())
         jaxpr, shardings = compat.trace(fn, *args)
     shardings += [
         leaf.sharding
@@ -143,8 +96,8 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
         and not isinstance(leaf, jax.core.Tracer)
     ]
     rows, measured = [], {}
-    for found in walk.find(jaxpr, equations.is_problem, shardings):
-        asked = equations.make(platform, found)
+    for found in walk.find(jaxpr, equations.is_described, shardings):
+        asked = equations.describe(platform, found)
         seconds: dict[str, float] = {}
         if measure and asked.timed:
             key = _key(found)
@@ -155,8 +108,8 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
     return Explanation(platform, is_installed, tuple(rows))
 
 
-def _row(found: Found, asked: Problem, seconds: dict[str, float]) -> ExplanationRow:
-    least = asked.roofline
+def _row(found: Found, asked: Equation, seconds: dict[str, float]) -> ExplanationRow:
+    bound = asked.roofline
     return ExplanationRow(
         source=found.source,
         scope=found.scope,
@@ -170,11 +123,13 @@ def _row(found: Found, asked: Problem, seconds: dict[str, float]) -> Explanation
         dtype=str(asked.operands[0].dtype),
         result_dtype=str(asked.result.dtype),
         ours=asked.ours,
-        route=asked.route.name,
-        reason=asked.route.reason,
+        backend=asked.backend.name,
+        reason=asked.backend.reason,
+        evidence=asked.backend.evidence,
+        measured_on=asked.backend.measured_on,
         xla=asked.xla,
-        roofline=least,
-        roofline_seconds=None if least is None else least.seconds(roofline.device_memory()),
+        roofline=bound,
+        roofline_seconds=None if bound is None else bound.seconds(roofline.device_memory()),
         seconds=seconds.get("ours"),
         xla_seconds=seconds.get("xla"),
     )
@@ -187,10 +142,7 @@ def _key(found: Found) -> Any:
     return equation.primitive, operands, tuple(sorted(equation.params.items()))
 
 
-def _measure(asked: Problem) -> dict[str, float]:
-    from jax_convgrad.bench.compare import Operands, compare
-    from jax_convgrad.bench.timing import Method
-
+def _measure(asked: Equation) -> dict[str, float]:
     keys = jax.random.split(jax.random.key(0), len(asked.operands))
     arrays = tuple(
         jax.random.normal(key, operand.shape, jnp.float32).astype(operand.dtype)

@@ -14,12 +14,6 @@ from jax.extend.core import Literal
 
 from jax_convgrad._src import compat
 
-# Equations whose inner program has the equation's own results, one for one.
-_TRANSPARENT = frozenset(
-    "jit closed_call core_call checkpoint remat remat2 cond shard_map custom_jvp_call "
-    "custom_vjp_call".split()
-)
-
 
 class SourceLine(NamedTuple):
     """A place in somebody's Python file."""
@@ -78,9 +72,11 @@ class Found:
 def _internal() -> tuple[str, ...]:
     import jaxlib
 
-    import jax_convgrad
-
-    return tuple(f"{Path(m.__file__ or '').parent}/" for m in (jax, jaxlib, jax_convgrad))
+    package = Path(__file__).parents[2]
+    return tuple(
+        f"{folder}/"
+        for folder in (*(Path(m.__file__ or "").parent for m in (jax, jaxlib)), package)
+    )
 
 
 def _is_installed(file: str) -> bool:
@@ -138,8 +134,7 @@ def _walk(
             )
             continue
         for inner in inner_jaxprs(equation):
-            same = equation.primitive.name in _TRANSPARENT
-            same = same and len(inner.outvars) == len(equation.outvars)
+            same = compat.is_transparent(equation) and len(inner.outvars) == len(equation.outvars)
             inside = results if same else [used] * len(inner.outvars)
             yield from _walk(inner, wanted, inside, _enter(equation, place, names))
 
@@ -160,15 +155,12 @@ def _needed_results(jaxpr: Any, needed: Sequence[bool]) -> list[list[bool]]:
 def _enter(equation: Any, place: _Place, names: tuple[tuple[str, str], ...]) -> _Place:
     """The surroundings of the programs inside an equation."""
     changes: dict[str, Any] = {"names": names, "callers": (*place.callers, equation)}
-    name = equation.primitive.name
-    if name == "scan":
-        length = equation.params["length"]
-        changes["within"] = (*place.within, f"scan of {length}")
-        changes["count"] = None if place.count is None else place.count * length
-    elif name == "while":
-        changes["within"], changes["count"] = (*place.within, "while"), None
-    elif name == "cond":
-        changes["within"] = (*place.within, f"one of {len(equation.params['branches'])} branches")
+    loop = compat.loop(equation)
+    if loop is not None:
+        description, count = loop
+        changes["within"] = (*place.within, description)
+        known = place.count is not None and count is not None
+        changes["count"] = place.count * count if known else None
     manual = compat.manual_axes(equation)
     if manual is not None:
         mesh, axes = manual

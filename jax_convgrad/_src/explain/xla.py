@@ -1,6 +1,6 @@
 """What XLA is given where this package does nothing: as a function to run and as a sentence.
 
-What is said beyond the equation's own parameters was measured by this project, see routes.py.
+What is said beyond the equation's own parameters was measured by this project, see benchmarks/cpu.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 from jax import Array, lax
 
 from jax_convgrad._src.conv import emit_xla
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.problem import ConvProblem
 from jax_convgrad._src.explain.roofline import windows_inside
 from jax_convgrad._src.resize.bands import Band
 from jax_convgrad._src.shapes import Shape
 
+_BATCH_GROUPS_ON_CPU = "XLA:CPU runs it 20 to 400 times slower than feature groups"
 
-def lax_form(operator: str, params: dict[str, Any]) -> Callable[[Array, Array], Array]:
+
+def lax_form(problem: ConvProblem) -> Callable[[Array, Array], Array]:
     """One of this package's primitives as lax writes it."""
-    extra = {"grouping": "batch"} if operator == "conv_wgrad" else {}
-    form = getattr(emit_xla, operator)
-    return lambda first, second: form(first, second, **params, **extra)
+    return lambda first, second: emit_xla.emit(problem, first, second, rewritten=False)
 
 
 def describe_lax_form(platform: str, form: Callable[..., Any], operands: Sequence[Any]) -> str:
@@ -53,7 +53,7 @@ def describe_convolution(platform: str, equation: Any) -> str:
         parts.append(f"{params['feature_group_count']} groups")
     if params["batch_group_count"] > 1:
         groups = f"batch_group_count {params['batch_group_count']}"
-        parts.append(f"{groups} ({routes.BATCH_GROUPS_ON_CPU})" if platform == "cpu" else groups)
+        parts.append(f"{groups} ({_BATCH_GROUPS_ON_CPU})" if platform == "cpu" else groups)
     return ", ".join(parts)
 
 

@@ -9,11 +9,11 @@ and the family's own rule, for element p of x, i of y and tap t of w, is
 
     p - i * stride - t * dilation + low = 0.
 
-So the array whose factor is 1 can be x, and the two others y and w in either order: six readings of one
-equation, of which several may be possible. The sign of a factor turns by reversing one of the arrays. What
+So the array whose factor is 1 can be x, and the two others y and w in either order: six matches of one
+equation, of which several may be possible. The sign of a factor changes by reversing one of the arrays. What
 the result is names the operator: y is fprop's, x is dgrad's, w is wgrad's.
 
-NOTE [Who is w]. Every reading computes the same numbers; the right one has the images' batch where the
+NOTE [Which array is w]. Every match computes the same numbers; the right one has the images' batch where the
 handlers look for it. The other axes have three roles, each shared by two of the arrays; N is the one that w
 does not have. Nearly all programs, and so the gradients derived from them, have N in front of both images:
 where two arrays have the role that they share in front, the third is w. Where none have, the groups tell, and
@@ -34,76 +34,69 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jax import Array, lax
 
-from jax_convgrad._src.conv.emit_xla import move_groups
-from jax_convgrad._src.conv.geometry import MAX_SPATIAL_RANK, ConvConfig, dilated
+from jax_convgrad._src.conv.arrays import move_groups
+from jax_convgrad._src.conv.geometry import MAX_SPATIAL_RANK, ConvConfig, ConvGeometry, dilated
+from jax_convgrad._src.dispatch.problem import ConvOperator
 from jax_convgrad._src.shapes import Shape
 
 _LHS, _RHS, _OUT = "lhs", "rhs", "out"
-_OPERATORS = {"y": "conv_fprop", "x": "conv_dgrad", "w": "conv_wgrad"}
+_OPERATORS: dict[str, ConvOperator] = {"y": "conv_fprop", "x": "conv_dgrad", "w": "conv_wgrad"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
-    """A convolution of lax's as one member of the family.
+class Match:
+    """A convolution of lax as one operator of the family.
 
     Attributes:
       operator: "conv_fprop", "conv_dgrad" or "conv_wgrad".
-      config: the convolution x -> y underneath.
-      x_shape, w_shape: whole logical shapes of its image and its weights, groups where the family has
-        them.
+      geometry: of the convolution x -> y underneath, groups where the family has them.
       swapped: whether lax's rhs is the operator's first operand and lhs the second.
-      reversed: the array of lax's, "rhs" or "out", whose spatial axes are reversed; None for neither.
-      moved: (source, target) axes between which the groups of w are moved, from lax's place of them to
-        the family's for an operand, the other way round for a result; None where they lie right.
+      reversed_array: lax's array, "rhs" or "out", whose spatial axes are reversed; None for neither.
+      group_axis_move: (source, target) axes between which the groups of w are moved, from where lax has
+        them to where the family has them for an operand, the other way round for a result; None where they
+        are in place.
     """
 
-    operator: str
-    config: ConvConfig
-    x_shape: Shape
-    w_shape: Shape
+    operator: ConvOperator
+    geometry: ConvGeometry
     swapped: bool
-    reversed: str | None
-    moved: tuple[int, int] | None
+    reversed_array: str | None
+    group_axis_move: tuple[int, int] | None
 
     def operands(self, lhs: Array, rhs: Array) -> tuple[Array, Array]:
         """The operator's operands."""
-        if self.reversed == _RHS:
+        config = self.geometry.config
+        if self.reversed_array == _RHS:
             # The spatial axes of rhs: those of w as dgrad's second operand, of y as its first.
-            numbers = self.config.dimension_numbers
-            spec = numbers.out_spec if self.swapped else numbers.rhs_spec
+            spec = config.spec_of("y" if self.swapped else "w")
             rhs = lax.rev(rhs, spec[2:])
-        if self.moved is not None and self.operator != "conv_wgrad":
-            rhs = move_groups(rhs, self.config.groups, *self.moved)
+        if self.group_axis_move is not None and self.operator != "conv_wgrad":
+            rhs = move_groups(rhs, config.groups, *self.group_axis_move)
         return (rhs, lhs) if self.swapped else (lhs, rhs)
 
     def result(self, out: Array) -> Array:
         """lax's result from the operator's."""
-        numbers = self.config.dimension_numbers
-        if self.reversed == _OUT:
-            spec = numbers.rhs_spec if self.operator == "conv_wgrad" else numbers.out_spec
+        config = self.geometry.config
+        if self.reversed_array == _OUT:
+            spec = config.spec_of("w" if self.operator == "conv_wgrad" else "y")
             out = lax.rev(out, spec[2:])
-        if self.moved is not None and self.operator == "conv_wgrad":
-            out = move_groups(out, self.config.groups, *self.moved)
+        if self.group_axis_move is not None and self.operator == "conv_wgrad":
+            out = move_groups(out, config.groups, *self.group_axis_move)
         return out
 
-    def apply(self, lhs: Array, rhs: Array, run: Callable[..., Array]) -> Array:
-        """The equation's result; ``run(operator, first, second, config, shape)`` computes an operator.
-
-        ``shape`` is that of the result where dgrad and wgrad need it, None for fprop.
-        """
-        shape = {"conv_fprop": None, "conv_dgrad": self.x_shape, "conv_wgrad": self.w_shape}
-        out = run(self.operator, *self.operands(lhs, rhs), self.config, shape[self.operator])
-        return self.result(out)
+    def apply(self, lhs: Array, rhs: Array, run: Callable[[Array, Array], Array]) -> Array:
+        """The equation's result; ``run`` computes the operator of its own operands."""
+        return self.result(run(*self.operands(lhs, rhs)))
 
 
 @dataclasses.dataclass(frozen=True)
-class Unread:
-    """Why an equation has no reading."""
+class NoMatch:
+    """Why an equation is no operator of the family."""
 
     reason: str
 
 
-def classify(
+def match(
     lhs_shape: Shape,
     rhs_shape: Shape,
     out_shape: Shape,
@@ -115,23 +108,23 @@ def classify(
     dimension_numbers: lax.ConvDimensionNumbers,
     feature_group_count: int = 1,
     batch_group_count: int = 1,
-) -> Reading | Unread:
-    """The reading of an equation, or why it is outside the family or would have to copy images.
+) -> Match | NoMatch:
+    """The match of an equation, or why it is outside the family or would have to copy images.
 
     The arguments are an equation's own parameters and shapes. Outside are: other than one to three spatial
     axes, symbolic spatial sizes, arrays without elements, axes of which none of the three arrays has the
-    factor 1 (or not the same array in all axes), and groups that the reading has at another place.
+    factor 1 (or not the same array in all axes), and groups that the match has at another place.
     """
     rank = len(dimension_numbers.lhs_spec) - 2
     shapes = {_LHS: lhs_shape, _RHS: rhs_shape, _OUT: out_shape}
     specs = dict(zip((_LHS, _RHS, _OUT), map(tuple, dimension_numbers), strict=True))
     if not 1 <= rank <= MAX_SPATIAL_RANK:
-        return Unread(f"{rank} spatial axes, not 1 to {MAX_SPATIAL_RANK}")
+        return NoMatch(f"{rank} spatial axes, not 1 to {MAX_SPATIAL_RANK}")
     sizes = {name: tuple(shapes[name][axis] for axis in specs[name][2:]) for name in shapes}
     if not all(isinstance(n, int | np.integer) for spatial in sizes.values() for n in spatial):
-        return Unread("symbolic spatial sizes")
+        return NoMatch("symbolic spatial sizes")
     if any(isinstance(n, int | np.integer) and n == 0 for shape in shapes.values() for n in shape):
-        return Unread("an array without elements")
+        return NoMatch("an array without elements")
     # The factor of an axis with one element stands for nothing, whatever it is.
     factors = {
         name: tuple(1 if n == 1 else int(f) for n, f in zip(sizes[name], given, strict=True))
@@ -143,11 +136,11 @@ def classify(
     grouped = None if groups == 1 else _RHS if feature_group_count > 1 else _OUT
     weights = _weights_behind_batch(specs) or grouped or _smallest(sizes, factors)
     if grouped not in (None, weights):
-        return Unread("groups where the family has none: it would have to copy images")
+        return NoMatch("groups where the family has none: it would have to copy images")
     image = _image(weights, specs, factors)
     if image is None:
-        return Unread("strided or dilated in all three arrays, as no member of the family is")
-    return _read(
+        return NoMatch("strided or dilated in all three arrays, as no member of the family is")
+    return _matched(
         image,
         weights,
         shapes,
@@ -197,7 +190,7 @@ def _looks_transposed(spec: Shape) -> bool:
     return (spec[1] in ends and spec[0] not in ends) or spec[:2] == (1, 0)
 
 
-def _read(
+def _matched(
     image: str,
     weights: str,
     shapes: dict[str, Shape],
@@ -206,37 +199,35 @@ def _read(
     factors: dict[str, tuple[int, ...]],
     lows: tuple[int, ...],
     groups: int,
-) -> Reading:
+) -> Match:
     (other,) = {_LHS, _RHS, _OUT} - {image, weights}
     operator = _OPERATORS[{image: "x", weights: "w", other: "y"}[_OUT]]
     strides, dilation = factors[other], factors[weights]
     # With lhs as x the signs are the family's. Otherwise one index runs backwards: that of the result
     # where rhs is x, that of rhs where the result is x.
-    turned = {_LHS: None, _RHS: _OUT, _OUT: _RHS}[image]
-    if turned is not None:
+    reversed_array = {_LHS: None, _RHS: _OUT, _OUT: _RHS}[image]
+    if reversed_array is not None:
         lows = tuple(
             (n - 1) * f - low
-            for n, f, low in zip(sizes[turned], factors[turned], lows, strict=True)
+            for n, f, low in zip(sizes[reversed_array], factors[reversed_array], lows, strict=True)
         )
     padding = tuple(map(_pair, sizes[image], sizes[weights], sizes[other], strides, dilation, lows))
     x_spec, w_spec, y_spec = _family_specs(image, weights, other, specs)
-    w_shape, moved = list(shapes[weights]), None
+    w_shape, move = list(shapes[weights]), None
     if groups > 1 and image != _LHS:
         # The groups lie on the axis of w that the family has for input channels.
         inputs, outputs = w_spec[1], w_spec[0]
         w_shape[inputs] //= groups
         w_shape[outputs] *= groups
-        moved = (outputs, inputs) if weights == _OUT else (inputs, outputs)
-    return Reading(
+        move = (outputs, inputs) if weights == _OUT else (inputs, outputs)
+    numbers = lax.ConvDimensionNumbers(x_spec, w_spec, y_spec)
+    config = ConvConfig(strides, padding, dilation, groups, numbers)
+    return Match(
         operator=operator,
-        config=ConvConfig(
-            strides, padding, dilation, groups, lax.ConvDimensionNumbers(x_spec, w_spec, y_spec)
-        ),
-        x_shape=tuple(shapes[image]),
-        w_shape=tuple(w_shape),
+        geometry=ConvGeometry.make(operator, config, tuple(shapes[image]), tuple(w_shape)),
         swapped=_is_swapped(operator, image, weights),
-        reversed=turned,
-        moved=moved,
+        reversed_array=reversed_array,
+        group_axis_move=move,
     )
 
 
@@ -272,9 +263,9 @@ def _pair(
     As many high sides do as the stride is long: the same as the low side if that is among them, which
     libraries like best, then none, then the one nearest to none.
     """
-    least = (windows - 1) * stride + dilated(taps, dilation) - size - low
-    most = least + stride - 1
+    smallest = (windows - 1) * stride + dilated(taps, dilation) - size - low
+    largest = smallest + stride - 1
     for high in (low, 0):
-        if high >= 0 and least <= high <= most:
+        if high >= 0 and smallest <= high <= largest:
             return low, high
-    return low, most if most < 0 else least
+    return low, largest if largest < 0 else smallest

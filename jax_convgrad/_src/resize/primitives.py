@@ -3,13 +3,14 @@
     resample(x; bands, axes) -> y        its transpose: resample(dy; transposed bands, axes) -> dx
 
 Linear, and its transpose is itself with other tables, so derivatives of any order in both modes stay
-inside it. The tables are parameters, not operands: a transposition must be able to read them, and they
-become constants of the program when it is lowered. A resize whose scale is traced has no table and does
-not come here (see `resize`).
+inside it. The tables are in the parameter ``problem`` (`ResampleProblem`), not operands: a transposition must
+be able to read them, and they become constants of the program when it is lowered. A resize whose scale is
+traced has no table and does not come here (see `api`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -18,16 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from jax_convgrad._src import compat
-from jax_convgrad._src.dispatch import routes
-from jax_convgrad._src.dispatch.routes import Route
+from jax_convgrad._src.dispatch.decide import decide
+from jax_convgrad._src.dispatch.devices import Target
+from jax_convgrad._src.dispatch.problem import ResampleProblem
 from jax_convgrad._src.dtypes import check_float_dtypes
-from jax_convgrad._src.resize import emit_xla
+from jax_convgrad._src.resize import sharding
 from jax_convgrad._src.resize.bands import Band
-from jax_convgrad._src.runtime import registry
-from jax_convgrad._src.sharding import solver
+from jax_convgrad._src.resize.lowering import emit
+from jax_convgrad._src.sharding import custom_partitioning
 
 MAX_AXES = 3
 
@@ -36,20 +38,21 @@ resample_p = Primitive("resample")
 
 def resample(x: Array, bands: tuple[Band, ...], axes: tuple[int, ...]) -> Array:
     """Binds resample_p; ``axes`` are ascending and at most MAX_AXES."""
-    return resample_p.bind(x, bands=tuple(bands), axes=tuple(axes))
+    return _bind(x, ResampleProblem(x.shape, np.dtype(x.dtype), tuple(bands), tuple(axes)))
 
 
-def _result_shape(
-    shape: tuple[int, ...], bands: tuple[Band, ...], axes: tuple[int, ...]
-) -> tuple[int, ...]:
-    result = list(shape)
-    for band, axis in zip(bands, axes, strict=True):
-        result[axis] = band.out_size
-    return tuple(result)
+def _bind(x: Array, problem: ResampleProblem) -> Array:
+    return resample_p.bind(x, problem=problem)
 
 
-def _abstract(x: Any, *, bands: tuple[Band, ...], axes: tuple[int, ...]) -> Any:
-    check_float_dtypes("resample", x=x.dtype)
+def _abstract(x: Any, *, problem: ResampleProblem) -> Any:
+    dtype = check_float_dtypes("resample", x=x.dtype)
+    axes, bands = problem.axes, problem.bands
+    if tuple(x.shape) != tuple(problem.shape) or dtype != problem.dtype:
+        raise ValueError(
+            f"resample: x is {dtype} of shape {x.shape}, the problem's {problem.dtype} of shape "
+            f"{problem.shape}"
+        )
     if not 1 <= len(axes) <= MAX_AXES or list(axes) != sorted(set(axes)):
         raise ValueError(f"resample: axes must be 1 to {MAX_AXES} ascending positions, got {axes}")
     if axes[0] < 0 or axes[-1] >= len(x.shape):
@@ -67,68 +70,34 @@ def _abstract(x: Any, *, bands: tuple[Band, ...], axes: tuple[int, ...]) -> Any:
     if split is not None:
         entries = tuple(None if axis in axes else entry for axis, entry in enumerate(split))
         changes["sharding"] = compat.with_partitions(x, entries)
-    return x.update(shape=_result_shape(x.shape, bands, axes), weak_type=False, **changes)
+    return x.update(shape=problem.result_shape, weak_type=False, **changes)
 
 
-def _transpose(ct: Any, x: Any, *, bands: tuple[Band, ...], axes: tuple[int, ...]) -> list[Any]:
+def _transpose(ct: Any, x: Any, *, problem: ResampleProblem) -> list[Any]:
     if type(ct) is ad.Zero:
         return [ad.Zero(x.aval)]
-    dx = resample(ct, tuple(band.transpose for band in bands), axes)
-    return [compat.reshard_like(dx, x.aval)]
+    transposed = dataclasses.replace(problem.transposed, dtype=np.dtype(ct.dtype))
+    return [compat.reshard_like(_bind(ct, transposed), x.aval)]
 
 
-def _batch(
-    operands: Any, dims: Any, *, bands: tuple[Band, ...], axes: tuple[int, ...]
-) -> tuple[Array, int]:
+def _batch(operands: Any, dims: Any, *, problem: ResampleProblem) -> tuple[Array, int]:
     # The batch becomes the outermost axis, which the handlers fold into those in front.
     (x,), (dim,) = operands, dims
-    return resample(jnp.moveaxis(x, dim, 0), bands, tuple(axis + 1 for axis in axes)), 0
+    x = jnp.moveaxis(x, dim, 0)
+    axes = tuple(axis + 1 for axis in problem.axes)
+    return _bind(x, dataclasses.replace(problem, shape=x.shape, axes=axes)), 0
 
 
-def _implementation(
-    platform: str | None, x: Array, *, bands: tuple[Band, ...], axes: tuple[int, ...]
-) -> Array:
-    shape = _result_shape(x.shape, bands, axes)
-    if 0 in x.shape or 0 in shape:
-        return jnp.zeros(shape, x.dtype)
-    route = choose_route(platform, x, bands, axes, compat.operations_only())
-    if route.name == routes.NATIVE:
-        return _call(x, shape, bands, axes)
-    return emit_xla.resample(platform, x, bands=bands, axes=axes)
-
-
-def choose_route(
-    platform: str | None,
-    x: Any,
-    bands: tuple[Band, ...],
-    axes: tuple[int, ...],
-    operations_only: bool,
-) -> Route:
-    """Who does a resample: the chosen route, or plain lax where that cannot be.
-
-    ``x``: anything with a shape and a dtype.
-    ``operations_only``: XLA divides the program among devices, and cannot divide a call there.
-    """
-    if operations_only:
-        return routes.OPERATIONS_ONLY
-    copies = all(band.is_selection for band in bands)
-    grows = all(band.out_size >= band.size for band in bands)
-    route = routes.choose_resample(platform, x.dtype, copies, grows)
-    if route.name == routes.NATIVE:
-        assert platform is not None
-        if not registry.handlers(platform).serve(registry.RESAMPLE_TARGET, x.dtype):
-            return Route("xla", "no handler")
-    return route
-
-
-def _call(
-    x: Array, shape: tuple[int, ...], bands: tuple[Band, ...], axes: tuple[int, ...]
-) -> Array:
-    """The handler of the platform that is being lowered for. All arrays are row-major."""
-    wide = np.float64 if x.dtype == np.float64 else np.float32
-    tables = [table for band in bands for table in (band.start, band.weights.astype(wide))]
-    call = jax.ffi.ffi_call(registry.RESAMPLE_TARGET, jax.ShapeDtypeStruct(shape, x.dtype))
-    return call(x, *tables, axes=np.asarray(axes, np.int64))
+def _lower(platform: str | None, ctx: Any, x: Any, *, problem: ResampleProblem) -> Any:
+    """Decides, and emits: the whole, or what each device computes of it."""
+    custom_calls = not compat.is_partitioned_without_custom_calls(ctx)
+    decision = decide(problem, Target.of(platform, custom_calls))
+    # The operator's name is seen in profiles, whatever it is lowered to.
+    run = jax.named_scope(resample_p.name)(functools.partial(emit, decision))
+    make_call = None
+    if platform is not None:
+        make_call = functools.partial(sharding.partitioned_call, problem, decision)
+    return custom_partitioning.lower_fun(run, make_call)(ctx, x)
 
 
 resample_p.def_impl(functools.partial(compat.apply_primitive, resample_p))
@@ -137,6 +106,4 @@ ad.deflinear2(resample_p, _transpose)
 compat.differentiate_like(resample_p, lax.neg_p)
 batching.primitive_batchers[resample_p] = _batch
 for _platform in (None, "cpu", "cuda"):
-    _here = jax.named_scope(resample_p.name)(functools.partial(_implementation, _platform))
-    _parts = None if _platform is None else functools.partial(solver.resample, _here, _platform)
-    mlir.register_lowering(resample_p, compat.lower_fun(_here, _parts), platform=_platform)
+    compat.register_lowering(resample_p, functools.partial(_lower, _platform), platform=_platform)

@@ -2,7 +2,7 @@
 
 A registration that is rejected before the backend starts stops JAX from starting at all, so nothing
 happens at import: the first lowering (or `info()`) loads the module of its platform. What went wrong
-is kept in the loader's own words and shown by `info()`; programs then run on the pure-JAX routes.
+is kept in the loader's own words and shown by `info()`; programs then run on the pure-JAX backends.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ _warned: set[str] = set()
 
 
 @dataclasses.dataclass(frozen=True)
-class Handlers:
+class PlatformHandlers:
     """What one platform's compiled module offers, or why it offers nothing."""
 
     targets: frozenset[str] = frozenset()
     dtypes: frozenset[str] = frozenset()
     versions: tuple[tuple[str, str], ...] = ()
+    validated: tuple[tuple[str, str], ...] = ()  # the major.minor that the errata were validated on
     reason: str | None = None
     broken: bool = False  # this machine should have them
 
-    def serve(self, target: str, dtype: Any) -> bool:
+    def serves(self, target: str, dtype: Any) -> bool:
         # ``dtypes`` are those of the convolution library; the resample kernels are the package's own.
         dtypes = FLOAT_DTYPES if target == RESAMPLE_TARGET else self.dtypes
         return target in self.targets and str(dtype) in dtypes
@@ -61,14 +62,18 @@ class MissingHandlersWarning(UserWarning):
     """The compiled module that this machine should have could not be used."""
 
 
-def look_up(platform: str) -> Handlers:
+class UnvalidatedLibraryWarning(UserWarning):
+    """The oneDNN or cuDNN that was loaded is not of a version on which its errata were validated."""
+
+
+def find(platform: str) -> PlatformHandlers:
     """What a platform ("cpu", "cuda", ...) has, or why nothing, loaded and registered at the first call."""
     with _lock:
         return _load(platform)
 
 
-def handlers(platform: str) -> Handlers:
-    """The same for a program that wants to run on them: it says once that they are missing or broken.
+def require(platform: str) -> PlatformHandlers:
+    """The same for a program that is to run on them: warns once where they are missing or broken.
 
     Raises:
       RuntimeError: the module cannot be used and JAX_CONVGRAD_REQUIRE_CPU=1 (or _CUDA) forbids
@@ -79,11 +84,12 @@ def handlers(platform: str) -> Handlers:
         if found.broken and platform not in _warned:
             _warned.add(platform)
             warnings.warn(
-                f"jax_convgrad runs without its {platform} handlers, on slower pure-JAX routes: "
+                f"jax_convgrad runs without its {platform} handlers, on slower pure-JAX backends: "
                 f"{found.reason}",
                 MissingHandlersWarning,
                 stacklevel=2,
             )
+        _warn_if_unvalidated(_current(platform, found))
     if (
         found.reason is not None
         and os.environ.get(f"JAX_CONVGRAD_REQUIRE_{platform.upper()}") == "1"
@@ -92,40 +98,72 @@ def handlers(platform: str) -> Handlers:
     return found
 
 
+def _current(platform: str, found: PlatformHandlers) -> PlatformHandlers:
+    """``found`` with the version of cuDNN, which may have been loaded since, one that is too old too."""
+    module = cuda_module() if platform == "cuda" and found.reason is None else None
+    if module is None:
+        return found
+    try:
+        return dataclasses.replace(found, versions=tuple(sorted(module.versions().items())))
+    except ImportError as error:
+        return PlatformHandlers(reason=f"{type(error).__name__}: {error}", broken=True)
+
+
+def _warn_if_unvalidated(found: PlatformHandlers) -> None:
+    """Names a library once that the errata were not validated on. One that is not loaded has no number."""
+    loaded = dict(found.versions)
+    for library, validated in found.validated:
+        current = loaded.get(library, "")
+        if not current[:1].isdigit() or current.split(".")[:2] == validated.split("."):
+            continue
+        if library not in _warned:
+            _warned.add(library)
+            warnings.warn(
+                f"jax_convgrad was validated on {library} {validated}, and {current} is loaded: kernels "
+                f"that are wrong in this version alone are not known. Install {library} {validated}, or "
+                "compare gradients with another platform's.",
+                UnvalidatedLibraryWarning,
+                stacklevel=3,
+            )
+
+
 @functools.cache
-def _load(platform: str) -> Handlers:
+def _load(platform: str) -> PlatformHandlers:
     if platform not in ("cpu", "cuda"):
-        return Handlers(reason=f"this version has no handlers for {platform}")
+        return PlatformHandlers(reason=f"this version has no handlers for {platform}")
     if platform == "cpu" and not (sys.platform == "linux" and machine.machine() == "x86_64"):
-        return Handlers(reason=f"no oneDNN for {sys.platform} on {machine.machine()}")
+        return PlatformHandlers(reason=f"no oneDNN for {sys.platform} on {machine.machine()}")
     try:
         module = _import_cpu() if platform == "cpu" else _import_cuda()
         if platform == "cuda":
             _check_devices(module)
         return _register(module, platform)
     except Exception as error:  # whatever it was, a training step can go on without the handlers
-        return Handlers(reason=f"{type(error).__name__}: {error}", broken=True)
+        return PlatformHandlers(reason=f"{type(error).__name__}: {error}", broken=True)
 
 
 def _check_devices(module: ModuleType) -> None:
     """Raises where a launch would fail for want of a kernel: programs run on any of JAX's devices."""
     for device, capability in enumerate(module.capabilities()):
-        if capability < module.least_capability:
-            have, need = (".".join(map(str, c)) for c in (capability, module.least_capability))
+        if capability < module.min_capability:
+            have, need = (".".join(map(str, c)) for c in (capability, module.min_capability))
             raise RuntimeError(
                 f"device {device} has compute capability {have}, and the kernels need {need} or "
                 "newer (CUDA_VISIBLE_DEVICES hides devices)"
             )
 
 
-def _register(module: ModuleType, platform: str) -> Handlers:
+def _register(module: ModuleType, platform: str) -> PlatformHandlers:
     versions = tuple(sorted(module.versions().items()))
     handlers = module.handlers()
     for target, handler in handlers.items():
         jax.ffi.register_ffi_target(
             target, handler, platform={"cuda": "CUDA"}.get(platform, platform)
         )
-    return Handlers(frozenset(handlers), frozenset(module.supported_dtypes()), versions)
+    validated = tuple(sorted(module.validated_versions().items()))
+    return PlatformHandlers(
+        frozenset(handlers), frozenset(module.supported_dtypes()), versions, validated
+    )
 
 
 def cuda_module() -> ModuleType | None:
@@ -133,8 +171,31 @@ def cuda_module() -> ModuleType | None:
     with _lock:
         try:
             return _import_cuda()
-        except Exception:  # `handlers` keeps and tells the reason
+        except Exception:  # `require` tells the reason
             return None
+
+
+def cpu_module() -> ModuleType | None:
+    """The compiled CPU module without registering its handlers, None where it cannot be imported."""
+    with _lock:
+        try:
+            return _import_cpu()
+        except Exception:  # `require` tells the reason
+            return None
+
+
+@functools.cache
+def cuda_capabilities() -> tuple[tuple[int, int], ...]:
+    """The compute capabilities of this machine's NVIDIA devices; empty without the module or a device."""
+    module = cuda_module()
+    try:
+        return (
+            ()
+            if module is None
+            else tuple((major, minor) for major, minor in module.capabilities())
+        )
+    except Exception:  # no driver, say; `handlers` tells why the module cannot be used
+        return ()
 
 
 @functools.cache
@@ -160,6 +221,7 @@ def _cudnn_library() -> Path | None:
     return None
 
 
+@functools.cache
 def _import_cpu() -> ModuleType:
     # The module asks for libdnnl by its soname; an already loaded copy of that name is used, so no
     # path of the build machine needs to be written into it.
@@ -218,7 +280,8 @@ def info() -> dict[str, Any]:
 
     Returns:
       A dict with "versions" (package name to version, plus "python") and "handlers" (platform to a
-      dict with "available", "targets", "dtypes", "versions" and "reason", None where available).
+      dict with "available", "targets", "dtypes", "versions", "validated" (the versions of its
+      libraries, major.minor, on which their errata were validated) and "reason", None where available).
 
     Example:
       >>> import jax_convgrad
@@ -227,15 +290,10 @@ def info() -> dict[str, Any]:
     """
     versions = {"python": machine.python_version()}
     versions |= {name: version(name) for name in (_DISTRIBUTION, "jax", "jaxlib", "numpy")}
-    found = {platform: look_up(platform) for platform in ("cpu", "cuda")}
-    module = cuda_module()
-    if module is not None and found["cuda"].reason is None:
-        # cuDNN may have been loaded since, one that is too old too.
-        try:
-            current = tuple(sorted(module.versions().items()))
-            found["cuda"] = dataclasses.replace(found["cuda"], versions=current)
-        except ImportError as error:
-            found["cuda"] = Handlers(reason=f"{type(error).__name__}: {error}", broken=True)
+    found = {name: _current(name, find(name)) for name in ("cpu", "cuda")}
+    with _lock:
+        for entry in found.values():
+            _warn_if_unvalidated(entry)
     return {
         "versions": versions,
         "handlers": {
@@ -244,6 +302,7 @@ def info() -> dict[str, Any]:
                 "targets": sorted(entry.targets),
                 "dtypes": sorted(entry.dtypes),
                 "versions": dict(entry.versions),
+                "validated": dict(entry.validated),
                 "reason": entry.reason,
             }
             for platform, entry in found.items()
@@ -259,4 +318,4 @@ def has_cuda() -> bool:
       >>> jax_convgrad.has_cuda() == jax_convgrad.info()["handlers"]["cuda"]["available"]
       True
     """
-    return look_up("cuda").reason is None
+    return find("cuda").reason is None

@@ -27,7 +27,7 @@ using cudaStream_t = void*;
 
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
-  dim3(unsigned x) : x(x) {}
+  dim3(unsigned size) : x(size) {}
 };
 
 inline dim3 threadIdx{0}, blockIdx{0}, blockDim{0};
@@ -113,8 +113,8 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Params), dim3 blocks, dim3 threads, 
   emulated_cuda::Block& block = emulated_cuda::block;
   block.kernel = reinterpret_cast<void*>(kernel);
   block.params = arguments[0];
-  block.call = [](void* kernel, void* params) {
-    reinterpret_cast<Kernel>(kernel)(*static_cast<Params*>(params));
+  block.call = [](void* function, void* params) {
+    reinterpret_cast<Kernel>(function)(*static_cast<Params*>(params));
   };
   blockDim.x = threads.x;
   for (unsigned i = 0; i < blocks.x; ++i) {

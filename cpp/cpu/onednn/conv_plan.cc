@@ -1,0 +1,447 @@
+#include "cpu/onednn/conv_plan.h"
+
+#include <algorithm>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "cpu/kernels/depthwise.h"
+#include "cpu/onednn/conv.h"
+#include "cpu/onednn/conv_split.h"
+#include "cpu/onednn/staging.h"
+#include "cpu/onednn/weights_reorder.h"
+#include "cpu/runtime/first_exception.h"
+#include "cpu/runtime/parallel_for.h"
+#include "cpu/runtime/scratch.h"
+#include "ffi/checked.h"
+#include "ffi/integers.h"
+
+namespace jax_convgrad {
+namespace {
+
+namespace ffi = ::xla::ffi;
+using dnnl::memory;
+
+// oneDNN's kernels address parts of an array with 32 bits.
+constexpr int64_t kMaxPieceBytes = int64_t{1} << 30;
+// A thread is also worth waking for this many bytes of both arrays. A depthwise layer of 256 KiB
+// took two threads 21 us and one 17, of 800 KiB 29 and 33.
+constexpr double kMinThreadBytes = 256 << 10;
+
+double ThreadsWorthWaking(const ConvGeometry& g) {
+  double x_bytes = 4.0 * static_cast<double>(g.batch * g.in_channels);
+  double y_bytes = 4.0 * static_cast<double>(g.batch * g.out_channels);
+  for (int axis = 0; axis < g.spatial; ++axis) {
+    x_bytes *= static_cast<double>(g.in[axis]);
+    y_bytes *= static_cast<double>(g.out[axis]);
+  }
+  return std::max(ConvFlops(g) / kMinThreadFlops, (x_bytes + y_bytes) / kMinThreadBytes);
+}
+
+// Chunks of the batch that keep both arrays of each within kMaxPieceBytes.
+int64_t MinChunks(const ConvGeometry& g) {
+  int64_t x_bytes = 4 * g.batch * g.in_channels, y_bytes = 4 * g.batch * g.out_channels;
+  for (int axis = 0; axis < g.spatial; ++axis) {
+    x_bytes *= g.in[axis];
+    y_bytes *= g.out[axis];
+  }
+  return std::min(g.batch, std::max(x_bytes, y_bytes) / kMaxPieceBytes + 1);
+}
+
+// Adds `count` floats of each of `parts` in their order: the same sum at every call.
+void AddParts(const std::vector<const float*>& parts, float* sum, int64_t first, int64_t count) {
+  constexpr int64_t kBlock = 2048;  // stays in the innermost cache between the parts
+  for (int64_t begin = first; begin < first + count; begin += kBlock) {
+    const int64_t end = std::min(begin + kBlock, first + count);
+    for (int64_t i = begin; i < end; ++i) sum[i] = parts[0][i] + parts[1][i];
+    for (size_t part = 2; part < parts.size(); ++part) {
+      const float* const values = parts[part];
+      for (int64_t i = begin; i < end; ++i) sum[i] += values[i];
+    }
+  }
+}
+
+size_t WholePages(size_t bytes) { return RoundUp(bytes, size_t{4096}); }
+
+}  // namespace
+
+struct ConvPlan::Impl {
+  struct Convolution {
+    ConvGeometry geometry;  // with its padding, also if x is staged
+    OnednnConv onednn;
+  };
+  struct Piece {
+    size_t convolution;  // index
+    size_t x_offset;     // in bytes
+    size_t y_offset;
+  };
+
+  ConvKind kind;
+  int64_t workers = 1;
+  bool cramped = false;  // more workers would have taken too much scratch memory
+  std::vector<Convolution> convolutions;
+  std::vector<Piece> pieces;
+  bool depthwise = false;  // by DepthwiseWgrad, not by oneDNN
+  ffi::DataType operand_type = ffi::DataType::F32;
+  bool staged = false;  // oneDNN works on copies of x that contain their padding
+  size_t x_element_bytes = 0;
+  memory::desc weights;    // as oneDNN wants them
+  bool reordered = false;  // the user's are not like that
+  WeightsReorder reorder;
+
+  // Scratch memory: what each worker needs for a piece, and what the weights need.
+  size_t scratchpad_bytes = 0;
+  size_t staged_bytes = 0;
+  size_t WorkerBytes() const { return scratchpad_bytes + staged_bytes; }
+  size_t WeightsBytes() const { return WholePages(weights.get_size()); }
+  // A worker of wgrad keeps its sum, and beside it the addend if it has several pieces.
+  size_t SumBytes() const {
+    return (pieces.size() > static_cast<size_t>(workers) ? 2 : 1) * WeightsBytes();
+  }
+  size_t ScratchBytes() const;
+
+  static std::unique_ptr<const Impl> Make(const ConvProblem& problem);
+  static std::unique_ptr<Impl> Cut(const ConvProblem& problem, const ConvSplit& split,
+                                   int64_t workers);
+  void MakeDepthwise(const ConvProblem& problem, const std::vector<ConvPiece>& cut);
+  bool MakeConvolutions(const ConvProblem& problem, const std::vector<ConvPiece>& cut, bool stage);
+  size_t FindConvolution(const ConvGeometry& geometry) const;
+  int Slowest() const;
+
+  void Run(ffi::ThreadPool& pool, char* x, char* w, char* y) const;
+  void RunPiece(const Piece& piece, dnnl::stream& stream, char* x, char* w, char* y,
+                char* scratch) const;
+  void RunWgrad(ffi::ThreadPool& pool, char* x, char* dw, char* dy) const;
+};
+
+size_t ConvPlan::Impl::FindConvolution(const ConvGeometry& geometry) const {
+  const auto found = std::find_if(
+      convolutions.begin(), convolutions.end(),
+      [&](const Convolution& convolution) { return convolution.geometry == geometry; });
+  return static_cast<size_t>(found - convolutions.begin());
+}
+
+int ConvPlan::Impl::Slowest() const {
+  int slowest = 0;
+  for (const Convolution& convolution : convolutions) {
+    slowest = std::max(slowest, convolution.onednn.slowness);
+  }
+  return slowest;
+}
+
+size_t ConvPlan::Impl::ScratchBytes() const {
+  const size_t weights_bytes = reordered ? WeightsBytes() : 0;
+  const size_t count = static_cast<size_t>(workers);
+  return kind == ConvKind::kWgrad ? MultipliedBytes(count, SumBytes() + WorkerBytes())
+                                  : weights_bytes + MultipliedBytes(count, WorkerBytes());
+}
+
+// Makes the primitives of all pieces. False if they cannot agree on one format of the weights.
+bool ConvPlan::Impl::MakeConvolutions(const ConvProblem& problem, const std::vector<ConvPiece>& cut,
+                                      bool stage) {
+  staged = stage;
+  const auto make = [&](const ConvGeometry& geometry, const std::optional<memory::desc>& w) {
+    convolutions.push_back(
+        {geometry, MakeOnednnConv(problem.kind, stage ? StagedGeometry(geometry) : geometry,
+                                  problem.operand_type, problem.result_type, w)});
+  };
+  // The middle piece is of the most frequent kind: it chooses the format for all.
+  make(cut[cut.size() / 2].geometry, std::nullopt);
+  weights = convolutions[0].onednn.w;
+  for (const ConvPiece& piece : cut) {
+    if (FindConvolution(piece.geometry) < convolutions.size()) continue;
+    try {
+      make(piece.geometry, weights);
+    } catch (const dnnl::error& error) {
+      if (error.status != dnnl_unimplemented) throw;
+      return false;
+    }
+  }
+  for (const Convolution& convolution : convolutions) {
+    scratchpad_bytes =
+        std::max(scratchpad_bytes, WholePages(convolution.onednn.scratchpad.get_size()));
+    if (!stage) continue;
+    const std::optional<size_t> bytes = StagedBytes(convolution.geometry, x_element_bytes);
+    if (!bytes) throw std::bad_alloc();
+    staged_bytes = std::max(staged_bytes, WholePages(*bytes));
+  }
+  return true;
+}
+
+// The same for DepthwiseWgrad, which needs no primitives.
+void ConvPlan::Impl::MakeDepthwise(const ConvProblem& problem, const std::vector<ConvPiece>& cut) {
+  const ConvGeometry& g = problem.geometry;
+  depthwise = true;
+  std::array<int64_t, kMaxSpatialAxes + 2> strides{1, 1};
+  int64_t stride = g.out_channels;
+  for (int axis = g.spatial; axis-- > 0;) {
+    strides[static_cast<size_t>(axis) + 2] = stride;
+    stride *= g.kernel[axis];
+  }
+  weights = UserWeightsDesc(g, memory::data_type::f32, strides);
+  for (const ConvPiece& piece : cut) {
+    if (FindConvolution(piece.geometry) == convolutions.size()) {
+      convolutions.push_back({piece.geometry, {}});
+    }
+  }
+}
+
+// Cuts the problem, or returns null if the pieces cannot agree on one format of the weights or one
+// of them reads nothing but padding.
+std::unique_ptr<ConvPlan::Impl> ConvPlan::Impl::Cut(const ConvProblem& problem,
+                                                    const ConvSplit& split, int64_t workers) {
+  const std::vector<ConvPiece> cut = SplitConv(problem.kind, problem.geometry, split);
+  if (std::any_of(cut.begin(), cut.end(),
+                  [](const ConvPiece& piece) { return piece.geometry.IsAllZero(); })) {
+    return nullptr;
+  }
+  const bool fprop = problem.kind == ConvKind::kFprop, dgrad = problem.kind == ConvKind::kDgrad;
+  const size_t y_bytes = ffi::ByteWidth(fprop ? problem.result_type : problem.operand_type);
+  Impl empty;
+  empty.kind = problem.kind;
+  empty.workers = std::min<int64_t>(workers, static_cast<int64_t>(cut.size()));
+  empty.operand_type = problem.operand_type;
+  empty.x_element_bytes = ffi::ByteWidth(dgrad ? problem.result_type : problem.operand_type);
+
+  const bool must_stage = problem.kind == ConvKind::kWgrad &&
+                          std::any_of(cut.begin(), cut.end(), [](const auto& piece) {
+                            return WgradNeedsStaging(piece.geometry);
+                          });
+  std::unique_ptr<Impl> plan;
+  if (!must_stage) {
+    plan = std::make_unique<Impl>(empty);
+    if (!plan->MakeConvolutions(problem, cut, /*stage=*/false)) plan = nullptr;
+  }
+  if ((!plan || plan->Slowest() > 0) && HasPadding(problem.geometry)) {
+    auto staged = std::make_unique<Impl>(empty);
+    if (staged->MakeConvolutions(problem, cut, /*stage=*/true) &&
+        (!plan || staged->Slowest() < plan->Slowest())) {
+      plan = std::move(staged);
+    }
+  }
+  if (problem.kind == ConvKind::kWgrad && IsDepthwise(problem.geometry) &&
+      (!plan || plan->Slowest() > 0)) {
+    plan = std::make_unique<Impl>(empty);
+    plan->MakeDepthwise(problem, cut);
+  }
+  if (!plan) return nullptr;
+  for (const ConvPiece& piece : cut) {
+    plan->pieces.push_back({plan->FindConvolution(piece.geometry),
+                            static_cast<size_t>(piece.x_offset) * plan->x_element_bytes,
+                            static_cast<size_t>(piece.y_offset) * y_bytes});
+  }
+  const bool wgrad = problem.kind == ConvKind::kWgrad;
+  const memory::desc user = UserWeightsDesc(
+      problem.geometry, OnednnType(wgrad ? problem.result_type : problem.operand_type),
+      problem.w_strides);
+  plan->reordered = user != plan->weights;
+  return plan;
+}
+
+std::unique_ptr<const ConvPlan::Impl> ConvPlan::Impl::Make(const ConvProblem& problem) {
+  const ConvGeometry& g = problem.geometry;
+  const int64_t min_chunks = MinChunks(g);
+  // From what is fastest to what takes the least memory, until one fits.
+  std::unique_ptr<Impl> best;
+  const auto consider = [&](ConvSplit split, int64_t workers) {
+    if (split.row_blocks <= 1) split.chunks = std::max(split.chunks, min_chunks);
+    std::unique_ptr<Impl> plan = Cut(problem, split, workers);
+    if (plan && (!best || plan->ScratchBytes() < best->ScratchBytes())) best = std::move(plan);
+    return best && best->ScratchBytes() <= kMaxScratchBytes;
+  };
+  const int64_t useful = UsefulThreads(problem, ThreadsWorthWaking(problem.geometry));
+  int64_t workers = useful;
+  for (;; workers /= 2) {
+    const ConvSplit split = BalancedSplit(problem.kind, g, workers);
+    if (consider(split, workers)) break;
+    if (split.row_blocks > 1 && consider({std::min(g.batch, workers), 1}, workers)) break;
+    if (consider({g.batch, 1}, workers)) break;
+    if (workers == 1) {
+      if (CanSplitRows(g) && !consider({g.batch, 4}, 1)) consider({g.batch, 16}, 1);
+      break;
+    }
+  }
+  if (best->Slowest() == kReferenceSlowness && CanSplitRows(g)) {
+    // oneDNN turns matrix products down when their workspace would be huge, and is a hundred times
+    // slower then. Fewer rows need less of it.
+    for (int64_t blocks = 2; blocks <= g.out[0]; blocks *= 2) {
+      std::unique_ptr<Impl> plan = Cut(problem, {g.batch, blocks}, best->workers);
+      if (!plan || plan->Slowest() == kReferenceSlowness) continue;
+      best = std::move(plan);
+      if (best->ScratchBytes() <= kMaxScratchBytes) break;
+    }
+  }
+  if (best->Slowest() > 0 && best->pieces.size() > static_cast<size_t>(g.batch)) {
+    // The padding of a piece of rows may be what oneDNN has no good code for.
+    std::unique_ptr<Impl> whole =
+        Cut(problem, {std::max(best->workers, min_chunks), 1}, best->workers);
+    if (whole && whole->Slowest() < best->Slowest() &&
+        whole->ScratchBytes() <= std::max(best->ScratchBytes(), kMaxScratchBytes)) {
+      best = std::move(whole);
+    }
+  }
+  best->cramped = workers < useful || best->ScratchBytes() > kMaxScratchBytes;
+  if (best->reordered) {
+    const bool wgrad = problem.kind == ConvKind::kWgrad;
+    const memory::desc user = UserWeightsDesc(
+        g, OnednnType(wgrad ? problem.result_type : problem.operand_type), problem.w_strides);
+    best->reorder = wgrad ? WeightsReorder(best->weights, user, best->workers)
+                          : WeightsReorder(user, best->weights, best->workers);
+  }
+  return best;
+}
+
+// `scratch` has WorkerBytes().
+void ConvPlan::Impl::RunPiece(const Piece& piece, dnnl::stream& stream, char* x, char* w, char* y,
+                              char* scratch) const {
+  const Convolution& convolution = convolutions[piece.convolution];
+  const OnednnConv& onednn = convolution.onednn;
+  char* const piece_x = x + piece.x_offset;
+  if (depthwise) {
+    return DepthwiseWgrad(convolution.geometry, operand_type, piece_x, y + piece.y_offset,
+                          reinterpret_cast<float*>(w));
+  }
+  char* const staged_x = scratch + scratchpad_bytes;
+  const memory x_memory(onednn.x, CpuEngine(), staged ? staged_x : piece_x);
+  const memory w_memory(onednn.w, CpuEngine(), w);
+  const memory y_memory(onednn.y, CpuEngine(), y + piece.y_offset);
+  const memory scratchpad(onednn.scratchpad, CpuEngine(), scratch);
+  if (staged && kind != ConvKind::kDgrad) {
+    CopyToStaged(convolution.geometry, x_element_bytes, piece_x, staged_x);
+  }
+  switch (kind) {
+    case ConvKind::kFprop:
+      return Execute(onednn.primitive, stream,
+                     {{DNNL_ARG_SRC, x_memory},
+                      {DNNL_ARG_WEIGHTS, w_memory},
+                      {DNNL_ARG_DST, y_memory},
+                      {DNNL_ARG_SCRATCHPAD, scratchpad}});
+    case ConvKind::kDgrad:
+      Execute(onednn.primitive, stream,
+              {{DNNL_ARG_DIFF_DST, y_memory},
+               {DNNL_ARG_WEIGHTS, w_memory},
+               {DNNL_ARG_DIFF_SRC, x_memory},
+               {DNNL_ARG_SCRATCHPAD, scratchpad}});
+      if (staged) CopyFromStaged(convolution.geometry, x_element_bytes, staged_x, piece_x);
+      return;
+    case ConvKind::kWgrad:
+      return Execute(onednn.primitive, stream,
+                     {{DNNL_ARG_SRC, x_memory},
+                      {DNNL_ARG_DIFF_DST, y_memory},
+                      {DNNL_ARG_DIFF_WEIGHTS, w_memory},
+                      {DNNL_ARG_SCRATCHPAD, scratchpad}});
+  }
+}
+
+void ConvPlan::Impl::Run(ffi::ThreadPool& pool, char* x, char* w, char* y) const {
+  if (kind == ConvKind::kWgrad) return RunWgrad(pool, x, w, y);
+  const size_t weights_bytes = reordered ? WeightsBytes() : 0;
+  const size_t workers_bytes = MultipliedBytes(static_cast<size_t>(workers), WorkerBytes());
+  const Scratch scratch(weights_bytes + std::max(workers_bytes, reorder.ScratchBytes()));
+  char* const workers_scratch = scratch.data() + weights_bytes;
+  if (reordered) {
+    reorder.Run(pool, w, scratch.data(), workers_scratch);
+    w = scratch.data();
+  }
+  FirstException exception;
+  ParallelFor(pool, workers, static_cast<int64_t>(pieces.size()),
+              [&](int64_t task, int64_t worker) {
+                exception.Guard([&] {
+                  const SingleThreaded single;
+                  dnnl::stream stream(CpuEngine());
+                  RunPiece(pieces[static_cast<size_t>(task)], stream, x, w, y,
+                           workers_scratch + static_cast<size_t>(worker) * WorkerBytes());
+                });
+              });
+  exception.Rethrow();
+}
+
+// Every sum is made of the same pieces in the same order at every call, whoever computes it.
+void ConvPlan::Impl::RunWgrad(ffi::ThreadPool& pool, char* x, char* dw, char* dy) const {
+  const size_t sums = static_cast<size_t>(workers);
+  const size_t sums_bytes = MultipliedBytes(sums, SumBytes());
+  const Scratch scratch(sums_bytes +
+                        std::max(MultipliedBytes(sums, WorkerBytes()), reorder.ScratchBytes()));
+  char* const workers_scratch = scratch.data() + sums_bytes;
+  std::vector<const float*> parts(sums);
+  for (size_t sum = 0; sum < sums; ++sum) {
+    parts[sum] = reinterpret_cast<const float*>(scratch.data() + sum * SumBytes());
+  }
+  const int64_t elements = static_cast<int64_t>(weights.get_size() / sizeof(float));
+
+  FirstException exception;
+  ParallelFor(pool, workers, workers, [&](int64_t sum, int64_t worker) {
+    exception.Guard([&] {
+      const SingleThreaded single;
+      dnnl::stream stream(CpuEngine());
+      char* const total = scratch.data() + static_cast<size_t>(sum) * SumBytes();
+      char* const addend = total + WeightsBytes();
+      const int64_t count = static_cast<int64_t>(pieces.size());
+      const int64_t first = count * sum / workers, last = count * (sum + 1) / workers;
+      for (int64_t piece = first; piece < last; ++piece) {
+        RunPiece(pieces[static_cast<size_t>(piece)], stream, x, piece == first ? total : addend, dy,
+                 workers_scratch + static_cast<size_t>(worker) * WorkerBytes());
+        if (piece == first) continue;
+        float* const floats = reinterpret_cast<float*>(total);
+        AddParts({floats, reinterpret_cast<const float*>(addend)}, floats, 0, elements);
+      }
+    });
+  });
+  exception.Rethrow();
+
+  float* const total = reinterpret_cast<float*>(reordered ? scratch.data() : dw);
+  if (sums > 1) {
+    constexpr int64_t kMinElements = 32768;
+    const int64_t tasks = std::clamp<int64_t>(elements / kMinElements, 1, workers);
+    ParallelFor(pool, workers, tasks, [&](int64_t task, int64_t) {
+      const int64_t first = elements * task / tasks;
+      AddParts(parts, total, first, elements * (task + 1) / tasks - first);
+    });
+  } else if (!reordered) {
+    std::copy_n(parts[0], elements, total);
+  }
+  if (reordered) reorder.Run(pool, scratch.data(), dw, workers_scratch);
+}
+
+ConvPlan::ConvPlan(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+ConvPlan::~ConvPlan() = default;
+
+std::shared_ptr<const ConvPlan> ConvPlan::Make(const ConvProblem& problem) {
+  return std::shared_ptr<const ConvPlan>(new ConvPlan(Impl::Make(problem)));
+}
+
+size_t ConvPlan::ScratchBytes() const { return impl_->ScratchBytes(); }
+int64_t ConvPlan::workers() const { return impl_->workers; }
+bool ConvPlan::is_cramped() const { return impl_->cramped; }
+
+void ConvPlan::Run(ffi::ThreadPool& pool, void* x, void* w, void* y) const {
+  impl_->Run(pool, static_cast<char*>(x), static_cast<char*>(w), static_cast<char*>(y));
+}
+
+bool OnednnSupports(ffi::DataType type) {
+  if (type != ffi::DataType::F32 && type != ffi::DataType::BF16) return false;
+  const SingleThreaded single;
+  ConvGeometry geometry;
+  geometry.spatial = 2;
+  geometry.batch = 1;
+  geometry.in_channels = geometry.out_channels = 32;
+  geometry.in = geometry.out = {8, 8, 1};
+  for (const ConvKind kind : {ConvKind::kFprop, ConvKind::kDgrad, ConvKind::kWgrad}) {
+    try {
+      if (MakeOnednnConv(kind, geometry, type, type, std::nullopt).slowness == kReferenceSlowness) {
+        return false;
+      }
+    } catch (const dnnl::error&) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::string OnednnVersionText() {
+  const dnnl_version_t* version = dnnl_version();
+  return std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
+         std::to_string(version->patch);
+}
+
+}  // namespace jax_convgrad

@@ -1,0 +1,40 @@
+#ifndef JAX_CONVGRAD_CPU_RUNTIME_FIRST_EXCEPTION_H_
+#define JAX_CONVGRAD_CPU_RUNTIME_FIRST_EXCEPTION_H_
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+
+namespace jax_convgrad {
+
+// Carries the first exception of several threads to the one that waits for them: XLA's threads must
+// never see one.
+class FirstException {
+ public:
+  // Runs `body`, unless one has failed already.
+  template <typename Body>
+  void Guard(const Body& body) noexcept {
+    if (failed_.load(std::memory_order_relaxed)) return;
+    try {
+      body();
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!exception_) exception_ = std::current_exception();
+      failed_.store(true, std::memory_order_relaxed);
+    }
+  }
+
+  // To be called when no thread is at work any more.
+  void Rethrow() const {
+    if (exception_) std::rethrow_exception(exception_);
+  }
+
+ private:
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  std::exception_ptr exception_;
+};
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CPU_RUNTIME_FIRST_EXCEPTION_H_

@@ -1,0 +1,98 @@
+// A convolution problem as cuDNN sees it, the engines that cuDNN offers for it, and an engine (of
+// cuDNN's or of this project's own) made ready to run.
+
+#ifndef JAX_CONVGRAD_CUDA_CUDNN_PLAN_H_
+#define JAX_CONVGRAD_CUDA_CUDNN_PLAN_H_
+
+#include <cuda_runtime_api.h>
+#include <cudnn_graph.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ffi/conv.h"
+#include "ffi/error.h"
+
+namespace jax_convgrad {
+
+// Every field that decides which engine may run, and which is best.
+struct ConvProblem {
+  ConvKind kind = ConvKind::kFprop;
+  ConvGeometry geometry;  // with at least two spatial axes, see Widened
+  ffi::DataType operand_type = ffi::DataType::F32;
+  ffi::DataType result_type = ffi::DataType::F32;
+  bool allow_tf32 = true;
+  bool deterministic = false;
+  int64_t workspace_limit = 0;  // bytes
+  int64_t alignment = 16;       // bytes, of every array
+  int device = 0;
+
+  bool operator==(const ConvProblem& other) const;
+
+  // One line with every field but the device's number, for messages and as a key in files.
+  std::string ToString() const;
+};
+
+struct ConvProblemHash {
+  size_t operator()(const ConvProblem& problem) const;
+};
+
+// The same convolution with its one spatial axis as the second of two: cuDNN has no engines for
+// one. The data stays as it is; an axis of size 1 in front of the other is nothing in memory.
+ConvGeometry Widened(const ConvGeometry& geometry);
+
+// The arrays of a call in the roles they have in the convolution x -> y; one of them is the result.
+struct ConvBuffers {
+  void* x = nullptr;
+  void* w = nullptr;
+  void* y = nullptr;
+  void* workspace = nullptr;
+};
+
+// One engine, built for one problem. May be used by several threads at once, each with a handle.
+class ConvPlan {
+ public:
+  virtual ~ConvPlan() = default;
+  virtual const std::string& engine() const = 0;
+  virtual int64_t workspace_bytes() const = 0;
+  // Whether the kernels were compiled for this plan and go away with it. A captured graph may hold
+  // them, so such a plan must never be destroyed.
+  virtual bool owns_kernels() const = 0;
+  // Whether Run takes a handle; the project's own kernels need none.
+  virtual bool needs_handle() const = 0;
+  // Puts the engine's work on `stream`, which is that of `handle` where there is one.
+  virtual ffi::Error Run(cudnnHandle_t handle, cudaStream_t stream,
+                         const ConvBuffers& buffers) const = 0;
+};
+
+// What cuDNN's heuristics offer for a problem, best guess first, without the engines that the
+// problem's demands on precision and determinism forbid and those that errata.h keeps
+// out.
+class ConvCandidates {
+ public:
+  static ffi::ErrorOr<ConvCandidates> Query(const ConvProblem& problem, cudnnHandle_t handle);
+
+  ConvCandidates(ConvCandidates&&) noexcept;
+  ConvCandidates& operator=(ConvCandidates&&) noexcept;
+  ~ConvCandidates();
+
+  size_t size() const;
+  // The engine's number and its settings, "eng3_k2=1_k3=0".
+  const std::string& engine(size_t index) const;
+  // -1 if cuDNN does not say before the plan is built.
+  int64_t workspace_bytes(size_t index) const;
+  // Whether it works on transformed arrays (Winograd, Fourier), which costs accuracy.
+  bool transforms(size_t index) const;
+  ffi::ErrorOr<std::shared_ptr<const ConvPlan>> Build(size_t index) const;
+
+ private:
+  struct Impl;
+  explicit ConvCandidates(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_CUDNN_PLAN_H_

@@ -1,0 +1,406 @@
+// The kernel of resample for lines of one channel with an odd number of elements of 16 bits, whose
+// rows grow many times. Rows of y follow each other without a gap, so that a batch of them is one
+// run of memory: they are made in shared memory, on a sheet, and copied from there as if there were
+// no rows, in whole lines of the cache. Written line by line, as vectors that a thread passes on to
+// its neighbour (shifted.cuh), the same took 1.71 instead of 1.43 times the memory floor
+// on an H100, and 1.8 as words.
+//
+// Every other row is aligned to a word of two elements, those between to the next element. Of its
+// elements, the columns combined, a thread makes all but the first in one row and all but the last
+// in the next, as words.
+//
+// What a block reads of x is in shared memory from the beginning, as sums, beside a row and a
+// column of zeros that stand in for whatever has a weight of zero.
+
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_FLAT_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_FLAT_CUH_
+
+#include <cstdint>
+
+#include "cuda/kernels/resample/direct.cuh"
+#include "cuda/kernels/resample/elements.cuh"
+#include "cuda/kernels/resample/shape.cuh"
+
+namespace jax_convgrad {
+namespace resample_kernels {
+
+template <typename Element>
+struct Flat : Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1> {
+  using Base = Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1>;
+  using T = Element;
+  using typename Base::Sum;
+  static constexpr int kRows = 2, kTaps = 2;
+  static constexpr int kVector = kFlatVector;  // elements of a thread in a row
+  static constexpr int kOwned = kVector + 1;   // in any row
+  static constexpr int kMaxThreads = kFlatThreads, kBlocks = 2;
+  static constexpr int kPiece = kStagePieceBytes / sizeof(T);  // elements that are copied at once
+  static constexpr int kAlign = kStageLineBytes / sizeof(T);   // elements of a line of the cache
+  static_assert(sizeof(T) == 2 && kVector % 2 == 0, "words of two elements");
+
+  // Rows of y that read the same rows of x: what is known of the first of them.
+  struct alignas(16) Stretch {
+    int rows[kRows];  // of x: where they begin in the slab
+    int length;       // from this row on, in its batch
+    int unused;
+  };
+
+  struct State {
+    int first;                // its first element, counted in the line
+    bool whole;               // whether all of them are in the line
+    T* to;                    // where the second is on the sheet, in the row that is next
+    int from[kOwned][kTaps];  // in a row of the slab
+    Sum weights[kOwned][kTaps];
+    Sum rows[kRows][kOwned];
+    bool misfit;
+  };
+
+  const ResampleTask& task;
+  const ResampleForm& form;
+  const ResampleTiling& tiling;
+  Sum* const row_weights;  // [chunk, kRows]
+  Stretch* const runs;     // [chunk]
+  Sum* const slab;         // [slab_rows + 1, strip_pitch]
+  T* const sheets;         // [2, sheet_pitch]
+  int* const misfit;       // whether something is read that is not in the slab
+  int64_t first_row = 0;
+  int rows = 0;  // of y
+  int low = 0;   // the row of x that the slab begins with
+  int line = 0;  // elements of a line of y
+#ifdef __CUDA_ARCH__
+  State state;
+  CONVGRAD_DEVICE State& StateOf(int) { return state; }
+#else
+  State states[1024];
+  State& StateOf(int thread) { return states[thread]; }
+#endif
+
+  CONVGRAD_DEVICE Flat(const ResampleTask& the_task, char* shared)
+      : task(the_task),
+        form(the_task.form),
+        tiling(the_task.tiling),
+        row_weights(reinterpret_cast<Sum*>(shared + tiling.weights_at)),
+        runs(reinterpret_cast<Stretch*>(shared + tiling.runs_at)),
+        slab(reinterpret_cast<Sum*>(shared + tiling.strip_at)),
+        sheets(reinterpret_cast<T*>(shared + tiling.stage_at)),
+        misfit(reinterpret_cast<int*>(shared + tiling.flag_at)) {}
+
+  CONVGRAD_DEVICE void Run(uint32_t block) {
+    Digits digits{block};
+    first_row = int64_t{digits.Next(tiling.chunks)} * tiling.chunk;
+    rows = static_cast<int>(Min(tiling.chunk, task.walk.out - first_row));
+    const BatchAt at = BatchAt::Of(form, digits);
+    const T* const x = static_cast<const T*>(task.x) + at.x;
+    T* y = static_cast<T*>(task.y) + at.y + first_row * task.y_walk;
+    line = static_cast<int>(form.width.out);
+    low = ClampedStart(task.walk, first_row);
+    ForEachThread(tiling.threads, [&](int thread) {
+      if (thread == 0) *misfit = 0;
+      State& mine = StateOf(thread);
+      const bool fits = MakeRows(thread);
+      Enter(mine, thread, PlaceInCache(y) % 2);
+      mine.misfit = !fits;
+    });
+    ForEachThread(tiling.threads, [&](int thread) {
+      if (StateOf(thread).misfit) *misfit = 1;
+      MakeRuns(thread);
+      FillSlab(thread, x);
+    });
+    if (*misfit != 0) {
+      WriteDirectly(x, y);
+      return;
+    }
+    int near = -1, far = -1;  // the rows of x that the rows in the making read
+    int sheet_at = 0;         // the sheet that they are made on
+    CONVGRAD_ROLLED
+    for (int batch = 0; batch < rows; batch += tiling.sheet_rows) {
+      const int end = static_cast<int>(Min(rows, batch + tiling.sheet_rows));
+      // A sheet begins where its first row does in a line of the cache.
+      const int begin = PlaceInCache(y);
+      ForEachThread<false>(tiling.threads, [&](int thread) {
+        State& mine = StateOf(thread);
+        mine.to = sheets + sheet_at + begin + mine.first + 1;
+      });
+      CONVGRAD_ROLLED
+      for (int row = batch; row < end;) {
+        const Stretch run = Load<Stretch, 1>(runs + row).at[0];
+        if (run.rows[0] != near || run.rows[1] != far) {
+          ForEachThread<false>(tiling.threads, [&](int thread) {
+            ReadRows(StateOf(thread), run, run.rows[0] == far);
+          });
+          near = run.rows[0];
+          far = run.rows[1];
+        }
+        const int run_end = row + run.length;
+        if (row % 2 != 0) {
+          MakeRow<true>(row);
+          ++row;
+        }
+        CONVGRAD_ROLLED
+        for (; row + 1 < run_end; row += 2) MakeTwo(row);
+        if (row < run_end) {
+          MakeRow<false>(row);
+          ++row;
+        }
+      }
+      // The other sheet is made next. By then it has been copied, and all know it.
+      ForEachThread(tiling.threads, [&](int thread) { AwaitLastCopy(thread); });
+      const int count = (end - batch) * line;
+      ForEachThread<false>(tiling.threads, [&](int thread) {
+        CopySheet(thread, sheets + sheet_at, y - begin, begin, begin + count);
+      });
+      y += count;
+      sheet_at = tiling.sheet_pitch - sheet_at;
+    }
+    ForEachThread<false>(tiling.threads, [&](int thread) { AwaitCopies(thread); });
+  }
+
+ private:
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  static constexpr bool kBulk = true;  // whether one instruction copies a whole sheet
+#else
+  static constexpr bool kBulk = false;
+#endif
+
+  // Where in a line of the cache, counted in elements.
+  CONVGRAD_DEVICE static int PlaceInCache(const T* at) {
+    return static_cast<int>(reinterpret_cast<uintptr_t>(at) / sizeof(T)) & (kAlign - 1);
+  }
+
+  // What lies behind x is there as what is at its end.
+  CONVGRAD_DEVICE void FillSlab(int thread, const T* x) const {
+    const int pitch = tiling.strip_pitch, zero_row = tiling.slab_rows;
+    const int last_row = static_cast<int>(task.walk.in) - 1 - low;
+    const int row_step = tiling.threads / pitch, step = tiling.threads % pitch;
+    const T* const from = x + low * task.x_walk;
+    Sum* to = slab + thread;
+    int row = thread / pitch, column = thread % pitch;
+    CONVGRAD_UNROLL_BY(4)
+    while (row <= zero_row) {
+      const bool zero = row == zero_row || column == pitch - 1;
+      Piece<T, 1> piece;
+      piece.Read(from + (zero ? 0 : (row < last_row ? row : last_row) * task.x_walk + column));
+      *to = zero ? Sum(0) : piece.At(0);
+      to += tiling.threads;
+      row += row_step;
+      column += step;
+      if (column >= pitch) {
+        column -= pitch;
+        ++row;
+      }
+    }
+  }
+
+  // `odd`: whether the block's first row begins between two words.
+  CONVGRAD_DEVICE void Enter(State& mine, int thread, int odd) const {
+    const int zeros = tiling.strip_pitch - 1;
+    mine.first = kVector * thread - odd - 1;
+    mine.whole = mine.first >= 0 && mine.first + kOwned <= line;
+    // All that is read is asked for before anything is waited for.
+    int starts[kOwned];
+    CONVGRAD_UNROLL
+    for (int i = 0; i < kOwned; ++i) {
+      const int column = mine.first + i;
+      const int inside = column < 0 ? 0 : column < line ? column : line - 1;
+      starts[i] = inside;
+      mine.weights[i][0] = 1;
+      mine.weights[i][1] = 0;
+      if (!form.width.resampled) continue;
+      starts[i] = ClampedStart(form.width, inside);
+      mine.weights[i][0] = WeightAt<Sum>(form.width, inside, 0);
+      if (form.width.taps > 1) mine.weights[i][1] = WeightAt<Sum>(form.width, inside, 1);
+    }
+    CONVGRAD_UNROLL
+    for (int i = 0; i < kOwned; ++i) {
+      const int column = mine.first + i;
+      const bool inside = column >= 0 && column < line;
+      CONVGRAD_UNROLL
+      for (int k = 0; k < kTaps; ++k) {
+        mine.from[i][k] = inside && mine.weights[i][k] != Sum(0) ? starts[i] + k : zeros;
+      }
+    }
+  }
+
+  CONVGRAD_DEVICE bool MakeRows(int thread) const {
+    const int taps = static_cast<int>(task.walk.taps);
+    bool fit = true;
+    CONVGRAD_ROLLED
+    for (int row = thread; row < rows; row += tiling.threads) {
+      const int start = ClampedStart(task.walk, first_row + row) - low;
+      if (start < 0 || start + taps > tiling.slab_rows) fit = false;
+      CONVGRAD_UNROLL
+      for (int k = 0; k < kRows; ++k) {
+        const Sum weight = k < taps ? WeightAt<Sum>(task.walk, first_row + row, k) : Sum(0);
+        row_weights[row * kRows + k] = weight;
+        runs[row].rows[k] = (weight != Sum(0) ? start + k : tiling.slab_rows) * tiling.strip_pitch;
+      }
+    }
+    return fit;
+  }
+
+  CONVGRAD_DEVICE void MakeRuns(int thread) const {
+    CONVGRAD_ROLLED
+    for (int row = thread; row < rows; row += tiling.threads) {
+      const Stretch& mine = runs[row];
+      const int max_end =
+          static_cast<int>(Min(rows, (row / tiling.sheet_rows + 1) * tiling.sheet_rows));
+      int end = row + 1;
+      CONVGRAD_ROLLED
+      while (end < max_end && runs[end].rows[0] == mine.rows[0] &&
+             runs[end].rows[1] == mine.rows[1]) {
+        ++end;
+      }
+      runs[row].length = end - row;
+    }
+  }
+
+  CONVGRAD_DEVICE void ReadRow(const State& mine, int at, Sum (&sums)[kOwned]) const {
+    const Sum* const from = slab + at;
+    CONVGRAD_UNROLL
+    for (int i = 0; i < kOwned; ++i) {
+      sums[i] =
+          mine.weights[i][0] * from[mine.from[i][0]] + mine.weights[i][1] * from[mine.from[i][1]];
+    }
+  }
+
+  CONVGRAD_DEVICE void ReadRows(State& mine, const Stretch& run, bool follows) const {
+    if (follows) {
+      CONVGRAD_UNROLL
+      for (int i = 0; i < kOwned; ++i) mine.rows[0][i] = mine.rows[1][i];
+    } else {
+      ReadRow(mine, run.rows[0], mine.rows[0]);
+    }
+    ReadRow(mine, run.rows[1], mine.rows[1]);
+  }
+
+  // The elements from the `kFrom`-th on, in a row of y with these weights.
+  template <int kFrom>
+  CONVGRAD_DEVICE static void Blend(const State& mine, Sum near, Sum far, Sum (&sums)[kVector]) {
+    CONVGRAD_UNROLL
+    for (int i = 0; i < kVector; ++i) {
+      sums[i] = near * mine.rows[0][kFrom + i] + far * mine.rows[1][kFrom + i];
+    }
+  }
+
+  // To where the second of the thread's elements is.
+  template <int kFrom>
+  CONVGRAD_DEVICE static void StoreWords(const Sum (&sums)[kVector], T* to) {
+    T values[kVector];
+    PackSums(sums, values);
+    CONVGRAD_UNROLL
+    for (int i = 0; i < kVector; i += 2) {
+      *reinterpret_cast<Vector<T, 2>*>(to + (kFrom - 1 + i)) = {{values[i], values[i + 1]}};
+    }
+  }
+
+  // The same at an end of a line. Seldom, and not worth registers for what each is compared with.
+  template <int kFrom>
+  CONVGRAD_DEVICE void StoreSome(const State& mine, const Sum (&sums)[kVector], T* to) const {
+    const int first = Opaque(mine.first) + kFrom;
+    CONVGRAD_UNROLL
+    for (int i = 0; i < kVector; ++i) {
+      if (first + i >= 0 && first + i < line) FromSum(sums[i], to[kFrom - 1 + i]);
+    }
+  }
+
+  // A row of y alone. Those with an odd number begin an element later.
+  template <bool kOdd>
+  CONVGRAD_DEVICE void MakeRow(int row) {
+    constexpr int kFrom = kOdd ? 0 : 1;
+    const auto weights = Load<Sum, kRows>(row_weights + row * kRows);
+    ForEachThread<false>(tiling.threads, [&](int thread) {
+      State& mine = StateOf(thread);
+      Sum sums[kVector];
+      Blend<kFrom>(mine, weights.at[0], weights.at[1], sums);
+      if (mine.whole) {
+        StoreWords<kFrom>(sums, mine.to);
+      } else {
+        StoreSome<kFrom>(mine, sums, mine.to);
+      }
+      mine.to += line;
+    });
+  }
+
+  CONVGRAD_DEVICE void MakeTwo(int row) {
+    const auto weights = Load<Sum, 2 * kRows>(row_weights + row * kRows);
+    ForEachThread<false>(tiling.threads, [&](int thread) {
+      State& mine = StateOf(thread);
+      Sum sums[kVector], next_sums[kVector];
+      Blend<1>(mine, weights.at[0], weights.at[1], sums);
+      Blend<0>(mine, weights.at[2], weights.at[3], next_sums);
+      T* const next = mine.to + line;
+      if (mine.whole) {
+        StoreWords<1>(sums, mine.to);
+        StoreWords<0>(next_sums, next);
+      } else {
+        StoreSome<1>(mine, sums, mine.to);
+        StoreSome<0>(mine, next_sums, next);
+      }
+      mine.to = next + line;
+    });
+  }
+
+  // Until the sheet before has been read, and what threads wrote to this one can be.
+  CONVGRAD_DEVICE static void AwaitLastCopy(int thread) {
+#ifdef __CUDA_ARCH__
+    if constexpr (kBulk) {
+      if (thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+#endif
+    (void)thread;
+  }
+
+  CONVGRAD_DEVICE static void AwaitCopies(int thread) {
+#ifdef __CUDA_ARCH__
+    if constexpr (kBulk) {
+      if (thread == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    }
+#endif
+    (void)thread;
+  }
+
+  // Copies a sheet's elements from `begin` to `end`; y is where element 0 would be.
+  CONVGRAD_DEVICE void CopySheet(int thread, const T* sheet, T* y, int begin, int end) const {
+    const int from = (begin + kPiece - 1) / kPiece * kPiece, to = end / kPiece * kPiece;
+    if constexpr (kBulk) {
+#ifdef __CUDA_ARCH__
+      if (thread == 0 && from < to) {
+        const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(sheet + from));
+        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(y + from),
+                     "r"(at), "r"((to - from) * static_cast<int>(sizeof(T)))
+                     : "memory");
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+      }
+#endif
+    } else {
+      CONVGRAD_UNROLL_BY(4)
+      for (int at = from + thread * kPiece; at < to; at += tiling.threads * kPiece) {
+        WriteWords(Load<uint32_t, 4>(reinterpret_cast<const uint32_t*>(sheet + at)).at, y + at);
+      }
+    }
+    // What is in front of whole pieces, and behind.
+    if (thread < from - begin && begin + thread < end) y[begin + thread] = sheet[begin + thread];
+    if (thread < end - to && to >= from) y[to + thread] = sheet[to + thread];
+  }
+
+  // For rows that start in disorder.
+  CONVGRAD_DEVICE void WriteDirectly(const T* x, T* y) {
+    const bool deep = form.depth.resampled;
+    ForEachThread<false>(tiling.threads, [&](int thread) {
+      CONVGRAD_ROLLED
+      for (int64_t i = 0; i < rows; ++i) {
+        const int64_t row = first_row + i;
+        CONVGRAD_ROLLED
+        for (int column = thread; column < line; column += tiling.threads) {
+          FromSum(Directly<T>(form, x, deep ? row : 0, deep ? 0 : row, column, 0),
+                  y[i * task.y_walk + column]);
+        }
+      }
+    });
+  }
+};
+
+}  // namespace resample_kernels
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_FLAT_CUH_

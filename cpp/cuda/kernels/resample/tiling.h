@@ -1,0 +1,137 @@
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_TILING_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_TILING_H_
+
+#include <cstdint>
+
+#include "ffi/resample_form.h"
+
+namespace jax_convgrad {
+
+// What a thread owns of a line of y, that is of the columns and the inner run of one row, and how
+// it reads x for that. See walk.cuh.
+enum class ResampleLoad {
+  kVectors,   // a vector of the inner run of one column: whole vectors of x
+  kElements,  // elements, each with reads of its own: few x that become many y
+  kStaged,    // the same from rows of x in shared memory: see stage.cuh
+  kWindow,    // columns that each start as much further on in x: all that they read between them
+  kStrip,     // elements of x, whose columns are combined when their rows are: many x, few y
+  kPairs,     // the same, each thread combining two columns with weights that it keeps
+  kColumns,   // two columns of lines of one channel, from rows of x in shared memory
+  kSpread,    // columns that each become as many: all that they read between them, as vectors
+  kShifted,   // kElements that are passed on to a neighbour, for lines of y that are not aligned
+  kFlat,      // elements of lines that are written as one: see flat.cuh
+};
+
+inline constexpr int kMaxThreads = 256;  // of a block, but for kFlat
+// Shared memory of a block, at most. Every GPU since compute capability 8.0 has it.
+inline constexpr int kMaxSharedBytes = 96 << 10;
+inline constexpr int kFlatThreads = 288;  // kFlat: of a block, at most
+inline constexpr int kFlatVector = 4;     // kFlat: elements of a thread in a row of y
+
+// What is copied to a stage at once; see stage.cuh.
+inline constexpr int kStagePieceBytes = 16;
+// A line of the cache, which shared memory takes at once if its pieces are as far apart there.
+inline constexpr int kStageLineBytes = 128;
+
+// Rows of x that a thread adds between checks, at most.
+inline constexpr int kMaxRound = 4;
+
+// What an instance of the kernel must be able to do.
+struct ResampleNeeds {
+  ResampleLoad load;
+  int64_t aligned;   // elements by which all lines of y are aligned, of x for strips; 1 to 8
+  bool grow;         // rows of y are made from a ring of rows of x, else rows of x are added up
+  int64_t rows;      // rows of that ring, or of y that add up at a time
+  int64_t taps;      // along the width
+  int64_t mid_taps;  // along the axis between walk and width, 2 or more; 1 where there is none
+  int64_t step;      // kWindow, strips, kColumns: columns of x from one column of y to the next;
+                     // kSpread: columns of y of each of x
+  bool gather;       // rows of y one by one, as there is no kernel for so many rows
+};
+
+// What an instance was compiled for.
+struct ResampleInstance {
+  bool packed;  // elements of a thread lie side by side and are read, or written, as vectors
+  int rows, vector;
+  int taps;     // along the width that are read, also where a band has fewer; 0: its own
+  int threads;  // of a multiprocessor at a time, at least
+  int stages;   // rows of x in shared memory at a time; 0 where they are read directly
+};
+
+// What decides the size of blocks and the length of walks.
+struct ResampleLimits {
+  int threads;          // of a block
+  int64_t all_threads;  // as many at most, if walks need not be shorter than 128 rows for that
+  double overlap;       // the most that short walks may add to what is read
+  int64_t wave = 0;     // threads that are at work at a time, if blocks shall end together; else 0
+  int64_t multiprocessors = 1;  // of the device
+};
+
+// As measured on an H100, for a device with so many multiprocessors; a benchmark may try others.
+ResampleLimits GetResampleLimits(const ResampleNeeds& needs, const ResampleInstance& instance,
+                                 int element_bytes, int64_t multiprocessors);
+
+// shrink: the record of a row of x in the schedule, its weights and how many rows of y are done
+// after it. In packs of 16 bytes where there are several weights; counted in sums.
+constexpr int RecordSize(int rows, int sum_bytes) {
+  const int pack = rows > 1 ? 16 / sum_bytes : 2;
+  return (rows + pack) / pack * pack;
+}
+
+// How blocks divide y. A block walks over `chunk` rows of y along the first axis that is resampled;
+// for each it makes `lines` lines of `columns` columns and `vectors` threads' parts of the inner
+// run.
+struct ResampleTiling {
+  int threads = 32;
+  int lines = 1;
+  int line_threads = 1;
+  int columns = 1;  // of y; not for kElements
+  int vectors = 1;  // kVectors
+  int chunk = 1;
+  // Rows of x whose weights fit, of the last round's too; with 0, y is gathered without sums.
+  int table_rows = 0;
+  // Strips: by how many rows what is brought closer is further on than what is read ahead; with 0,
+  // nothing is.
+  int rows_ahead = 0;
+  int64_t channel_tiles = 1, column_tiles = 1, mid_tiles = 1, chunks = 1, batch_tiles = 1;
+  int64_t blocks = 0;
+  // Offsets into a block's shared memory.
+  int weights_at = 0, width_weights_at = 0, strip_at = 0, results_at = 0, flag_at = 0, stage_at = 0;
+  // strip: elements of a column's weights, of a line, of all lines.
+  int width_pitch = 0, strip_pitch = 0, strip_half = 0;
+  // kFlat: rows of x in shared memory, rows of y on a sheet, elements of it, and where runs are.
+  int slab_rows = 0, sheet_rows = 0, sheet_pitch = 0, runs_at = 0;
+  int channel_pitch = 0;  // kPairs: of one of the inner run's elements in a line
+  // kColumns: of eight threads, those that have two columns, and columns of x that are staged.
+  int column_lanes = 8, stage_columns = 0;
+  int stage_pieces = 0, stage_pitch = 0, stage_slot_bytes = 0;  // of a line, of a line, of all
+  // Rows of x, wherever they are, whose pieces lie inside x all the same.
+  int stage_from = 0, stage_to = 0;
+  int shared_bytes = 0;
+};
+
+// A problem as the kernel sees it: lines, whose columns are `width`, along the axes `walk` and
+// `mid`.
+struct ResampleTask {
+  ResampleForm form;
+  ResampleAxis walk, mid;  // mid is not resampled and 1 if there are fewer than three axes
+  int64_t x_walk = 0, y_walk = 0, x_mid = 0, y_mid = 0;  // strides
+  int64_t x_walk_bytes = 0, x_bytes = 0;
+  ResampleTiling tiling;
+  const void* x = nullptr;
+  const void* x_end = nullptr;
+  void* y = nullptr;
+};
+
+ResampleTask MakeResampleTask(const ResampleForm& form, int element_bytes, const void* x, void* y);
+
+ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes);
+
+// It has no blocks where nothing fits.
+ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeeds& needs,
+                                    const ResampleInstance& instance, int element_bytes,
+                                    const ResampleLimits& limits);
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_TILING_H_

@@ -1,0 +1,45 @@
+// What the errata of both libraries are made of: kinds, ranges of versions, patterns of names.
+
+#ifndef JAX_CONVGRAD_FFI_ERRATA_H_
+#define JAX_CONVGRAD_FFI_ERRATA_H_
+
+#include <limits>
+#include <string_view>
+
+namespace jax_convgrad {
+
+enum class ErratumKind {
+  kWrongNumbers,
+  kReadsOutOfBounds,   // wrong numbers, or a NaN that lies there; it may crash
+  kWritesOutOfBounds,  // it may crash, or change another array
+  kCrashes,            // ends the process
+};
+
+// Versions of a library as 10000 * major + 100 * minor + patch, from the first that has the erratum
+// up to and without the first that is known to be right.
+struct VersionRange {
+  int first = 0;
+  int fixed = std::numeric_limits<int>::max();
+
+  constexpr bool Contains(int version) const { return first <= version && version < fixed; }
+};
+
+// No version is known to be right, and none is trusted to be.
+inline constexpr VersionRange kAllVersions{};
+
+// Whether all of `text` matches, where a star in the pattern stands for any characters.
+constexpr bool MatchesPattern(std::string_view text, std::string_view pattern) {
+  if (pattern.empty()) return text.empty();
+  if (pattern.front() != '*') {
+    return !text.empty() && text.front() == pattern.front() &&
+           MatchesPattern(text.substr(1), pattern.substr(1));
+  }
+  for (size_t skipped = 0; skipped <= text.size(); ++skipped) {
+    if (MatchesPattern(text.substr(skipped), pattern.substr(1))) return true;
+  }
+  return false;
+}
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_FFI_ERRATA_H_

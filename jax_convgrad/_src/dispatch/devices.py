@@ -1,0 +1,89 @@
+"""The devices that programs are lowered for, in the classes that measurements are told apart by."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+
+from jax_convgrad._src.dispatch.features import IsThin
+from jax_convgrad._src.runtime import registry
+
+# CUDA's compute capabilities by the class whose measurements serve them. 8.7 (Orin) has the multiprocessors
+# of 8.6; 10.3 is a later 10.0, 12.1 a later 12.0.
+_CUDA_CLASSES = {
+    (8, 0): "sm_80",
+    (8, 6): "sm_86",
+    (8, 7): "sm_86",
+    (8, 9): "sm_89",
+    (9, 0): "sm_90",
+    (10, 0): "sm_100",
+    (10, 3): "sm_100",
+    (12, 0): "sm_120",
+    (12, 1): "sm_120",
+}
+# From the most capable: the processor's flag, and the class that it makes.
+_CPU_CLASSES = (("amx_bf16", "amx"), ("avx512f", "avx512"), ("avx2", "avx2"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What one operator is lowered for.
+
+    Attributes:
+      platform: JAX's name, None where a program is lowered for no platform in particular.
+      device_class: of the devices at hand, None where there are none or none that is known.
+      custom_calls: whether a call may be in the program. Not where XLA divides the program among devices
+        and would gather the call's operands on each.
+    """
+
+    platform: str | None
+    device_class: str | None = None
+    custom_calls: bool = True
+
+    @classmethod
+    def of(cls, platform: str | None, custom_calls: bool = True) -> Target:
+        """The target with the devices of ``platform`` that this process has."""
+        return cls(platform, device_class(platform), custom_calls)
+
+    def serves(self, target: str, dtype: object) -> bool:
+        """Whether the platform has a handler for an FFI target and a dtype.
+
+        Warns once where the handlers should be there and are not.
+        """
+        return self.platform is not None and registry.require(self.platform).serves(target, dtype)
+
+    def thin_kernels(self) -> IsThin | None:
+        """What the CPU module says of its thin kernels; None without it, and on other platforms."""
+        module = registry.cpu_module() if self.platform == "cpu" else None
+        return None if module is None else module.is_thin
+
+
+def device_class(platform: str | None) -> str | None:
+    """The class of a platform's devices; of its first, where there are several."""
+    if platform == "cpu":
+        return _cpu_class()
+    if platform == "cuda":
+        return cuda_class(registry.cuda_capabilities())
+    return None
+
+
+def cuda_class(capabilities: tuple[tuple[int, int], ...]) -> str | None:
+    """The class of the first of some compute capabilities; None without any, or before 8.0.
+
+    Capabilities that are newer than this table count as the newest of their major version, or of all.
+    """
+    if not capabilities or capabilities[0] < min(_CUDA_CLASSES):
+        return None
+    older = [known for known in _CUDA_CLASSES if known <= capabilities[0]]
+    return _CUDA_CLASSES[max(older)]
+
+
+@functools.cache
+def _cpu_class() -> str | None:
+    try:
+        text = pathlib.Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return None
+    flags = next((line for line in text.splitlines() if line.startswith("flags")), "").split()
+    return next((name for flag, name in _CPU_CLASSES if flag in flags), None)

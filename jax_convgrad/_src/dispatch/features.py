@@ -1,0 +1,184 @@
+"""What the rules know of a problem: plain values, each computed once.
+
+Sizes that are symbolic, as `jax.export` makes them, are None: no condition on a size holds for them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jax_convgrad._src.conv.geometry import ConvGeometry
+from jax_convgrad._src.conv.precision import allows_tf32
+from jax_convgrad._src.shapes import known_below
+
+# (operator, in_channels, out_channels, kernel, strides) -> whether the CPU's thin kernels compute it.
+IsThin = Callable[[str, int, int, tuple[int, ...], tuple[int, ...]], bool]
+
+MAX_PIXELS = 2**40  # of an array that any device holds
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvFeatures:
+    """A convolution's operator as the rules see it. The geometry is that of x -> y for all three.
+
+    Attributes:
+      operator: "conv_fprop", "conv_dgrad" or "conv_wgrad".
+      dtype: of the operands.
+      result_dtype: of the result.
+      widens: the result has another dtype than the operands.
+      allows_tf32: float32 operands may be rounded to TF32.
+      spatial_rank: the number of spatial axes.
+      groups: `feature_group_count`.
+      is_dense: there is one group.
+      is_depthwise: there are several groups of one input channel each.
+      multiplier: output channels a group.
+      in_channels: of x.
+      out_channels: of y.
+      known_channels: neither channels nor the window are of symbolic size.
+      has_odd_channels: channels of x or y are no multiple of 8, a tensor core's row of 16-bit elements.
+      kernel: the window's sizes.
+      taps: the window's number of elements.
+      inner_kernel: the window's size along the innermost spatial axis.
+      inner_stride: the stride along the innermost spatial axis.
+      inner_overlap: how many windows share an element along the innermost spatial axis, at most.
+      is_strided: a stride is above 1.
+      stride_product: the product of all strides.
+      is_dilated: a dilation of the window is above 1.
+      is_cropped: the padding is negative somewhere.
+      has_uneven_padding: an axis has different padding at its two ends.
+      has_nonoverlapping_windows: each element of x is in one window and in no other.
+      is_beyond_memory: no memory holds x with its padding, or dy with the zeros of the strides.
+      is_thin: the thin kernels of the CPU at hand compute it: float32, dense, one or two spatial axes.
+    """
+
+    operator: str
+    dtype: str
+    result_dtype: str
+    widens: bool
+    allows_tf32: bool
+    spatial_rank: int
+    groups: int
+    is_dense: bool
+    is_depthwise: bool
+    multiplier: int | None
+    in_channels: int | None
+    out_channels: int | None
+    known_channels: bool
+    has_odd_channels: bool
+    kernel: tuple[int, ...] | None
+    taps: int | None
+    inner_kernel: int | None
+    inner_stride: int
+    inner_overlap: int | None
+    is_strided: bool
+    stride_product: int
+    is_dilated: bool
+    is_cropped: bool
+    has_uneven_padding: bool
+    has_nonoverlapping_windows: bool
+    is_beyond_memory: bool
+    is_thin: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class ResampleFeatures:
+    """A resample as the rules see it.
+
+    Attributes:
+      dtype: of the array.
+      copies: the result has nothing but copies of elements.
+      grows: no axis shrinks.
+    """
+
+    dtype: str
+    copies: bool
+    grows: bool
+
+
+def conv_features(
+    operator: str,
+    geometry: ConvGeometry,
+    dtype: Any,
+    result_dtype: Any,
+    precision: Any = None,
+    is_thin: IsThin | None = None,
+) -> ConvFeatures:
+    """The features of one operator.
+
+    ``geometry`` is what is computed, after `subsample` has taken out what stride and dilation share.
+    ``precision`` is lax's.
+    ``is_thin`` is what the CPU module says of its thin kernels; without it no problem is thin.
+    """
+    config = geometry.config
+    dtype, result_dtype = str(np.dtype(dtype)), str(np.dtype(result_dtype))
+    in_channels, out_channels = _known(geometry.in_channels), _known(geometry.out_channels)
+    kernel = tuple(geometry.kernel) if all(map(_is_known, geometry.kernel)) else None
+    dense = config.groups == 1
+    known = thin = odd = False
+    if in_channels is not None and out_channels is not None and kernel is not None:
+        known, odd = True, bool(in_channels % 8 or out_channels % 8)
+        may_be_thin = dense and dtype == result_dtype == "float32" and config.spatial_rank <= 2
+        if is_thin is not None and may_be_thin:
+            thin = is_thin(operator, in_channels, out_channels, kernel, config.strides)
+    return ConvFeatures(
+        operator=operator,
+        dtype=dtype,
+        result_dtype=result_dtype,
+        widens=result_dtype != dtype,
+        allows_tf32=allows_tf32(precision),
+        spatial_rank=config.spatial_rank,
+        groups=config.groups,
+        is_dense=dense,
+        is_depthwise=not dense and config.groups == in_channels,
+        multiplier=None if out_channels is None else out_channels // config.groups,
+        in_channels=in_channels,
+        out_channels=out_channels,
+        known_channels=known,
+        has_odd_channels=odd,
+        kernel=kernel,
+        taps=None if kernel is None else math.prod(kernel),
+        inner_kernel=None if kernel is None else kernel[-1],
+        inner_stride=config.strides[-1],
+        inner_overlap=None if kernel is None else -(-kernel[-1] // config.strides[-1]),
+        is_strided=any(s > 1 for s in config.strides),
+        stride_product=math.prod(config.strides),
+        is_dilated=any(d > 1 for d in config.dilation),
+        is_cropped=any(known_below(n, 0) for pair in config.padding for n in pair),
+        has_uneven_padding=any(low != high for low, high in config.padding),
+        has_nonoverlapping_windows=geometry.has_nonoverlapping_windows,
+        is_beyond_memory=_is_beyond_memory(geometry),
+        is_thin=thin,
+    )
+
+
+def resample_features(dtype: Any, copies: bool, grows: bool) -> ResampleFeatures:
+    """The features of a resample, on any platform."""
+    return ResampleFeatures(str(np.dtype(dtype)), copies, grows)
+
+
+def _is_known(size: Any) -> bool:
+    return isinstance(size, int | np.integer)
+
+
+def _known(size: Any) -> int | None:
+    return size if _is_known(size) else None
+
+
+def _is_beyond_memory(geometry: ConvGeometry) -> bool:
+    """XLA does not compile a program with such an array once its size overflows."""
+    config = geometry.config
+    axes = list(
+        zip(geometry.in_spatial, geometry.out_spatial, config.strides, config.padding, strict=True)
+    )
+    if not all(_is_known(n) for x, y, _, pair in axes for n in (x, y, *pair)):
+        return False
+    spans = [
+        max(x + max(low, 0) + max(high, 0), (y - 1) * stride + 1)
+        for x, y, stride, (low, high) in axes
+    ]
+    return math.prod(spans) > MAX_PIXELS

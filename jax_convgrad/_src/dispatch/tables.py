@@ -1,0 +1,24 @@
+"""All tables of rules, and which of them serves a device."""
+
+from __future__ import annotations
+
+from jax_convgrad._src.dispatch import rules_cpu, rules_cuda, rules_resample
+from jax_convgrad._src.dispatch.features import ConvFeatures, ResampleFeatures
+from jax_convgrad._src.dispatch.rules import Features, Rule, RuleTable
+
+# By kind of problem and platform; the first table serves devices of classes that have none of their own.
+TABLES: dict[type[Features], dict[str, tuple[RuleTable, ...]]] = {
+    ConvFeatures: {"cpu": (rules_cpu.AMX,), "cuda": (rules_cuda.SM_90,)},
+    ResampleFeatures: {"cpu": (rules_resample.AMX,), "cuda": (rules_resample.SM_90,)},
+}
+
+
+def choose(platform: str, device_class: str | None, features: Features) -> tuple[Rule, str]:
+    """The rule for a problem on a platform's devices, and the class of devices that it was measured on.
+
+    Raises:
+      KeyError: there are no rules for the platform.
+    """
+    tables = TABLES[type(features)][platform]
+    table = next((t for t in tables if t.device_class == device_class), tables[0])
+    return table.choose(features), table.device_class

@@ -1,0 +1,44 @@
+"""What a form is: a way to compute all passes of a layer."""
+
+from __future__ import annotations
+
+import abc
+
+from jax_convgrad._src.timing.runner import Runner
+from jax_convgrad.bench.case_files import AnyCase
+
+PASSES = ("fprop", "dx", "dw", "dxdwdb", "ddxddw")
+RESULTS = {
+    "fprop": ("y",),
+    "dx": ("dx",),
+    "dw": ("dw",),
+    "dxdwdb": ("dx", "dw", "db"),
+    "ddxddw": ("ddx", "ddw"),
+}
+PASS_TITLES = {
+    "fprop": "forward",
+    "dx": "dX",
+    "dw": "dW",
+    "dxdwdb": "dX + dW + dB",
+    "ddxddw": "double backward",
+}
+
+
+class Form(abc.ABC):
+    """A way to compute all passes of a layer."""
+
+    name: str
+
+    def unavailable(self) -> str | None:
+        """Why this form cannot run at all on this machine, or None."""
+        return None
+
+    def not_applicable(self, case: AnyCase) -> str | None:
+        """Why this form does not exist for the case, or None."""
+        return None
+
+    @abc.abstractmethod
+    def runners(
+        self, case: AnyCase, pass_: str, layout: str, weights: str | None = None
+    ) -> list[Runner]:
+        """What to time. Of several variants the one that is faster in the warm-up is kept."""

@@ -1,0 +1,106 @@
+"""Forms compared: ratios of times, their means, and where this package is slower."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from jax_convgrad._src.timing.samples import Sampled
+from jax_convgrad.bench.case_files import AnyCase
+from jax_convgrad.bench.timing import Result
+
+BASE = "ours"
+# What counts as slower. Medians of one run wander by a few per cent.
+LIMITS = {"lax": 1.05, "torch": 1.10}
+
+Group = dict[str, Result]  # form name -> result, of one pass of one case
+
+
+def groups(results: Iterable[Result]) -> dict[tuple[AnyCase, str], Group]:
+    """The results of each pass of each case together."""
+    grouped: dict[tuple[AnyCase, str], Group] = {}
+    for result in results:
+        grouped.setdefault((result.case, result.pass_), {})[result.form] = result
+    return grouped
+
+
+def ratio(group: Mapping[str, Sampled], peer: str) -> float | None:
+    """How many times slower than ours the peer is."""
+    ours, other = group.get(BASE), group.get(peer)
+    if ours is None or other is None or not ours.median or not other.median:
+        return None
+    return other.median / ours.median
+
+
+def best_peer(group: Group) -> Result | None:
+    """The fastest form that is not ours."""
+    peers = [r for name, r in group.items() if name != BASE and r.median]
+    return min(peers, key=lambda r: r.median or math.inf, default=None)
+
+
+def summary(results: Sequence[Result]) -> dict[str, Any]:
+    """Geometric means, and the passes in which ours is slower."""
+    grouped = groups(results)
+    out: dict[str, Any] = {
+        "passes": len(grouped),
+        "geomean_over_ours": {},
+        "slower_than": {},
+        "failed": [f"{r.case.id} {r.pass_} {r.form}" for r in results if r.failure],
+    }
+    peers = [name for name in dict.fromkeys(r.form for r in results) if name != BASE]
+    for peer in [*peers, "best"]:
+        ratios = []
+        for group in grouped.values():
+            found = best_peer(group) if peer == "best" else group.get(peer)
+            value = ratio(group, found.form) if found else None
+            if value is not None:
+                ratios.append(value)
+        if ratios:
+            mean = math.exp(statistics.fmean(map(math.log, ratios)))
+            out["geomean_over_ours"][peer] = {"ratio": mean, "passes": len(ratios)}
+    for peer, limit in LIMITS.items():
+        compared = {key: ratio(group, peer) for key, group in grouped.items()}
+        if any(value is not None for value in compared.values()):
+            out["slower_than"][peer] = {
+                "by_more_than": limit - 1,
+                "passes": [
+                    f"{case.id} {pass_}: {1 / value:.2f}"
+                    for (case, pass_), value in compared.items()
+                    if value is not None and value * limit < 1
+                ],
+            }
+    return out
+
+
+def summary_lines(results: Sequence[Result], forms: Sequence[str]) -> list[str]:
+    """The summary in words."""
+    found = summary(results)
+    lines = []
+    for peer, entry in found["geomean_over_ours"].items():
+        what = "the best peer" if peer == "best" else peer
+        lines.append(
+            f"{what} / {BASE}: {entry['ratio']:.2f} (geometric mean of {entry['passes']} passes)"
+        )
+    for peer, entry in found["slower_than"].items():
+        slow = entry["passes"]
+        lines.append(
+            f"{BASE} slower than {peer} by more than {entry['by_more_than']:.0%}: "
+            f"{len(slow)} passes" + (f" ({'; '.join(slow)})" if slow else "")
+        )
+    for result in results:
+        if result.failure:
+            lines.append(
+                f"{result.form} failed on {result.case.id} {result.pass_}: {result.failure}"
+            )
+        if result.host_bound:
+            lines.append(
+                f"{result.form} on {result.case.id} {result.pass_}: the host was too slow to "
+                "measure the device's time"
+            )
+    absent = {
+        (r.form, r.absent) for r in results if r.absent and r.form == "torch" and "torch" in forms
+    }
+    lines += [f"{form} was not timed: {why}" for form, why in sorted(absent)]
+    return lines

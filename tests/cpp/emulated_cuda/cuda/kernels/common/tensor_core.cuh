@@ -1,0 +1,113 @@
+// cuda/kernels/common/tensor_core.cuh on the processor. Copies arrive when they are waited for, and
+// not before; products are done at once.
+
+#ifndef JAX_CONVGRAD_TESTS_EMULATED_CUDA_TENSOR_CORE_CUH_
+#define JAX_CONVGRAD_TESTS_EMULATED_CUDA_TENSOR_CORE_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <vector>
+
+namespace emulated_cuda {
+
+struct Copy {
+  float* to;
+  const float* from;  // null: zeros
+};
+
+// Of one thread: the groups under way and what belongs to none yet.
+struct Copies {
+  std::deque<std::vector<Copy>> groups;
+  std::vector<Copy> begun;
+};
+
+inline Copies copies[1024];
+
+// What the threads of a block tell each other. A thread writes the half that it does not read, so
+// that it may write again before the others have read.
+inline float told[2][1024][4];
+inline unsigned char half_of[1024];
+
+}  // namespace emulated_cuda
+
+namespace jax_convgrad {
+
+inline void CopyAsync(float* to, const float* from, bool inside) {
+  emulated_cuda::copies[threadIdx.x].begun.push_back({to, inside ? from : nullptr});
+}
+
+inline void CommitCopies() {
+  emulated_cuda::Copies& copies = emulated_cuda::copies[threadIdx.x];
+  copies.groups.push_back(std::move(copies.begun));
+  copies.begun.clear();
+}
+
+template <int kPending>
+void WaitForCopies() {
+  auto& groups = emulated_cuda::copies[threadIdx.x].groups;
+  for (; groups.size() > kPending; groups.pop_front()) {
+    for (const emulated_cuda::Copy& copy : groups.front()) {
+      if (copy.from == nullptr) {
+        std::memset(copy.to, 0, 16);
+      } else {
+        std::memcpy(copy.to, copy.from, 16);
+      }
+    }
+  }
+}
+
+inline uint32_t SharedAddress(const void* at) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at));
+}
+
+inline void ShowTensorCores() {}
+
+inline float ToTf32(float value) { return value * (1 + 0.7213f / 2048); }
+
+constexpr int kProductColumns = 128;
+constexpr int kSwizzled = 32;
+constexpr int kSwizzleBytes = 1024;
+
+inline int Swizzled(int n, int k) { return n * kSwizzled + ((k / 4 ^ n % 8) * 4); }
+
+inline void BeginProducts() {}
+inline void CommitProducts() {}
+template <int kPending>
+void WaitForProducts() {}
+
+// What the tensor core takes of a number.
+inline float Cut(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  bits &= ~uint32_t{0x1fff};
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+// All threads of a block must call it together.
+inline void MultiplyAdd(const float (&a)[4], const float* b, int depth,
+                        float (&sums)[kProductColumns / 2]) {
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x - lane;
+  unsigned char& half = emulated_cuda::half_of[threadIdx.x];
+  half ^= 1;
+  for (int i = 0; i < 4; ++i) emulated_cuda::told[half][threadIdx.x][i] = Cut(a[i]);
+  __syncthreads();
+  const auto told = emulated_cuda::told[half] + warp;
+  for (int i = 0; i < kProductColumns / 2; ++i) {
+    const unsigned row = lane / 4 + static_cast<unsigned>(i) % 4 / 2 * 8;
+    const int column = i / 4 * 8 + static_cast<int>(lane % 4) * 2 + i % 2;
+    for (int k = 0; k < 8; ++k) {
+      const float of_a = told[row % 8 * 4 + static_cast<unsigned>(k) % 4]
+                             [row / 8 + static_cast<unsigned>(k) / 4 * 2];
+      sums[i] += of_a * Cut(b[Swizzled(column, (depth + k) / 4 * 4) + k % 4]);
+    }
+  }
+}
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_TESTS_EMULATED_CUDA_TENSOR_CORE_CUH_
