@@ -40,7 +40,7 @@ from jax_convgrad._src.runtime import registry
 pytestmark = [
     pytest.mark.optimised,
     pytest.mark.skipif(
-        jax.default_backend() != "cpu", reason="asks for the calls that the CPU's routes choose"
+        jax.default_backend() != "cpu", reason="asks for the calls that the CPU's rules choose"
     ),
     pytest.mark.usefixtures("uninstalled"),
 ]
@@ -103,17 +103,17 @@ def test_a_compiled_function_is_compiled_anew(needs_cpu_handlers: None, rng: np.
         assert_same(f(x, w), expected)
 
 
-@pytest.mark.parametrize("route", ["swap", "xla"])
+@pytest.mark.parametrize("backend", ["xla_rewritten", "xla"])
 @per_layer
-def test_routes_without_handlers_keep_lax_s_forms_or_better_them(
-    name: str, route: str, rng: np.random.Generator
+def test_backends_without_handlers_keep_lax_s_forms_or_better_them(
+    name: str, backend: str, rng: np.random.Generator
 ):
     layer, *shapes = LAYERS[name]
     x, w = ints(rng, *shapes)
     f = jax.grad(functools.partial(loss, layer), (0, 1))
     expected = f(x, w)
     jax_convgrad.install()
-    with override_backend(route):
+    with override_backend(backend):
         jax.clear_caches()
         text = compiled(f, x, w)
         assert called(text).keys() == {"convolution"}
@@ -247,7 +247,7 @@ def test_dense_layers_on_cuda(numbers: tuple[str, str, str], cuda_handlers: None
 def test_the_package_s_own_layers_stay_what_they_are(
     name: str, dtype: Any, rng: np.random.Generator
 ):
-    """Their pure-JAX routes emit convolutions of lax's, which go on to XLA."""
+    """Their forms in pure JAX are convolutions of lax's, which go on to XLA."""
     if name == "depthwise":
         layer = lambda x, w: jax_convgrad.conv_general_dilated(  # noqa: E731
             x, w, (2, 2), "SAME", dimension_numbers=NHWC, feature_group_count=x.shape[-1]

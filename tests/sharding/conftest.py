@@ -12,11 +12,11 @@ from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
 
 
-@pytest.fixture(params=["handlers", "swap"])
-def route(request: pytest.FixtureRequest) -> Iterator[str]:
+@pytest.fixture(params=["handlers", "rewritten"])
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
     """Once by the platform's handlers, once in pure JAX."""
     platform = compat.platform()
-    name = {platform: route for route, platform in PLATFORMS.items()}.get(platform)
+    name = {platform: name for name, platform in PLATFORMS.items()}.get(platform)
     if request.param == "handlers":
         if name is None or not registry.require(platform).targets:
             pytest.skip(f"no handlers for {platform}")

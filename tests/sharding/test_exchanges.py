@@ -25,7 +25,7 @@ from jax_convgrad import (
 pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
 
 
-def test_rows_without_a_common_ratio(route: str, rng: np.random.Generator):
+def test_rows_without_a_common_ratio(backend: str, rng: np.random.Generator):
     """30 rows from 32: the images are exchanged for examples, not gathered."""
     case = Geometry((8, 32, 3, 8), (3, 3), 8, {"padding": "VALID"})
     mesh = make_mesh(AxisType.Auto)
@@ -70,7 +70,7 @@ def test_one_example_is_gathered_where_nothing_else_serves(rng: np.random.Genera
     assert_same(f(*split), f(x, w))
 
 
-def test_images_split_along_different_channels(route: str, rng: np.random.Generator):
+def test_images_split_along_different_channels(backend: str, rng: np.random.Generator):
     """Neither is gathered for the weights' gradient: both are exchanged for examples."""
     case = GEOMETRIES["plain"]
     mesh = make_mesh(AxisType.Auto)
@@ -96,9 +96,9 @@ def test_weights_move_and_images_stay(rng: np.random.Generator):
 
 
 @pytest.mark.parametrize("channels", [2, 3])
-@pytest.mark.parametrize("route", ["handlers"], indirect=True)
+@pytest.mark.parametrize("backend", ["handlers"], indirect=True)
 def test_rows_that_cannot_stay_are_exchanged_before_weights_are_looked_at(
-    channels: int, route: str, rng: np.random.Generator
+    channels: int, backend: str, rng: np.random.Generator
 ):
     """Weights split over the devices of the rows (FSDP along either channels) leave the images alone."""
     mesh = make_mesh(AxisType.Auto)

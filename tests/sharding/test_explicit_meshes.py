@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
 @pytest.mark.matrix("sharding in types", devices=4)
 @pytest.mark.parametrize("way", LAYER_WAYS)
 @per_layer
-def test_layers_in_explicit_meshes(name: str, way: str, route: str, rng: np.random.Generator):
+def test_layers_in_explicit_meshes(name: str, way: str, backend: str, rng: np.random.Generator):
     """With sharding in types: the result's is known, and each gradient has that of its operand."""
     layer, x, params = layer_problem(name, rng)
     mesh = layer_mesh(way, AxisType.Explicit)
@@ -130,7 +130,7 @@ def test_a_nearest_resize_in_types(dtype: str, rng: np.random.Generator):
 @pytest.mark.parametrize("outputs", [None, "model"])
 @pytest.mark.parametrize("function", [torch.conv2d, torch.conv_transpose2d])
 def test_adapters_in_explicit_meshes(
-    function: Any, outputs: str | None, route: str, rng: np.random.Generator
+    function: Any, outputs: str | None, backend: str, rng: np.random.Generator
 ):
     """Their bias is spread as the result is split: its gradient gathers no image."""
     channels, spec = (
@@ -151,7 +151,7 @@ def test_adapters_in_explicit_meshes(
 
 @pytest.mark.parametrize("outputs", [None, "model"])
 def test_groups_of_a_batch_in_explicit_meshes(
-    outputs: str | None, route: str, rng: np.random.Generator
+    outputs: str | None, backend: str, rng: np.random.Generator
 ):
     """The devices that split the batch are more than its groups: each gets a part of every group."""
     x, w = ints(rng, (8, 10, 9, 6), (3, 3, 6, 4))

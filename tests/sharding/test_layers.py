@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
 @pytest.mark.matrix("jit of sharded arrays, divided", devices=4)
 @pytest.mark.parametrize("way", LAYER_WAYS)
 @per_layer
-def test_layers(name: str, way: str, route: str, rng: np.random.Generator):
+def test_layers(name: str, way: str, backend: str, rng: np.random.Generator):
     """Each weight array's gradient is summed once over the devices that split the batch or the rows."""
     layer, x, (w, bias) = layer_problem(name, rng)
     mesh = layer_mesh(way, AxisType.Auto)
@@ -53,7 +53,7 @@ def test_layers(name: str, way: str, route: str, rng: np.random.Generator):
 
 
 @per_layer
-def test_the_gradient_of_a_bias(name: str, route: str, rng: np.random.Generator):
+def test_the_gradient_of_a_bias(name: str, backend: str, rng: np.random.Generator):
     """A sum that XLA makes: over one mesh axis at a time, and perhaps in one with the weights'."""
     layer, x, params = layer_problem(name, rng)
     mesh = make_mesh(AxisType.Auto, GRID)

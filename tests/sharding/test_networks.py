@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
 
 
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=str)
-def test_a_training_step(axis_type: AxisType, route: str, rng: np.random.Generator):
+def test_a_training_step(axis_type: AxisType, backend: str, rng: np.random.Generator):
     """Data parallelism: one all-reduce for each weight array or fewer, and nothing else."""
     params, x = network_problem(rng)
     mesh = make_mesh(axis_type)
@@ -40,7 +40,7 @@ def test_a_training_step(axis_type: AxisType, route: str, rng: np.random.Generat
         assert_same(step(*split), expected)
 
 
-def test_a_training_step_split_by_rows(route: str, rng: np.random.Generator):
+def test_a_training_step_split_by_rows(backend: str, rng: np.random.Generator):
     """Neighbours exchange rows; no image is gathered."""
     params, x = network_problem(rng)
     mesh = make_mesh(AxisType.Auto)
@@ -54,7 +54,7 @@ def test_a_training_step_split_by_rows(route: str, rng: np.random.Generator):
 
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("grid", [False, True], ids=["line", "grid"])
-def test_shard_map(grid: bool, check_vma: bool, route: str, rng: np.random.Generator):
+def test_shard_map(grid: bool, check_vma: bool, backend: str, rng: np.random.Generator):
     """Gradients of weights that all devices have, by hand and by JAX, are those of one device."""
     params, x = network_problem(rng)
     names = ("data", "model") if grid else ("data",)
@@ -85,7 +85,7 @@ def test_shard_map(grid: bool, check_vma: bool, route: str, rng: np.random.Gener
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=str)
 def test_shard_map_over_one_axis_of_two(
-    axis_type: AxisType, check_vma: bool, route: str, rng: np.random.Generator
+    axis_type: AxisType, check_vma: bool, backend: str, rng: np.random.Generator
 ):
     """XLA divides the other axis; it cannot ask for the parts of a call there, so there is none."""
     params, x = network_problem(rng)
@@ -129,7 +129,7 @@ def test_axes_of_one_device_divide_nothing(rng: np.random.Generator):
         assert_same(run(*split), f(x, w))
 
 
-def test_loops(route: str, rng: np.random.Generator):
+def test_loops(backend: str, rng: np.random.Generator):
     """A scan over layers, whose weights' gradients are summed in it."""
     x, w = ints(rng, (8, 8, 4, 4), (3, 1, 1, 4, 4))
 

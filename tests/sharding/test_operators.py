@@ -47,7 +47,7 @@ pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
     "geometry, way", [(g, w) for g in GEOMETRIES for w in WAYS if is_possible(g, w)]
 )
 @pytest.mark.parametrize("name", OPERATORS)
-def test_operators(name: str, geometry: str, way: str, route: str, rng: np.random.Generator):
+def test_operators(name: str, geometry: str, way: str, backend: str, rng: np.random.Generator):
     case = GEOMETRIES[geometry]
     rank = len(case.kernel)
     first, second, result = ROLES[name]
@@ -62,7 +62,7 @@ def test_operators(name: str, geometry: str, way: str, route: str, rng: np.rando
     rows = collectives(text)["collective-permute"]
     assert rows <= (2 if "rows" in way and geometry != "patches" else 0)
     assert collectives(text) == exchanges(SUMS[way][OPERATORS.index(name)], rows)
-    assert (f"jax_convgrad_conv_{name}" in text) == (route == "handlers")
+    assert (f"jax_convgrad_conv_{name}" in text) == (backend == "handlers")
     got = compiled(*split)
     assert_same(got, expected)
     wanted = NamedSharding(mesh, P(*spec(result, way, rank)))

@@ -59,7 +59,7 @@ def test_random(seed: int):
                 split[axis] = (*split[axis], str(name))
         return tuple(split)
 
-    with override_backend([None, "swap"][rng.integers(2)]):
+    with override_backend([None, "xla_rewritten"][rng.integers(2)]):
         for name in OPERATORS:
             a, b = ints(rng, *(getattr(case, role) for role in ROLES[name][:2]))
             f = operator(name, case)

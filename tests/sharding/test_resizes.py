@@ -32,20 +32,20 @@ def resized_back(y: Any) -> jax.Array:
 
 
 @pytest.mark.parametrize("axis", [0, 2, 3])
-def test_axes_that_are_not_resized(axis: int, route: str, rng: np.random.Generator):
+def test_axes_that_are_not_resized(axis: int, backend: str, rng: np.random.Generator):
     mesh = make_mesh(AxisType.Auto)
     for f, shape in ((resized, (8, 32, 8, 8)), (resized_back, (8, 64, 8, 8))):
         (x,) = ints(rng, shape)
         split = put(x, mesh, *(None,) * axis, "data")
-        run = jax.jit(functools.partial(f))  # not what is compiled for another route
+        run = jax.jit(functools.partial(f))  # not what is compiled for another backend
         text = run.lower(split).compile().as_text()
         assert not collectives(text)
-        assert ("jax_convgrad_resample" in text) == (route == "handlers")
+        assert ("jax_convgrad_resample" in text) == (backend == "handlers")
         assert_same(run(split), run(x))
         assert run(split).sharding.is_equivalent_to(split.sharding, 4)
 
 
-def test_an_axis_that_is_resized(route: str, rng: np.random.Generator):
+def test_an_axis_that_is_resized(backend: str, rng: np.random.Generator):
     """The devices exchange rows for examples, and back, so that the result is split as it was."""
     mesh = make_mesh(AxisType.Auto)
     for f, shape in ((resized, (8, 32, 8, 8)), (resized_back, (8, 64, 8, 8))):
