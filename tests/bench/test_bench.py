@@ -24,7 +24,7 @@ import jax
 import numpy as np
 import pytest
 from support import torch_oracles
-from support.cases import may_transform
+from support.comparisons import may_transform
 from support.rounding import may_use_tf32
 
 import jax_convgrad
@@ -199,7 +199,7 @@ def test_every_form_computes_the_same(
 ) -> None:
     """Small integers are exact in float32, so that any difference is a wrong index.
 
-    On a GPU the others' libraries may transform: see NOTE [Transforming engines] in cases.py.
+    On a GPU the others' libraries may transform: see NOTE [Transforming engines] in support/comparisons.py.
     """
     form = FORMS[name]
     on_gpu = jax.default_backend() == "gpu"

@@ -13,26 +13,12 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.test_util import check_grads
-from support.cases import (
-    ABORTING_CASES,
-    CONV_CASES,
-    FLOATS,
-    NDHWC,
-    NHWC,
-    PLAIN_CASES,
-    TRANSPOSED_CASES,
-    Case,
-    TransposedCase,
-    assert_exact,
-    cast,
-    conv_oracle,
-    from_layout,
-    ids,
-    in_layout,
-    to_layout,
-    value_and_gradients,
-)
+from support.comparisons import FLOATS, assert_exact, cast, value_and_gradients
+from support.conv_cases import ABORTING_CASES, CONV_CASES, PLAIN_CASES, Case, ids, in_layout
+from support.conv_oracle import conv_oracle
+from support.layouts import NDHWC, NHWC, from_layout, to_layout
 from support.rounding import check_errors, random_data
+from support.transposed_cases import TRANSPOSED_CASES, TransposedCase
 
 import jax_convgrad
 from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_transpose, conv_wgrad

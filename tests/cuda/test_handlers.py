@@ -23,20 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from support.cases import (
-    FLOATS,
-    PLAIN_CASES,
-    Case,
-    assert_exact,
-    cast,
-    conv_oracle,
-    from_layout,
-    ids,
-    in_layout,
-    relative_error,
-    to_layout,
-    value_and_gradients,
-)
+from support.comparisons import FLOATS, assert_exact, cast, relative_error, value_and_gradients
+from support.conv_cases import PLAIN_CASES, Case, ids, in_layout
+from support.conv_oracle import conv_oracle
+from support.layouts import from_layout, to_layout
 from support.rounding import check_errors, random_data
 
 import jax_convgrad

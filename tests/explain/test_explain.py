@@ -24,7 +24,8 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.cases import CONV_CASES, Case, conv_oracle, ids
+from support.conv_cases import CONV_CASES, Case, ids
+from support.conv_oracle import conv_oracle
 from support.framework_layers import CHANNELS, FLAX, OUTPUTS, SIZES, per_axis
 from support.lax_layers import LAYERS
 from support.meshes import make_mesh, need_devices

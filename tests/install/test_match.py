@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from support.cases import CONV_CASES, TRANSPOSED_CASES, Case, TransposedCase, ids
+from support.conv_cases import CONV_CASES, Case, ids
 from support.equations import Equation, by_oracle, equations
+from support.transposed_cases import TRANSPOSED_CASES, TransposedCase
 
 from jax_convgrad._src.conv.arguments import make_config
 from jax_convgrad._src.conv.geometry import ConvGeometry

@@ -18,8 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from support.cases import Case, assert_exact, conv_oracle, in_layout, to_layout
+from support.comparisons import assert_exact
+from support.conv_cases import Case, in_layout
+from support.conv_oracle import conv_oracle
 from support.equations import Equation, equations
+from support.layouts import to_layout
 from support.random_cases import draw_case
 
 import jax_convgrad

@@ -2,7 +2,7 @@
 
 Run as they are, these tests take whatever serves the device: the compiled handler where it is there,
 the pure-JAX forms where it is not. What JAX can do to the functions is in
-test_resize_transformations.py, other libraries' conventions in interop/test_resize.py.
+transformations/, other libraries' conventions in interop/test_resize.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 from support import resize_oracles as oracles
-from support.cases import FLOATS, assert_equal
+from support.comparisons import FLOATS, assert_equal
 from support.rounding import half_ulp
 
 from jax_convgrad import resample, resample_transpose, resize, scale_and_translate

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 from support import oracles
-from support.cases import from_layout, to_layout
+from support.layouts import from_layout, to_layout
 
 from jax_convgrad._src.install.match import Match, NoMatch, match
 from jax_convgrad._src.shapes import Shape

@@ -1,8 +1,7 @@
 """vmap of the layers and of their gradients: the values of a Python loop, and never a loop.
 
 One call per operator, whatever is mapped: per-example weight gradients are one grouped wgrad.
-vmap of the operators in every position is in test_transformations.py, that of other resizes in
-test_resize_transformations.py.
+vmap of every function over every axis is in test_vmap.py.
 """
 
 from __future__ import annotations
