@@ -302,9 +302,9 @@ def test_identity_returns_the_input(rng: np.random.Generator):
 def test_only_axes_that_change_are_touched(rng: np.random.Generator):
     x = normal(rng, (2, 5, 6, 3))
     (equation,) = jax.make_jaxpr(lambda x: resize(x, (2, 5, 9, 3), "linear"))(x).eqns
-    assert equation.primitive.name == "resample" and equation.params["axes"] == (2,)
+    assert equation.primitive.name == "resample" and equation.params["problem"].axes == (2,)
     (equation,) = jax.make_jaxpr(lambda x: resize(x, (4, 5, 9, 3), "cubic"))(x).eqns
-    assert equation.params["axes"] == (0, 2)
+    assert equation.params["problem"].axes == (0, 2)
 
 
 def test_more_than_three_axes(rng: np.random.Generator):

@@ -131,7 +131,11 @@ def test_per_example_gradients(name: str, rng: np.random.Generator):
         (alone,) = [
             e for e in equations(gradients, params, x[0]) if e.primitive is primitives.conv_wgrad_p
         ]
-        assert wgrad.params["config"].groups == 5 * alone.params["config"].groups
+
+        def groups(equation: Any) -> int:
+            return equation.params["problem"].geometry.config.groups
+
+        assert groups(wgrad) == 5 * groups(alone)
 
 
 # Each with what its derivatives are.
