@@ -118,7 +118,7 @@ def in_processes(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], l
 def run_part(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
     jax.config.update("jax_enable_x64", True)
     jax_convgrad.set_algorithm_search("exhaustive")
-    if not registry.handlers("cuda").serve(registry.CONV_TARGETS["conv_fprop"], "float32"):
+    if not registry.require("cuda").serves(registry.CONV_TARGETS["conv_fprop"], "float32"):
         sys.exit("check_engines: no CUDA handlers")
     started, rows, done = time.monotonic(), [], []
     every = [*itertools.product(problems(arguments.only), arguments.dtypes.split(","))]

@@ -5,7 +5,7 @@
 Alone such a layer takes cuDNN as long by the handlers as by XLA. In a program it does not: XLA's command
 buffers (CUDA graphs) hold the handlers' calls and by default none of its own convolutions, which the host
 launches one by one; but to its own forward convolutions XLA adds the bias, and takes the maximum with zero,
-in the same kernel. `_cuda_dense` in jax_convgrad/routes.py rests on what this prints.
+in the same kernel. The rules of dense layers with stride 1 rest on what this prints.
 
 The programs are training steps and forward passes of the models of models.py with install(), and of a stack
 of six layers, 64 to 64 channels, 3x3, with bias and relu, channels first. The contenders differ in who
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import pathlib
 import re
@@ -32,14 +33,16 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
 import jax.numpy as jnp
+import measured
 import models
 import models_flax
 import numpy as np
 from jax import lax
 
 import jax_convgrad
-from jax_convgrad._src.conv.geometry import ConvGeometry
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch import tables
+from jax_convgrad._src.dispatch.features import ConvFeatures
+from jax_convgrad._src.dispatch.rules import Rule
 from jax_convgrad._src.runtime import registry
 from jax_convgrad.bench.provenance import device_name
 
@@ -62,9 +65,11 @@ def main() -> None:
     parser.add_argument("--only", metavar="REGEX", default="", help="programs whose name matches")
     parser.add_argument("--seconds", type=float, default=1e9, help="no new program after that many")
     parser.add_argument("--markdown", metavar="OUT", type=pathlib.Path)
+    parser.add_argument("--json", metavar="OUT", help="what the rules cite")
     arguments = parser.parse_args()
-    if not registry.handlers("cuda").serve(registry.CONV_TARGETS["conv_fprop"], "float32"):
+    if not registry.require("cuda").serves(registry.CONV_TARGETS["conv_fprop"], "float32"):
         parser.error("no CUDA handlers")
+    head = measured.header("cuda", "ms", kind="programs", rounds=ROUNDS)
     lines = [
         "# Dense layers with stride 1 in whole programs",
         "",
@@ -74,17 +79,21 @@ def main() -> None:
         f"| program | {' | '.join(f'{c}, ms (by XLA)' for c in CONTENDERS)} |",
         "|---|" + "---|" * len(CONTENDERS),
     ]
-    started = time.monotonic()
+    started, rows = time.monotonic(), []
     for name, make in programs():
         if not re.search(arguments.only, name):
             continue
         if time.monotonic() - started > arguments.seconds:
             lines += ["", "Stopped by the time limit."]
             break
-        lines.append(measure(name, *make()))
+        found = measure(*make())
+        lines.append(markdown(name, found))
         print(lines[-1], flush=True)
+        rows += rows_of(name, found)
         if arguments.markdown:
             arguments.markdown.write_text("\n".join(lines) + "\n")
+        if arguments.json:
+            measured.write(arguments.json, head, rows)
 
 
 def programs() -> Iterator[tuple[str, Callable[[], Program]]]:
@@ -135,21 +144,33 @@ def of_model(task: Any, step: bool) -> Program:
 @contextlib.contextmanager
 def computed_by_handlers(operators: tuple[str, ...]) -> Iterator[None]:
     """Dense layers with stride 1: these operators by the handlers, the others by XLA."""
-    measured = routes.choose
+    decided = tables.choose
 
-    def choose(platform: Any, operator: str, geometry: ConvGeometry, *rest: Any) -> routes.Route:
-        config = geometry.config
-        steps = (*config.strides, *config.dilation)
-        if config.groups > 1 or geometry.spatial_rank > 2 or any(step > 1 for step in steps):
-            return measured(platform, operator, geometry, *rest)
-        return routes.Route("cudnn" if operator in operators else "xla", "to be measured")
+    def choose(platform: str, device_class: str | None, features: Any) -> tuple[Rule, str]:
+        dense = isinstance(features, ConvFeatures) and features.is_dense
+        if not dense or features.spatial_rank > 2 or features.is_strided or features.is_dilated:
+            return decided(platform, device_class, features)
+        backend = "cudnn" if features.operator in operators else "xla"
+        return Rule("to be measured", {}, backend, "to be measured", ()), device_class or ""
 
-    with mock.patch.object(routes, "choose", choose):
+    with mock.patch.object(tables, "choose", choose):
         yield
 
 
-def measure(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
-    """The line of one program."""
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """Of one program by one contender: milliseconds a run, and how many convolutions are XLA's."""
+
+    times: tuple[float, ...]
+    by_xla: int
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.times)
+
+
+def measure(function: Callable[..., Any], arguments: tuple[Any, ...]) -> dict[str, Measured]:
+    """One program by each contender."""
     compiled, samples = {}, {contender: [] for contender in CONTENDERS}
     for contender, (operators, captured) in CONTENDERS.items():
         with computed_by_handlers(operators):
@@ -174,15 +195,36 @@ def measure(name: str, function: Callable[..., Any], arguments: tuple[Any, ...])
         for contender in list(CONTENDERS)[:: 1 if round_ % 2 else -1]:
             seconds(contender, 1)
             samples[contender].append(1e3 * seconds(contender, counts[contender]))
-    cells = []
-    for contender, times in samples.items():
-        by_xla = len(
-            re.findall(r'custom_call_target="__cudnn\$conv', compiled[contender].as_text())
-        )
-        cells.append(
-            f"{statistics.median(times):.3f}, {min(times):.3f} to {max(times):.3f} ({by_xla})"
-        )
+    by_xla = {
+        c: len(re.findall(r'custom_call_target="__cudnn\$conv', compiled[c].as_text()))
+        for c in CONTENDERS
+    }
+    return {c: Measured(tuple(times), by_xla[c]) for c, times in samples.items()}
+
+
+def markdown(name: str, found: dict[str, Measured]) -> str:
+    """The line of one program."""
+    cells = [
+        f"{m.median:.3f}, {min(m.times):.3f} to {max(m.times):.3f} ({m.by_xla})"
+        for m in found.values()
+    ]
     return f"| {name} | {' | '.join(cells)} |"
+
+
+def rows_of(name: str, found: dict[str, Measured]) -> list[dict[str, Any]]:
+    """What a program says of the two questions: who computes the gradients, and who the forward pass.
+
+    Programs that compute no gradients say nothing of the first.
+    """
+    xla, gradients, handlers = (found[c].median for c in ("XLA", "gradients", "handlers"))
+    questions = {"fprop": (gradients, handlers)}
+    if name.endswith("step"):
+        questions["gradients"] = (xla, gradients)
+    contenders = {c: {"ms": list(m.times), "by_xla": m.by_xla} for c, m in found.items()}
+    return [
+        {"case": name, "pass": pass_, "xla": by_xla, "cudnn": by_cudnn, "contenders": contenders}
+        for pass_, (by_xla, by_cudnn) in questions.items()
+    ]
 
 
 if __name__ == "__main__":

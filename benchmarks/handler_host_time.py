@@ -1,7 +1,7 @@
 """What one call of a convolution handler takes on the host, outside of its kernels.
 
-    python benchmarks/handler_host_time.py cpu --module NEW=PATH/_cpu.so [--module OLD=PATH/_cpu.so] --json OUT.json
-    python benchmarks/handler_host_time.py cuda --module NEW=PATH/_cuda.so [--module OLD=...] [--cudnn PATH] --json OUT.json
+    python benchmarks/handler_host_time.py cpu --module NEW=PATH/_cpu.so [--module OLD=...] --json OUT
+    python benchmarks/handler_host_time.py cuda --module NEW=PATH/_cuda.so [--module OLD=...] --json OUT
 
 Each module is a build of the package's extension, named by the commit that it is of: builds are measured
 in one process, in turns, so that an old and a new one see the same machine. No other part of the package

@@ -28,7 +28,7 @@ import numpy as np
 
 import jax_convgrad
 from jax_convgrad import plans
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
 from jax_convgrad.bench import case_files, forms
 from jax_convgrad.bench.case_files import AnyCase
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--json", metavar="OUT", help="write all times as JSON")
     parser.add_argument("--only", metavar="REGEX", default="", help="cases whose label matches")
     arguments = parser.parse_args()
-    if not registry.handlers("cuda").serve(registry.CONV_TARGETS["conv_fprop"], "float32"):
+    if not registry.require("cuda").serves(registry.CONV_TARGETS["conv_fprop"], "float32"):
         parser.error("no CUDA handlers")
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}")
     rows = []
@@ -82,7 +82,7 @@ def search(how: str, case: AnyCase, pass_: str, inputs: forms.Inputs) -> dict[st
     """The plan of a search that knows nothing of earlier ones."""
     jax_convgrad.set_algorithm_search(how)
     plans.clear()
-    with routes.force("cudnn"):
+    with override_backend("cudnn"):
         (runner,) = forms.FORMS["ours"].runners(case, pass_, "NHWC", "OHWI")
         runner.wait(runner.call(runner.load(inputs)))
     (plan,) = plans.list()

@@ -137,7 +137,7 @@ def attempt(trial: Trial, truth_path: str) -> dict[str, Any]:
 
     import jax_convgrad
     from jax_convgrad import plans
-    from jax_convgrad._src.dispatch import routes
+    from jax_convgrad._src.dispatch.override import override_backend
     from jax_convgrad.bench.cases import DTYPES
 
     jax.config.update("jax_enable_x64", True)
@@ -154,7 +154,7 @@ def attempt(trial: Trial, truth_path: str) -> dict[str, Any]:
         jax_convgrad.set_workspace_limit(0)
 
     def compile_() -> Any:
-        with routes.force("cudnn" if jax.default_backend() == "gpu" else None):
+        with override_backend("cudnn" if jax.default_backend() == "gpu" else None):
             return jax.jit(run).lower(x, w, dy).compile()
 
     def outcome_of(program: Any) -> str:

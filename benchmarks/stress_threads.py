@@ -44,7 +44,7 @@ from layers import arrays_of, passes
 
 import jax_convgrad
 from jax_convgrad import plans
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry, settings
 from jax_convgrad._src.timing import cuda_driver
 from jax_convgrad.bench import float64
@@ -165,7 +165,7 @@ class Direct:
             "dy w": lambda dy, w: jax_convgrad.conv_dgrad(dy, w, case.x_shape, **keywords),
             "x dy": lambda x, dy: jax_convgrad.conv_wgrad(x, dy, case.w_shape, **keywords),
         }
-        registry.handlers(platform)
+        registry.require(platform)
         module = registry.cuda_module() if platform == "cuda" else registry._import_cpu()
         assert module is not None
         self._memory = Memory(platform, stream)
@@ -359,16 +359,16 @@ def main() -> None:
     arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     platform = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
-    if (reason := registry.handlers(platform).reason) is not None:
+    if (reason := registry.require(platform).reason) is not None:
         sys.exit(f"stress_threads: {reason}")
-    dtypes = registry.handlers(platform).dtypes
+    dtypes = registry.require(platform).dtypes
     cases = [case for case in CASES if DTYPES[case.dtype] in dtypes]
     streams: list[int | None] = [None]
     if platform == "cuda":
         cuda_driver.use()
         streams = [cuda_driver.create_stream() for _ in range(arguments.streams)]
     jax_convgrad.set_deterministic(True)
-    with routes.force("cudnn" if platform == "cuda" else "onednn"):
+    with override_backend("cudnn" if platform == "cuda" else "onednn"):
         layers = [Layer(case, seed) for seed, case in enumerate(cases)]
         plain = [case for case in cases if not case.transposed]
         jobs: list[list[Any]] = []

@@ -1,35 +1,36 @@
-"""The measurement behind the CPU rows of `jax_convgrad/routes.py`.
+"""Times operators of layers on a CPU by each backend: what the rules of CPUs cite.
 
-    python benchmarks/survey_cpu.py [float32|bfloat16|float16|float64] [--only REGEX] [--markdown OUT.md]
+    python benchmarks/survey_cpu.py --json benchmarks/cpu/backends.json
+    python benchmarks/survey_cpu.py --dtypes float16,float64 --only patches
 
-Each operator of each problem by the oneDNN handler, which has the first two dtypes, and by the pure-JAX
-route, interleaved in one run, the median of several rounds in milliseconds. Where windows lie side by side
-a matrix product is the third. Problems are channels-last; a time is marked where the handler loses by more
-than 5 %. Strides and dilations with a common factor are divided by it first, as the package does.
+"onednn" is the handler, which has float32 and bfloat16, "xla_rewritten" the pure-JAX form, "gemm" the matrix
+product where windows do not overlap; of resizes "native" is the kernel and "xla" the pure-JAX form.
+Milliseconds, medians of rounds in which the backends take turns. Problems are channels-last. Each runs in a
+worker process: one in which a library crashes is a row with a failure, and the others go on.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
+import concurrent.futures
 import math
+import multiprocessing
 import os
-import platform
 import re
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import measured
 import numpy as np
 
-from jax_convgrad._src.conv import arguments, emit_ffi, emit_gemm, emit_xla
-from jax_convgrad._src.conv.geometry import ConvGeometry
-from jax_convgrad._src.conv.subsample import subsample
-from jax_convgrad._src.dtypes import FLOAT_DTYPES
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
+from jax_convgrad.bench import case_files, forms, problems, provenance
+from jax_convgrad.bench.cases import DTYPES
 
 # name, batch, spatial sizes, input channels, output channels, kernel, then what differs from groups 1,
 # stride 1, padding 1, dilation 1.
@@ -133,121 +134,124 @@ PROBLEMS: list[tuple[str, int, tuple[int, ...], int, int, int, dict[str, int]]] 
     ("3-D 4 groups, 32 to 32, k3", 1, (24, 24, 24), 32, 32, 3, {"groups": 4}),
     ("3-D 32 to 32, k1", 1, (32, 32, 32), 32, 32, 1, {"padding": 0}),
 ]
+# Of these only windows that do not overlap have a choice.
+PRODUCT_DTYPES = ("float16", "float64")
 ROUNDS = 9
+# No operator takes longer than that by each backend, but for its first round.
+SECONDS = 3.0
+# A sample lasts at least that long, in as many calls as it takes.
+SAMPLE_SECONDS = 2e-3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("dtype", nargs="?", default="float32", choices=FLOAT_DTYPES)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dtypes", default="float32,bfloat16,float16,float64")
     parser.add_argument("--only", default="", help="problems whose names match")
-    parser.add_argument("--markdown", metavar="OUT.md")
+    parser.add_argument("--json", metavar="OUT")
     arguments = parser.parse_args()
-    jax.config.update("jax_enable_x64", arguments.dtype == "float64")
-    found = registry.handlers("cpu")
+    found = registry.require("cpu")
     if found.reason is not None:
         raise SystemExit(f"there are no CPU handlers to measure: {found.reason}")
-    lines = [
-        f"# Handler against pure JAX, {arguments.dtype}, channels-last",
-        "",
-        f"{os.cpu_count()} cores of {cpu_name()}; jax {jax.__version__}, {dict(found.versions)}. "
-        "Milliseconds, handler / pure JAX (/ matrix product), medians of "
-        f"{ROUNDS} interleaved rounds; bold where the handler loses by more than 5 %.",
-        "",
-        "| problem | fprop | dgrad | wgrad |",
-        "|---|---|---|---|",
-    ]
-    print("\n".join(lines))
-    for problem in (entry for entry in PROBLEMS if re.search(arguments.only, entry[0])):
-        lines.append(row(arguments.dtype, *problem))
-        print(lines[-1], flush=True)
-    if arguments.markdown:
-        with open(arguments.markdown, "w") as file:
-            file.write("\n".join(lines) + "\n")
+    isa = {key: value for key, value in os.environ.items() if key.startswith("ONEDNN_")}
+    head = measured.header("cpu", "ms", environment=isa)
+    print(f"{provenance.describe_device()}, {dict(found.versions)}, load {os.getloadavg()}")
+    rows: list[dict[str, Any]] = []
+    worker = make_worker()
+    for layer in layers(arguments.dtypes.split(",")):
+        if not re.search(arguments.only, layer.label):
+            continue
+        for pass_ in layer.passes:
+            row = {"case": layer.label, "pass": pass_, "layer": layer.to_json()}
+            try:
+                row |= worker.submit(survey, layer, pass_).result()
+            except BrokenProcessPool:
+                row["failure"] = "the process crashed"
+                worker = make_worker()
+            rows.append(row)
+            print(line(row), flush=True)
+            if arguments.json:
+                measured.write(arguments.json, head, rows)
 
 
-def row(
-    dtype: str,
-    name: str,
-    batch: int,
-    spatial: tuple[int, ...],
-    in_channels: int,
-    out_channels: int,
-    kernel: int,
-    other: dict[str, int],
-) -> str:
-    rank, letters = len(spatial), "HWD"[: len(spatial)]
-    groups, padding = other.get("groups", 1), other.get("padding", 1)
-    rng = np.random.default_rng(0)
-    x = jnp.asarray(rng.normal(size=(batch, *spatial, in_channels)), dtype)
-    w = jnp.asarray(
-        rng.normal(size=(kernel,) * rank + (in_channels // groups, out_channels)), dtype
-    )
-    config = arguments.make_config(
-        "survey",
-        x.shape,
-        w.shape,
-        strides=other.get("stride", 1),
-        padding=[(padding, padding)] * rank,
-        dilation=other.get("dilation", 1),
-        groups=groups,
-        dimension_numbers=(f"N{letters}C", f"{letters}IO", f"N{letters}C"),
-    )
-    if smaller := subsample(config, x.shape):  # as in primitives.py
-        x, config = smaller.take(x), smaller.config
-    geometry = ConvGeometry.make("survey", config, x.shape, w.shape)
-    y_shape = geometry.y_shape
-    dy = jnp.asarray(rng.normal(size=y_shape), dtype)
-    ours: dict[str, Any] = {
-        "platform": "cpu",
-        "config": config,
-        "precision": None,
-        "result_dtype": dtype,
-    }
-    jaxs: dict[str, Any] = {"config": config, "precision": None, "preferred_element_type": dtype}
-    operators = (
-        ("conv_fprop", (x, w), {"y_shape": y_shape}, {}),
-        ("conv_dgrad", (dy, w), {"x_shape": x.shape}, {"x_shape": x.shape}),
-        ("conv_wgrad", (x, dy), {"w_shape": w.shape}, {"w_shape": w.shape}),
-    )
-    cells = []
-    for operator, arrays, our_shape, jax_shape in operators:
-        forms = [functools.partial(getattr(emit_xla, operator), **jaxs, **jax_shape)]
-        if geometry.tiles:
-            shape = jax_shape if operator == "conv_dgrad" else {}
-            forms.append(functools.partial(getattr(emit_gemm, operator), **jaxs, **shape))
-        if served := dtype in registry.handlers("cpu").dtypes:
-            forms.insert(0, functools.partial(getattr(emit_ffi, operator), **ours, **our_shape))
-        times = medians([jax.jit(form) for form in forms], arrays)
-        cell = " / ".join(([] if served else ["-"]) + [*map(show, times)])
-        cells.append(f"**{cell}**" if served and times[0] > 1.05 * min(times[1:]) else cell)
-    return f"| {name} | " + " | ".join(cells) + " |"
+def make_worker() -> concurrent.futures.ProcessPoolExecutor:
+    return concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
 
 
-def medians(functions: list[Callable[..., Any]], arrays: tuple[Any, ...]) -> list[float]:
-    """Milliseconds per call, the functions taking turns."""
-    samples: list[list[float]] = [[] for _ in functions]
-    for function in functions:
-        jax.block_until_ready(function(*arrays))
+def layers(dtypes: list[str]) -> list[measured.Layer]:
+    """The problems above in each dtype, and the published resizes."""
+    short = {long: name for name, long in DTYPES.items()}
+    found = []
+    for dtype in dtypes:
+        for name, batch, spatial, cin, cout, kernel, other in PROBLEMS:
+            if dtype in PRODUCT_DTYPES and "patches" not in name:
+                continue
+            sizes = {"n": batch, "sp": list(spatial), "cin": cin, "cout": cout, "k": kernel}
+            rest = {
+                "s": other.get("stride", 1),
+                "p": other.get("padding", 1),
+                "d": other.get("dilation", 1),
+                "g": other.get("groups", 1),
+            }
+            entry = {"name": name, "kind": "conv", "dt": short[dtype], **sizes, **rest}
+            found.append(measured.Layer.parse(entry, f"{name}, {dtype}"))
+        found += [
+            measured.Layer(case)
+            for case in case_files.published("cpu")
+            if case.kind == "resize" and DTYPES[case.dtype] == dtype
+        ]
+    return found
+
+
+def survey(layer: measured.Layer, pass_: str) -> dict[str, float]:
+    """Milliseconds of one operator by each backend that has it."""
+    features = problems.features_of(layer.problem(pass_))
+    if not isinstance(features, problems.ConvFeatures):
+        backends = ["native", "xla"]
+    else:
+        backends = ["xla_rewritten"]
+        if features.dtype in registry.require("cpu").dtypes:
+            backends.insert(0, "onednn")
+        if features.has_nonoverlapping_windows:
+            backends.append("gemm")
+    with jax.enable_x64(layer.case.dtype == "f64"):
+        inputs = forms.Inputs.random(layer.case, np.random.default_rng(0))
+        calls, arrays = {}, None
+        for backend in backends:
+            with override_backend(backend):
+                (runner, *_) = forms.FORMS["ours"].runners(layer.case, pass_, "NHWC")
+                arrays = runner.load(inputs) if arrays is None else arrays
+                jax.block_until_ready(runner.call(arrays))
+            calls[backend] = runner.call
+        return {b: float(f"{1e3 * s:.4g}") for b, s in medians(calls, arrays).items()}
+
+
+def medians(calls: dict[str, Callable[[Any], Any]], arrays: Any) -> dict[str, float]:
+    """Seconds a call, the backends taking turns."""
+
+    def seconds(backend: str, count: int) -> float:
+        start = time.perf_counter()
+        for _ in range(count):
+            jax.block_until_ready(calls[backend](arrays))
+        return (time.perf_counter() - start) / count
+
+    counts = {b: max(1, math.ceil(SAMPLE_SECONDS / seconds(b, 1))) for b in calls}
+    samples: dict[str, list[float]] = {backend: [] for backend in calls}
+    started = time.perf_counter()
     for _ in range(ROUNDS):
-        for function, times in zip(functions, samples, strict=True):
-            start = time.perf_counter()
-            jax.block_until_ready(function(*arrays))
-            times.append(1e3 * (time.perf_counter() - start))
-    return [statistics.median(times) for times in samples]
+        for backend, times in samples.items():
+            times.append(seconds(backend, counts[backend]))
+        if time.perf_counter() - started > SECONDS * len(calls):
+            break
+    return {backend: statistics.median(times) for backend, times in samples.items()}
 
 
-def show(milliseconds: float) -> str:
-    return f"{milliseconds:.{max(0, 2 - int(math.log10(max(milliseconds, 0.1))))}f}"
-
-
-def cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            return next(
-                line.partition(":")[2].strip() for line in file if line.startswith("model name")
-            )
-    except (OSError, StopIteration):
-        return platform.processor() or "an unknown processor"
+def line(row: dict[str, Any]) -> str:
+    times = [
+        f"{b} {row[b]:8.4g}"
+        for b in ("onednn", "xla_rewritten", "gemm", "native", "xla")
+        if b in row
+    ]
+    return "  ".join([f"{row['case']:60} {row['pass']:5}", *times, row.get("failure", "")])
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import sys
 
-import jax_convgrad  # noqa: F401  (said here, once, if it is not installed)
+import jax_convgrad  # noqa: F401  (fails here, once, if it is not installed)
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "_ext"))
 
@@ -30,11 +30,11 @@ exclude_patterns = ["_build", "_ext", "_generated"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
-# Docstrings say in words what each argument may be; signatures stay short enough to read.
+# Docstrings describe the arguments in words; signatures stay short enough to read.
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 napoleon_use_rtype = False
 
-# A name in single backticks is a Python object, and must exist. Other projects' cannot be checked here.
+# A name in single backticks is a Python object and must exist. Other projects' names cannot be checked here.
 default_role = "py:obj"
 nitpick_ignore_regex = [(r"py:.*", r"(jax|lax|numpy|torch)(\..*)?")]

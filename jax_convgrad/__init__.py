@@ -1,6 +1,7 @@
 """Fast backward passes of convolution, transposed convolution and resize for JAX."""
 
 from jax_convgrad import onednn, onnx, plans, torch
+from jax_convgrad._src.compat import UnsupportedJaxWarning
 from jax_convgrad._src.conv.api import (
     conv_dgrad,
     conv_fprop,
@@ -8,8 +9,9 @@ from jax_convgrad._src.conv.api import (
     conv_transpose,
     conv_wgrad,
 )
-from jax_convgrad._src.explain.program import Explanation, ExplanationRow, explain
+from jax_convgrad._src.explain.program import Explanation, explain
 from jax_convgrad._src.explain.roofline import Roofline
+from jax_convgrad._src.explain.rows import ExplanationRow
 from jax_convgrad._src.explain.walk import SourceLine
 from jax_convgrad._src.install.lowering_rules import (
     install,
@@ -43,6 +45,7 @@ __all__ = [
     "MissingHandlersWarning",
     "Roofline",
     "SourceLine",
+    "UnsupportedJaxWarning",
     "UnvalidatedLibraryWarning",
     "conv_dgrad",
     "conv_fprop",

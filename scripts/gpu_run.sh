@@ -32,7 +32,8 @@
 #   ranks      benchmarks/rank_engines.py (RANKS_OPTIONS)
 #   dense      benchmarks/dense_steps.py (DENSE_SECONDS, default 400, and DENSE_OPTIONS), which
 #              needs flax
-#   survey     benchmarks/survey_cuda.py (SURVEY_SECONDS, default 300)
+#   survey     benchmarks/survey_cuda.py (SURVEY_SECONDS, default 500, and SURVEY_OPTIONS, default
+#              --per-rule 8), the measurements that the rules of CUDA cite
 #   bench      python -m jax_convgrad bench
 #
 # Nothing is fetched: jax with CUDA, nanobind, scikit-build-core, cmake, ninja, pytest and the wheel
@@ -206,12 +207,12 @@ ranks() {
 
 dense() {
   (cd "$work" && python3 "$root/benchmarks/dense_steps.py" --markdown "$out/dense_steps.md" \
-    --seconds "${DENSE_SECONDS:-400}" ${DENSE_OPTIONS:-})
+    --json "$out/dense_steps.json" --seconds "${DENSE_SECONDS:-400}" ${DENSE_OPTIONS:-})
 }
 
 survey() {
-  (cd "$work" && python3 "$root/benchmarks/survey_cuda.py" --json "$out/survey.json" \
-    --seconds "${SURVEY_SECONDS:-300}" ${SURVEY_OPTIONS:-})
+  (cd "$work" && python3 "$root/benchmarks/survey_cuda.py" --json "$out/backends.json" \
+    --seconds "${SURVEY_SECONDS:-500}" ${SURVEY_OPTIONS:---per-rule 8})
 }
 
 # With exec, so that it is this program that a time limit ends, and waits for: it then writes what it has.

@@ -29,7 +29,7 @@ import pytest  # noqa: E402
 from support import matrix, torch_oracles  # noqa: E402
 
 import jax_convgrad  # noqa: E402
-from jax_convgrad._src.dispatch import routes  # noqa: E402
+from jax_convgrad._src.dispatch.override import override_backend  # noqa: E402
 from jax_convgrad._src.runtime import registry  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
@@ -106,7 +106,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _forced_route(request: pytest.FixtureRequest) -> Iterator[None]:
     route = request.config.getoption("--route")
-    with routes.force(route) if route else contextlib.nullcontext():
+    with override_backend(route) if route else contextlib.nullcontext():
         yield
 
 
@@ -134,7 +134,7 @@ def _bounded_memory() -> Iterator[None]:
 def uninstalled() -> Iterator[None]:
     """install() is off, before and after, and no route is forced."""
     jax_convgrad.uninstall()
-    with routes.force(None):
+    with override_backend(None):
         yield
     jax_convgrad.uninstall()
 
@@ -149,13 +149,13 @@ def without_x64() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def cpu_handlers() -> bool:
     """Whether the compiled CPU module serves; JAX_CONVGRAD_REQUIRE_CPU=1 makes it an error if not."""
-    return registry.handlers("cpu").reason is None
+    return registry.require("cpu").reason is None
 
 
 @pytest.fixture(scope="session")
 def needs_cpu_handlers() -> None:
     """For what is said about the handlers' calls: without them there are none (see `cpu_handlers`)."""
-    if (reason := registry.handlers("cpu").reason) is not None:
+    if (reason := registry.require("cpu").reason) is not None:
         pytest.skip(f"no CPU handlers: {reason}")
 
 
@@ -163,7 +163,7 @@ def needs_cpu_handlers() -> None:
 def needs_cuda_handlers() -> None:
     """For what runs on a GPU alone. JAX_CONVGRAD_REQUIRE_CUDA=1 makes it a failure if there is none."""
     if jax.default_backend() == "gpu" and jax.devices()[0].platform == "gpu":
-        reason = registry.handlers("cuda").reason
+        reason = registry.require("cuda").reason
     else:
         reason = f"JAX runs on {jax.default_backend()}"
     if reason is not None:

@@ -1,12 +1,12 @@
-"""Figures that are drawn while the site is built, and the text of the command line.
+"""Figures drawn while the site is built, and the help text of the command line.
 
 ```{bands} 4 7
 ```
-draws the matrix of a linear resize of 4 elements to 7 and its transpose, from the package's own tables.
+draws the matrix of a linear resize from 4 elements to 7 and its transpose, from the package's own tables.
 
 ```{command-help} bench
 ```
-is what `python -m jax_convgrad bench --help` prints.
+shows what `python -m jax_convgrad bench --help` prints.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FOLDER = "_generated"
 
 
 def save(env: BuildEnvironment, name: str, figure: Any) -> str:
-    """Writes a matplotlib figure beside the pages and returns the address by which a page shows it."""
+    """Writes a matplotlib figure next to the pages and returns the URI that a page shows it by."""
     import matplotlib
 
     folder = pathlib.Path(env.srcdir) / FOLDER
     folder.mkdir(exist_ok=True)
-    # The same figure is the same file, whenever it is drawn.
+    # Drawing a figure again gives the same file.
     with matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(folder / f"{name}.svg", facecolor="white", metadata={"Date": None})
     return f"/{FOLDER}/{name}.svg"
@@ -61,7 +61,7 @@ def _draw_bands(n: int, m: int) -> Any:
         for i, (start, weights) in enumerate(zip(band.start, band.weights, strict=True)):
             for t, weight in enumerate(weights):
                 axes.text(start + t, i, f"{weight:.2f}", ha="center", va="center", fontsize=7)
-            # What one output reads: its start and its taps.
+            # A frame around what one output reads.
             left, width = start - 0.5, band.taps
             axes.plot(
                 [left, left + width, left + width, left, left],
@@ -70,8 +70,8 @@ def _draw_bands(n: int, m: int) -> Any:
                 linewidth=1,
             )
         axes.set_title(f"{title}; {band.taps} taps", fontsize=9)
-        axes.set_xlabel("element that is read", fontsize=8)
-        axes.set_ylabel("element that is written", fontsize=8)
+        axes.set_xlabel("element read", fontsize=8)
+        axes.set_ylabel("element written", fontsize=8)
         axes.set_xticks(range(band.size))
         axes.set_yticks(range(band.out_size))
         axes.tick_params(labelsize=7)

@@ -1,9 +1,9 @@
-"""Tables, plots and numbers of the pages, made from the files under benchmarks/ while the site is built.
+"""Tables, plots and numbers of the pages, made from the files under benchmarks/ when the site is built.
 
 In a page:
 
     ```{measured-table} h100/conv_ohwi.json          a table, one row for each pass of each layer
-    :cases: ^convt                                   a pattern of the layers' labels; all of them by default
+    :cases: ^convt                                   a pattern for the layers' labels; default: all
     :passes: fprop dxdwdb
     ```
     ```{measured-plot} h100/conv_ohwi.json           the peers' times over this package's, as dots
@@ -16,7 +16,7 @@ In a page:
     {measured-ratio}`h100/conv_ohwi.json ^convt dxdwdb lax`    geometric mean of peer / this package
     {measured-range}`h100/conv_ohwi.json ^convt dxdwdb best`   smallest and largest
     {measured-count}`h100/conv_ohwi.json ^convt dxdwdb`        how many layers that is
-    {measured-time}`cpu/bench.json ^convt.unet3d dw lax`       the one time that fits
+    {measured-time}`cpu/bench.json ^convt.unet3d dw lax`       the only time that matches
 
 Passes are fprop, dx, dw, dxdwdb and ddxddw, or "backward" for dx, dw and dxdwdb; peers are lax (jax.image
 for a resize), xla_rewritten (the best pure-JAX form), torch, or best (the fastest of them).
@@ -55,7 +55,7 @@ BACKWARD = ("dx", "dw", "dxdwdb")
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """One pass of one layer: seconds and errors by form, without the forms that there are not."""
+    """One pass of one layer: seconds and errors by form, for the forms that were measured."""
 
     case: Any
     name: str
@@ -64,7 +64,7 @@ class Pass:
     failed: tuple[str, ...]
 
     def ratio(self, peer: str) -> float | None:
-        """How many times as long as this package the peer takes."""
+        """The peer's time over this package's."""
         ours = self.seconds.get("ours")
         if peer == "best":
             other = min((s for f, s in self.seconds.items() if f != "ours"), default=None)
@@ -93,7 +93,7 @@ class Run:
         found = [p for p in self.passes if p.name in wanted and pattern.search(p.case.label)]
         if not found:
             raise ExtensionError(
-                f"benchmarks/{self.name} has no pass {wanted} of cases like {cases!r}"
+                f"benchmarks/{self.name} has no pass {wanted} of cases that match {cases!r}"
             )
         return found
 
@@ -137,7 +137,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def number(value: float) -> str:
-    """Three digits, without an exponent."""
+    """Three digits, no exponent."""
     digits = 0 if value <= 0 else 2 - math.floor(math.log10(value))
     return f"{value:.{max(0, min(digits, 4))}f}"
 
@@ -151,7 +151,7 @@ def _source(run: Run) -> nodes.paragraph:
 
 class Table(SphinxDirective):
     required_arguments = 1
-    option_spec = {  # noqa: RUF012  (docutils' own way to declare options)
+    option_spec = {  # noqa: RUF012  (how docutils declares options)
         "cases": directives.unchanged,
         "passes": directives.unchanged,
     }
@@ -190,7 +190,7 @@ def _table(head: list[str], body: list[list[str]]) -> nodes.Node:
     rows = nodes.tbody()
     for _, together in itertools.groupby(body, key=lambda cells: cells[0]):
         first, *others = together
-        # What consecutive rows have in front stands there once.
+        # Consecutive rows share their first cell.
         rows += nodes.row("", _entry(first[0], morerows=len(others)), *map(_entry, first[1:]))
         rows += [nodes.row("", *map(_entry, cells[1:])) for cells in others]
     group += rows
@@ -219,7 +219,7 @@ class Plot(SphinxDirective):
         peers = self.options.get("peers", " ".join(PEERS)).split()
         peers = [peer for peer in peers if any(peer in row.seconds for row in rows)]
         name = f"{run.name.removesuffix('.json').replace('/', '_')}_{self.env.new_serialno('plot')}"
-        title = f"{PASS_TITLES[pass_]}: time of the others over this package's"
+        title = f"{PASS_TITLES[pass_]}: time relative to this package"
         uri = save(self.env, name, _dots(rows, peers, title))
         alternative = f"{title}; the numbers are in benchmarks/{run.name}"
         return [nodes.image(uri=uri, alt=alternative), _source(run)]
@@ -276,7 +276,7 @@ def _dots(rows: list[Pass], peers: list[str], title: str) -> Any:
     axes.tick_params(axis="x", which="both", labelsize=7)
     axes.set_yticks(range(len(rows)), [row.case.label for row in rows], fontsize=7)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlabel("times as long as this package (logarithmic)", fontsize=8)
+    axes.set_xlabel("time relative to this package (log scale)", fontsize=8)
     axes.set_title(title, fontsize=10)
     axes.grid(linewidth=0.3)
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
@@ -284,10 +284,10 @@ def _dots(rows: list[Pass], peers: list[str], title: str) -> Any:
 
 
 class Models(SphinxDirective):
-    """Training steps of whole models, as benchmarks/models.py writes them: every file that is committed."""
+    """Training steps of whole models: every committed file that benchmarks/models.py wrote."""
 
     def run(self) -> list[nodes.Node]:
-        self.env.note_reread()  # files may come
+        self.env.note_reread()  # a new file may have been added
         files = sorted(BENCHMARKS.glob("*/models*.json"))
         if not files:
             return [nodes.paragraph("", "No measurement of whole models is committed yet.")]
@@ -359,7 +359,7 @@ class Time(SphinxRole):
         run = load(file)
         rows = run.select(cases, [pass_])
         if len(rows) != 1:
-            raise ExtensionError(f"{self.text}: {len(rows)} passes fit, one is meant")
+            raise ExtensionError(f"{self.text}: {len(rows)} passes match, expected one")
         seconds = rows[0].seconds[form]
         text = f"{number(1e6 * seconds)} µs" if seconds < 1e-3 else f"{number(1e3 * seconds)} ms"
         return [nodes.Text(text)], []

@@ -211,7 +211,8 @@ def parse_conv(entry: dict[str, Any]) -> Case:
         spatial=per_axis("sp", 1),
         kernel=per_axis("k", 1),
         stride=per_axis("s", 1),
-        padding=per_axis("p", 0),
+        # A convolution's negative padding crops.
+        padding=per_axis("p", 0 if kind == "convt" else -min(spatial, default=0)),
         output_padding=per_axis("op", 0),
         dilation=per_axis("d", 1),
         groups=integer("g", entry.get("g", 1), 1),

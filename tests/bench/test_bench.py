@@ -29,7 +29,7 @@ from support.rounding import may_use_tf32
 
 import jax_convgrad
 from jax_convgrad.__main__ import main
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
 from jax_convgrad._src.timing import compare, device
 from jax_convgrad._src.timing.method import Method
@@ -842,8 +842,10 @@ def test_ohwi_weights_are_those_that_the_handlers_read(
     kind: str, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No reordering is left between OHWI weights and a CUDA handler, but for grouped conv_transpose."""
-    found = registry.Handlers(frozenset(registry.CONV_TARGETS.values()), frozenset({"float32"}))
-    monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: found)
+    found = registry.PlatformHandlers(
+        frozenset(registry.CONV_TARGETS.values()), frozenset({"float32"})
+    )
+    monkeypatch.setattr(registry, "require", lambda platform, warn=True: found)
     case = parse_case(entry(kind=kind, s=2, p=1, cin=8, cout=16, g=groups))
 
     def reordered(weights: str) -> bool:
@@ -851,7 +853,7 @@ def test_ohwi_weights_are_those_that_the_handlers_read(
         stored = order.store(np.zeros(case.w_shape, np.float32))
         arguments = (np.zeros(case.x_shape, np.float32), stored, np.zeros(case.y_shape, np.float32))
         function = FORMS["ours"].function(case, "fprop", "NHWC", order)  # type: ignore[attr-defined]
-        with routes.force("cudnn"):
+        with override_backend("cudnn"):
             text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
         (call,) = [line for line in text.splitlines() if "@jax_convgrad_conv" in line]
         layouts = re.search(r"operand_layouts = \[dense<.*?>.*?, dense<\[(.*?)\]>", call)

@@ -30,6 +30,7 @@ from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_wgra
 from jax_convgrad._src.conv import arguments
 from jax_convgrad._src.conv.geometry import ConvConfig, ConvGeometry
 from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 
 PRODUCTS = {"stablehlo.dot_general"}
 SCRAMBLED = lax.ConvDimensionNumbers((2, 0, 3, 1), (1, 3, 0, 2), (3, 1, 0, 2))
@@ -70,7 +71,7 @@ def geometry(case: Case) -> ConvGeometry:
 
 @pytest.fixture
 def forced() -> Iterator[None]:
-    with routes.force("matmul"):
+    with override_backend("gemm"):
         yield
 
 
@@ -123,7 +124,7 @@ def test_operators_are_exact(case: Case, dtype: str, rng: np.random.Generator) -
 def test_other_problems_go_where_they_go_unforced(case: Case) -> None:
     for operator in ("conv_fprop", "conv_dgrad", "conv_wgrad"):
         chosen = routes.choose("cpu", operator, geometry(case), "float32", "float32")
-        with routes.force(None):
+        with override_backend(None):
             assert chosen == routes.choose("cpu", operator, geometry(case), "float32", "float32")
 
 
@@ -133,7 +134,7 @@ def test_the_cpus_measured_routes(dtype: str) -> None:
         w = (out_channels, channels, window, window)
         case = Case("t", (2, channels, 32, 32), w, (window,) * 2)
         operators = ("conv_fprop", "conv_dgrad", "conv_wgrad")
-        with routes.force(None):
+        with override_backend(None):
             return [
                 routes.choose("cpu", operator, geometry(case), dtype, dtype).name
                 for operator in operators

@@ -31,6 +31,7 @@ from jax_convgrad._src.conv import arguments
 from jax_convgrad._src.conv.geometry import ConvConfig, ConvGeometry
 from jax_convgrad._src.conv.subsample import subsample
 from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
 
 SCRAMBLED = lax.ConvDimensionNumbers((2, 0, 3, 1), (1, 3, 0, 2), (3, 1, 0, 2))
@@ -140,7 +141,7 @@ def test_operators_are_exact(
             conv_wgrad(x, dy, case.logical("w"), **keywords),
         )
 
-    with routes.force(route):
+    with override_backend(route):
         got = jax.jit(run)(x, w, dy)
     for name, array, wanted, spec in zip(
         ("y", "dx", "dw"), got, (y, dx, dw), (case.numbers[i] for i in (2, 0, 1)), strict=True
@@ -211,8 +212,10 @@ def test_a_kernel_without_taps() -> None:
 
 def test_handlers_see_the_smaller_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     """The routes are chosen, and the handlers called, for what is left."""
-    found = registry.Handlers(frozenset(registry.CONV_TARGETS.values()), frozenset({"float32"}))
-    monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: found)
+    found = registry.PlatformHandlers(
+        frozenset(registry.CONV_TARGETS.values()), frozenset({"float32"})
+    )
+    monkeypatch.setattr(registry, "require", lambda platform, warn=True: found)
     x, w = jnp.ones((2, 9, 9, 8)), jnp.ones((3, 3, 8, 16))
 
     def f(x: Any, w: Any) -> Any:
@@ -222,7 +225,7 @@ def test_handlers_see_the_smaller_problem(monkeypatch: pytest.MonkeyPatch) -> No
 
     arguments = (x.astype("float32"), w.astype("float32"))
     for platform in ("cpu", "cuda"):
-        with routes.force({"cpu": "onednn", "cuda": "cudnn"}[platform]):
+        with override_backend({"cpu": "onednn", "cuda": "cudnn"}[platform]):
             text = jax.jit(f).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
         (call,) = [line for line in text.splitlines() if "@jax_convgrad_conv_fprop" in line]
         for attribute in ("strides = dense<[1, 2]>", "dilation = dense<1>"):
@@ -238,7 +241,7 @@ def test_handlers_see_the_smaller_problem(monkeypatch: pytest.MonkeyPatch) -> No
 def test_symbolic_sizes_are_left_alone() -> None:
     (n,) = jax.export.symbolic_shape("n")
     keywords: dict[str, Any] = {"strides": 2, "dilation": 2, "padding": "VALID"}
-    with routes.force("xla"):
+    with override_backend("xla"):
         exported = jax.export.export(jax.jit(lambda x, w: conv_fprop(x, w, **keywords)))(
             jax.ShapeDtypeStruct((n, 3, 8), jnp.float32),
             jax.ShapeDtypeStruct((4, 3, 2), jnp.float32),

@@ -24,6 +24,7 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from support import jax_internals
 from support.layer_cases import (
     GEOMETRY,
     W,
@@ -283,7 +284,7 @@ def test_the_compiled_program_is_found_again(name: str, rng: np.random.Generator
 
     for _ in range(3):
         g(*ints(rng, *shapes))
-    assert len(traces) == 1 and g._cache_size() == 1
+    assert len(traces) == 1 and jax_internals.cache_size(g) == 1
 
 
 @per_layer

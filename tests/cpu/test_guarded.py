@@ -50,7 +50,7 @@ def failure(call: drawn_convs.Call | drawn_resamples.Call, rng: np.random.Genera
 @pytest.mark.parametrize("seed", SEEDS)
 def test_convolutions(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    dtypes = [pair for pair in DTYPES if pair[0] in registry.handlers("cpu").dtypes]
+    dtypes = [pair for pair in DTYPES if pair[0] in registry.require("cpu").dtypes]
     assert not (what := failure(drawn_convs.Call.draw(rng, dtypes), rng)), what
 
 

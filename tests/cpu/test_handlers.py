@@ -297,7 +297,7 @@ def expected(operator: str, c: Case, lhs: np.ndarray, rhs: np.ndarray) -> np.nda
 
 
 def check(operator: str, c: Case, dtype: str, result_dtype: str, rng: np.random.Generator) -> None:
-    if dtype not in registry.handlers("cpu").dtypes:
+    if dtype not in registry.require("cpu").dtypes:
         pytest.skip(f"this processor's oneDNN has no {dtype}")
     (lhs, rhs), want = data(operator, c, dtype, rng)
     got = call(operator, c, lhs, rhs, jax.ShapeDtypeStruct(want.shape, result_dtype))
@@ -361,7 +361,7 @@ def test_random_wide_problems_are_exact(seed):
         c = case("wide", wide.x, wide.w, wide.strides, wide.padding, wide.dilation, wide.groups)
         for operator in OPERATORS:
             for dtype in ("float32", "bfloat16"):
-                if dtype in registry.handlers("cpu").dtypes:
+                if dtype in registry.require("cpu").dtypes:
                     check(operator, c, dtype, "float32", rng)
 
 

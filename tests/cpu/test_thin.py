@@ -22,7 +22,7 @@ from jax import lax
 from support import native, oracles
 
 from jax_convgrad import conv_general_dilated, conv_transpose
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 
 PROBLEMS = 400
 
@@ -32,7 +32,7 @@ needs_cpu_handlers = pytest.mark.usefixtures("needs_cpu_handlers", "by_the_handl
 @pytest.fixture
 def by_the_handlers() -> Iterator[None]:
     """Also where a route to XLA is as fast."""
-    with routes.force("onednn"):
+    with override_backend("onednn"):
         yield
 
 
@@ -222,7 +222,7 @@ def test_weight_gradients_that_end_later(rng: np.random.Generator) -> None:
     def repeated(weights: Any) -> Any:
         return lax.scan(lambda _, __: (None, jax.grad(loss)(weights)), None, length=20)[1]
 
-    with routes.force("xla"):
+    with override_backend("xla"):
         want = jax.jit(jax.grad(loss)).lower(weights).compile()(weights)
     run = jax.jit(jax.grad(loss)).lower(weights).compile()
     calls = run.as_text().count('custom_call_target="jax_convgrad_conv_wgrad"')
@@ -240,7 +240,7 @@ BITS = """
 import hashlib, sys
 import jax, numpy as np
 from cpu import test_thin as tests
-tests.routes.force("onednn").__enter__()
+tests.override_backend("onednn").__enter__()
 digest = hashlib.sha256()
 for layer in (*tests.LAYERS, *tests.LARGE_LAYERS):
     rng = np.random.default_rng(0)

@@ -41,7 +41,7 @@ from support.rounding import check_errors, random_data
 
 import jax_convgrad
 from jax_convgrad import plans
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.explain import roofline
 from jax_convgrad._src.runtime import registry, settings
 
@@ -51,7 +51,7 @@ NHWC = ("NHWC", "HWIO", "NHWC")
 @pytest.fixture(autouse=True)
 def cudnn(needs_cuda_handlers: None) -> Iterator[None]:
     """Every problem on the handlers, settings as they come, and no plans from another test."""
-    with routes.force("cudnn"):
+    with override_backend("cudnn"):
         yield
     jax_convgrad.set_algorithm_search("default")
     jax_convgrad.set_workspace_limit(None)
@@ -76,7 +76,7 @@ def test_convolutions_are_exact(case: Case, dtype: str, rng: np.random.Generator
     "case", [case for case in PLAIN_CASES if 0 not in (*case.x, *case.w, *case.y)], ids=ids
 )
 def test_the_measured_routes_are_exact(case: Case, dtype: str, rng: np.random.Generator) -> None:
-    with routes.force(None):
+    with override_backend(None):
         check_exact(case, dtype, rng, anywhere=True)
 
 
@@ -215,7 +215,7 @@ def test_native_kernels_round_no_more_than_xla(
     x, w, dy = (rng.standard_normal(shape) for shape in (case.x, case.w, case.y))
     arrays = _in_layout(case, x, w, dy, dtype)
     f = functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords, precision="highest")
-    with routes.force("xla"):
+    with override_backend("xla"):
         theirs = value_and_gradients(f)(*arrays)
         truth = value_and_gradients(f)(*(a.astype(jnp.float64) for a in arrays))
     for got, other, expected in zip(_native(case, arrays), theirs, truth, strict=True):
@@ -317,7 +317,7 @@ def test_dilated_kernels_round_as_tf32_does(case: Case, rng: np.random.Generator
     x, w, dy = cast("float32", *in_layout(case, *data))
     ours = _dilated(case, (dy, x, w))
     f = functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords)
-    with routes.force("xla"):
+    with override_backend("xla"):
         theirs = value_and_gradients(f)(dy, x, w)
     x_spec, w_spec, y_spec = case.numbers
     ours, theirs = (
@@ -409,7 +409,7 @@ def test_errors_are_no_larger_than_those_of_xla(
     data = random_data(case, dtype, rng)
     x, w, dy = cast(dtype, *in_layout(case, *data))
     ours = value_and_gradients(_layer(precision))(dy, x, w)
-    with routes.force("xla"):
+    with override_backend("xla"):
         theirs = value_and_gradients(_layer(precision))(dy, x, w)
     x_spec, w_spec, y_spec = case.numbers
     ours, theirs = (
@@ -667,7 +667,7 @@ def test_one_program_and_many_are_the_same_with_command_buffers(tmp_path: pathli
         params = [0.2 * jax.random.normal(k, (3, 3, 8, 8)) for k in keys[:4]]
         x = jax.random.normal(keys[4], (2, 64, 64, 8))
         jax_convgrad.set_deterministic(True)
-        with routes.force("cudnn"):
+        with override_backend("cudnn"):
             step = jax.jit(training_step).lower(params, x).compile()
         results = [step(params, x) for _ in range(20)]
         digests = {
@@ -732,7 +732,7 @@ def test_scan_vmap_and_second_derivatives(rng: np.random.Generator) -> None:
     tangent = jnp.asarray(rng.standard_normal(w.shape))
     hvp = jax.jit(lambda w: jax.jvp(jax.grad(loss), (w,), (tangent,))[1])
     ours = hvp(w), jax.jit(jax.vmap(layer, (None, 0)))(x, jnp.stack([w, 2 * w]))
-    with routes.force("xla"):
+    with override_backend("xla"):
         jax.clear_caches()
         hvp = jax.jit(lambda w: jax.jvp(jax.grad(loss), (w,), (tangent,))[1])
         theirs = hvp(w), jax.jit(jax.vmap(layer, (None, 0)))(x, jnp.stack([w, 2 * w]))
@@ -793,7 +793,7 @@ def _call(
     results = [
         jax.ShapeDtypeStruct(shape, operands[0].dtype), jax.ShapeDtypeStruct((size,), jnp.uint8)
     ]  # fmt: skip
-    registry.handlers("cuda")
+    registry.require("cuda")
     call = jax.ffi.ffi_call(f"jax_convgrad_{target}", results)
     return jax.block_until_ready(jax.jit(lambda *a: call(*a, **attributes))(*operands))
 

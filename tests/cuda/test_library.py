@@ -45,7 +45,7 @@ if loaded:
 
 import jax, jax.numpy as jnp
 import jax_convgrad
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
 
 said = lambda: jax_convgrad.info()["handlers"]["cuda"]
@@ -54,7 +54,7 @@ if before["available"]:
     import ffi_caller
     x, w = jnp.ones((1, 4, 4, 8)), jnp.ones((3, 3, 8, 8))
     f = lambda x, w: jax_convgrad.conv_fprop(x, w, dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    with routes.force("cudnn"):
+    with override_backend("cudnn"):
         call = ffi_caller.recorded(f, x, w, platform="cuda")
     addresses = [4096] * 4  # nothing gets so far as to read them
     handler = registry.cuda_module().handlers()[call.target]

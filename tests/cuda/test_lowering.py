@@ -23,11 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax._src import custom_partitioning
-from jax._src.lib import _jax, xla_client
-from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support import jax_internals
 
 import jax_convgrad
 from jax_convgrad import conv_wgrad, plans
@@ -35,6 +33,7 @@ from jax_convgrad._src import compat
 from jax_convgrad._src.conv import arguments, emit_ffi
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry, settings
 
 BUILT = importlib.util.find_spec("jax_convgrad._src.runtime._cuda") is not None
@@ -60,17 +59,17 @@ class Call:
 @pytest.fixture(autouse=True)
 def cuda_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     if not BUILT and os.environ.get("JAX_CONVGRAD_REQUIRE_CUDA") != "1":
-        found = registry.Handlers(
+        found = registry.PlatformHandlers(
             frozenset(registry.CONV_TARGETS.values()),
             frozenset({"float16", "bfloat16", "float32", "float64"}),
         )
-        monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: found)
+        monkeypatch.setattr(registry, "require", lambda platform, warn=True: found)
 
 
 @pytest.fixture(autouse=True)
 def on_cudnn() -> Iterator[None]:
     """The handlers, whatever was measured to be faster; tests of the routes say so."""
-    with routes.force("cudnn"):
+    with override_backend("cudnn"):
         yield
 
 
@@ -348,7 +347,7 @@ def _route(
         "test", *shapes_, dimension_numbers=None, **(defaults | keywords)
     )
     geometry = ConvGeometry.make("test", config, *shapes_)
-    with routes.force(None):
+    with override_backend(None):
         route = routes.choose("cuda", operator, geometry, dtype, dtype, precision)
     assert route.reason
     return route.name
@@ -426,7 +425,7 @@ def test_measured_routes(dtype: str) -> None:
             (2, 8, 9, 9),
             (8, 8, 3, 3),
         )  # fmt: skip
-        with routes.force(None):
+        with override_backend(None):
             assert routes.choose("cuda", operator, geometry, "bfloat16", "float32").name == "xla"
 
 
@@ -434,7 +433,7 @@ def test_dense_convolutions_with_stride_1_stay_with_xla() -> None:
     def f(x: Any, w: Any) -> Any:
         return jax_convgrad.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC)
 
-    with routes.force(None):
+    with override_backend(None):
         text = lowered(gradients(f), (2, 8, 8, 3), (2, 8, 8, 6), (3, 3, 6, 3))
     assert calls(text) == []
     assert text.count("stablehlo.convolution") == 3
@@ -490,18 +489,12 @@ def test_the_workspace_of_a_symbolic_batch(channels: int) -> None:
         )
         for size in batches:
             called = jax.jit(exported.call).trace(image(size), weights)
-            refined = _refine(called.lower(lowering_platforms=("cuda",)).as_text())
+            refined = jax_internals.refine(called.lower(lowering_platforms=("cuda",)).as_text())
             assert workspace(refined) == workspace(
                 up.trace(image(size), weights).lower(lowering_platforms=("cuda",)).as_text()
             )
             if limit is not None:
                 assert workspace(refined) <= limit + emit_ffi._WORKSPACE_ALIGNMENT
-
-
-def _refine(text: str) -> str:
-    """The program with the shapes that its arguments give it, as XLA makes it before it compiles."""
-    refined = _jax.mlir.refine_polymorphic_shapes(text.encode(), enable_shardy=True)
-    return str(mlir.ir.Module.parse(refined, context=mlir.make_ir_context()))
 
 
 # The module.
@@ -548,7 +541,7 @@ def test_a_program_carries_the_settings_it_was_lowered_with(module: Any) -> None
     shapes_ = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((2, 4, 9, 9), (6, 4, 3, 3))]
 
     def carried() -> tuple[dict[str, str], str]:
-        with routes.force("cudnn"):
+        with override_backend("cudnn"):
             text = function.trace(*shapes_).lower(lowering_platforms=("cuda",)).as_text()
         (call,) = calls(text)
         names = ("search", "deterministic", "generation")
@@ -579,7 +572,7 @@ def test_a_program_carries_the_settings_it_was_lowered_with(module: Any) -> None
 def test_caches_are_cleared_only_where_something_was_lowered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings.lower_anew()
+    settings.invalidate_jit_caches()
     cleared = []
     monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(1))
     jax_convgrad.set_algorithm_search("heuristic")
@@ -643,7 +636,7 @@ def test_bad_plan_files(content: str, tmp_path: Any) -> None:
 def test_a_missing_module_warns_once_and_runs_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.delenv("JAX_CONVGRAD_REQUIRE_CUDA", raising=False)
-    missing = registry.Handlers(reason="ImportError: its own words", broken=True)
+    missing = registry.PlatformHandlers(reason="ImportError: its own words", broken=True)
     load = registry._load
     monkeypatch.setattr(
         registry, "_load", lambda platform: missing if platform == "cuda" else load(platform)
@@ -733,20 +726,11 @@ def test_the_part_of_one_device() -> None:
     f = functools.partial(conv_wgrad, w_shape=w, padding="SAME", dimension_numbers=NHWC)
     lowering = jax.jit(f).trace(*arguments).lower(lowering_platforms=("cuda",))
     (key,) = re.findall(r'backend_config = "(jax_convgrad [^"]*)"', lowering.as_text())
-    shapes_of = [xla_client.Shape.array_shape(np.dtype(np.float32), s) for s in (x, dy, w)]
-    split = sharding._to_xla_hlo_sharding(4)
+    split = jax_internals.xla_sharding(sharding, 4)
     jax_convgrad.set_deterministic(True)
     jax_convgrad.set_workspace_limit(0)
-    code, operands, result = custom_partitioning._custom_partitioning_partition(
-        shapes_of[:2],
-        [split, split],
-        shapes_of[2],
-        xla_client.HloSharding.replicate(),
-        key.encode(),
-    )
+    text, operands, result = jax_internals.ask_for_shard(key, (x, dy, w), [split, split])
     assert [str(s) for s in operands] == [str(split)] * 2 and result.is_replicated()
-    with mlir.make_ir_context() as context:
-        text = str(mlir.ir.Module.parse(code, context))
     (call,) = calls(text)
     assert call.target == "jax_convgrad_conv_wgrad"
     assert "tensor<2x8x8x16xf32>, tensor<2x8x8x32xf32>) -> (tensor<3x3x16x32xf32>" in text
@@ -774,7 +758,7 @@ def test_symbolic_channels_and_windows_go_to_the_handlers(dtype: Any, groups: in
         platforms=["cuda"],
         disabled_checks=jax_convgrad.export_checks(),
     )
-    with routes.force(None):
+    with override_backend(None):
         module = make(*arguments).mlir_module()
     for operator in ("conv_fprop", "conv_dgrad", "conv_wgrad"):
         assert f"@jax_convgrad_{operator}" in module

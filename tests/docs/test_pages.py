@@ -24,7 +24,7 @@ import jax
 import pytest
 
 import jax_convgrad
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 
 pytestmark = pytest.mark.docs
 
@@ -83,7 +83,7 @@ def as_a_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """JAX's default of dtypes, the measured routes, `install` off before and after."""
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     jax_convgrad.uninstall()
-    with jax.enable_x64(False), routes.force(None):
+    with jax.enable_x64(False), override_backend(None):
         yield
     jax_convgrad.uninstall()
 

@@ -243,8 +243,8 @@ def test_what_subsampling_leaves():
 
 
 def test_without_handlers_the_fallback_says_so(monkeypatch: pytest.MonkeyPatch):
-    absent = registry.Handlers(reason="not built")
-    monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: absent)
+    absent = registry.PlatformHandlers(reason="not built")
+    monkeypatch.setattr(registry, "require", lambda platform, warn=True: absent)
     # Of stride 2, which the handlers have on every platform.
     f = lambda x: jnp.sum(jax.image.resize(conv(x, W, 2), (2, 8, 8, 16), "linear"))  # noqa: E731
     for row in check(jax.grad(f), X):
@@ -254,11 +254,11 @@ def test_without_handlers_the_fallback_says_so(monkeypatch: pytest.MonkeyPatch):
 
 def test_on_cuda_the_reasons_are_cuda_s(monkeypatch: pytest.MonkeyPatch):
     """What a GPU's user reads, without one."""
-    there = registry.Handlers(
+    there = registry.PlatformHandlers(
         frozenset((*registry.CONV_TARGETS.values(), registry.RESAMPLE_TARGET)),
         frozenset(("float32", "bfloat16")),
     )
-    monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: there)
+    monkeypatch.setattr(registry, "require", lambda platform, warn=True: there)
 
     def f(x: Any, w: Any) -> Any:
         y = lax.conv_transpose(x, w, (2, 2), "SAME")
@@ -618,7 +618,7 @@ def test_times_of_a_tiny_layer():
     for row in rows:
         assert row.xla_seconds > 0
         # Where XLA keeps an equation and there is no handler there is nothing else to time.
-        if row.ours or registry.look_up("cpu").reason is None:
+        if row.ours or registry.find("cpu").reason is None:
             assert row.seconds > 0
     assert "XLA" in str(explain(f, X, W, measure=True)).splitlines()[2].split()
 
@@ -872,5 +872,5 @@ def check_layer(apply: Callable[..., Any], weights: Any, rank: int) -> None:
         "conv_wgrad": 1,
     }
     assert len({row.sizes for row in rows}) == 1
-    if jax.default_backend() == "cpu" and registry.handlers("cpu").reason is None:
+    if jax.default_backend() == "cpu" and registry.require("cpu").reason is None:
         assert all(row.ours and row.route == "onednn" for row in rows)

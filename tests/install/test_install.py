@@ -14,6 +14,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,14 +24,17 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from support import jax_internals, reimport
 from support.lax_layers import LAYERS, NHWC, per_layer, strided, transposed
 from support.layer_cases import assert_same, ints
 from support.meshes import DEVICES, collectives, make_mesh, put
 from support.programs import called, compiled, without_metadata
 
 import jax_convgrad
-from jax_convgrad._src.dispatch import routes
-from jax_convgrad._src.install.lowering_rules import pointed_images
+from jax_convgrad._src.dispatch.override import override_backend
+from jax_convgrad._src.install import jax_image
+from jax_convgrad._src.resize import api as resize_api
+from jax_convgrad._src.resize import bands
 from jax_convgrad._src.runtime import registry
 
 pytestmark = [
@@ -109,7 +113,7 @@ def test_routes_without_handlers_keep_lax_s_forms_or_better_them(
     f = jax.grad(functools.partial(loss, layer), (0, 1))
     expected = f(x, w)
     jax_convgrad.install()
-    with routes.force(route):
+    with override_backend(route):
         jax.clear_caches()
         text = compiled(f, x, w)
         assert called(text).keys() == {"convolution"}
@@ -185,10 +189,10 @@ def test_preferred_element_type(needs_cpu_handlers: None, rng: np.random.Generat
 @pytest.fixture
 def cuda_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stood in for: enough to lower for CUDA."""
-    found = registry.Handlers(
+    found = registry.PlatformHandlers(
         frozenset(registry.CONV_TARGETS.values()), frozenset({"float32", "bfloat16"})
     )
-    monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: found)
+    monkeypatch.setattr(registry, "require", lambda platform, warn=True: found)
 
 
 @pytest.mark.parametrize(("channels", "by_call"), [(32, True), (21, False)])
@@ -512,7 +516,7 @@ def test_installing_twice_is_installing_once(needs_cpu_handlers: None, rng: np.r
     f = jax.jit(layer)
     f(x, w)
     jax_convgrad.install(["cpu"])
-    assert f._cache_size() == 1, "nothing changed, so nothing is compiled anew"
+    assert jax_internals.cache_size(f) == 1, "nothing changed, so nothing is compiled anew"
     assert jax_convgrad.installed() == ("cpu",)
     jax_convgrad.install()
     assert jax_convgrad.installed() == ("cpu", "cuda")
@@ -573,7 +577,7 @@ def test_a_function_that_was_there_only_for_a_while_is_not_called_later():
         ours = jax.image.resize
         jax.image.resize(image, (8, 8), "linear")
         jax.image.resize = around
-        with pointed_images():
+        with jax_image.redirected():
             pass
         jax.image.resize = ours
         jax_convgrad.uninstall()
@@ -583,6 +587,54 @@ def test_a_function_that_was_there_only_for_a_while_is_not_called_later():
         jax.image.resize = original
 
 
+def test_an_error_inside_of_a_resize_is_not_taken_for_a_refusal(monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: Any) -> Any:
+        raise ValueError("broken inside")
+
+    image = jnp.ones((1, 4, 4, 1))
+    calls = [
+        lambda: jax.image.resize(image, (1, 8, 8, 1), "linear"),
+        lambda: jax.image.scale_and_translate(image, (1, 8, 4, 1), (1,), **ONE_AXIS),
+    ]
+    jax_convgrad.install()
+    for module, name in ((resize_api, "_apply_float"), (bands, "make_band")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, broken)
+            for call in calls:
+                with pytest.raises(ValueError, match="broken inside"):
+                    call()
+
+
+def test_a_resize_of_too_many_weights_is_jax_s(monkeypatch: pytest.MonkeyPatch):
+    image = jnp.arange(6.0)
+    call = lambda: jax.image.resize(image, (9,), "linear")  # noqa: E731
+    expected = call()
+    monkeypatch.setattr(bands, "_MOST_WEIGHTS", 9)
+    bands.make_band.cache_clear()
+    jax_convgrad.install()
+    with pytest.raises(bands.BandTooLargeError, match="needs more than 9 weights"):
+        jax_convgrad.resize(image, (9,), "linear")
+    np.testing.assert_array_equal(call(), expected)
+
+
+def test_an_argument_of_a_newer_jax(monkeypatch: pytest.MonkeyPatch):
+    seen: list[Any] = []
+    monkeypatch.setattr(jax.image, "resize", lambda *args, **kwargs: seen.append((args, kwargs)))
+    jax_convgrad.install()
+    jax.image.resize(1, 2, "linear", new=3)
+    jax_convgrad.uninstall()
+    assert seen == [((1, 2, "linear"), {"new": 3})]
+
+
+@pytest.mark.parametrize("way", ["reload", "purge"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_package_imported_anew(way: str, wrapped: bool, subprocess_python: list[str]):
+    """While install() is on. The new copy knows that, and can turn it off; nothing goes in a circle."""
+    program = Path(reimport.__file__).read_text()
+    subprocess.run([*subprocess_python, "-c", program, way, str(int(wrapped))], check=True)
+
+
+ONE_AXIS = {"scale": np.ones(1), "translation": np.zeros(1), "method": "linear"}
 SCALED = {"scale": jnp.ones(2), "translation": jnp.zeros(2), "method": "linear"}
 
 
@@ -695,19 +747,17 @@ def test_threads(rng: np.random.Generator):
 
 
 def test_a_rule_that_another_package_has_set_since_stays():
-    from jax.interpreters import mlir
-
     from jax_convgrad._src import compat
 
     theirs = compat.lowering_rule(lax.conv_general_dilated_p, "cpu")
     jax_convgrad.install()
     other = lambda *arguments, **params: theirs(*arguments, **params)  # noqa: E731
     try:
-        mlir.register_lowering(lax.conv_general_dilated_p, other, platform="cpu")
+        compat.register_lowering(lax.conv_general_dilated_p, other, platform="cpu")
         jax_convgrad.uninstall()
         assert compat.lowering_rule(lax.conv_general_dilated_p, "cpu") is other
     finally:
-        mlir.register_lowering(lax.conv_general_dilated_p, theirs, platform="cpu")
+        compat.register_lowering(lax.conv_general_dilated_p, theirs, platform="cpu")
 
 
 @pytest.mark.parametrize(("value", "platforms"), [("1", ["cpu", "cuda"]), ("0", []), ("", [])])
@@ -769,7 +819,7 @@ def test_images(name: str, dtype: str, rng: np.random.Generator):
     if dtype.startswith("float"):
         # Copies are XLA's.
         called = registry.RESAMPLE_TARGET in compiled(lambda x: f(x), x)
-        assert called == (name != "nearest") or not registry.handlers("cpu").targets
+        assert called == (name != "nearest") or not registry.require("cpu").targets
         (mine,) = jax.vjp(f, x)[1](got)
         _, tangent = jax.jvp(f, (x,), (x,))
         np.testing.assert_allclose(tangent, got, rtol=0, atol=1e-5)
@@ -791,7 +841,7 @@ def test_images_split_over_devices_are_not_gathered(mesh: Any, rng: np.random.Ge
     f = jax.jit(lambda x: gradient(x))
     text = f.lower(split).compile().as_text()
     assert not collectives(text)
-    assert "jax_convgrad_resample" in text or not registry.handlers("cpu").targets
+    assert "jax_convgrad_resample" in text or not registry.require("cpu").targets
     np.testing.assert_allclose(f(split), expected, rtol=1e-5, atol=1e-5)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import checkify
+from support import jax_internals
 from support.layer_cases import (
     LAYERS,
     assert_same,
@@ -278,5 +279,5 @@ def test_a_jitted_layer_is_traced_once(name: str, rng: np.random.Generator):
     for _ in range(3):
         x, params = layer.ints(rng)
         f(params, x)
-    assert len(traces) == 1 and f._cache_size() == 1
+    assert len(traces) == 1 and jax_internals.cache_size(f) == 1
     assert operators_in(f, params, x).total() == 1 + layer.gradients.total()

@@ -24,7 +24,7 @@ from support.cases import FLOATS, assert_equal
 from support.rounding import half_ulp
 
 from jax_convgrad import resample, resample_transpose, resize, scale_and_translate
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.resize import emit_xla
 from jax_convgrad._src.resize import primitives as resize_primitives
 from jax_convgrad._src.resize.bands import Rule, make_band
@@ -421,7 +421,7 @@ def test_the_routes_agree(method: str, dtype: str, rng: np.random.Generator):
     x, after = normal(rng, (2, 9, 12, 5), dtype), (2, 14, 5, 5)
     results = []
     for route in ("native", "xla"):
-        with routes.force(route):
+        with override_backend(route):
             f = lambda x: resize(x, after, method)  # noqa: E731
             results.append(jax.jit(lambda x: (lambda y, b: (y, *b(y)))(*jax.vjp(f, x)))(x))  # noqa: B023
     for native, plain in zip(*results, strict=True):
@@ -436,7 +436,7 @@ def test_the_routes_agree(method: str, dtype: str, rng: np.random.Generator):
 class _Served:
     """Stands in for a registration, to lower what no module here can run."""
 
-    def serve(self, target: str, dtype: Any) -> bool:
+    def serves(self, target: str, dtype: Any) -> bool:
         return target == registry.RESAMPLE_TARGET
 
 
@@ -449,10 +449,10 @@ def lowered(f: Callable[..., Any], x: jax.ShapeDtypeStruct, platform: str) -> st
 def test_one_call_for_all_axes_with_their_tables(
     platform: str, dtype: str, wide: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: _Served())
+    monkeypatch.setattr(registry, "require", lambda platform, warn=True: _Served())
     names = {"bf16": "bfloat16", "f16": "float16", "f64": "float64"}
     x = jax.ShapeDtypeStruct((2, 4, 6, 5, 3), names[dtype])
-    with routes.force("native"):
+    with override_backend("native"):
         text = lowered(lambda x: resize(x, (2, 8, 3, 5, 6), "linear"), x, platform)
     (line,) = [line for line in text.splitlines() if "custom_call" in line]
     assert "@jax_convgrad_resample(" in line
@@ -469,13 +469,13 @@ def test_one_call_for_all_axes_with_their_tables(
 @pytest.mark.parametrize("method", ["nearest", "linear"])
 def test_the_handler_runs_where_it_is_there(method: str, dtype: str):
     platform = jax.default_backend().replace("gpu", "cuda")
-    served = registry.look_up(platform).serve(registry.RESAMPLE_TARGET, dtype)
+    served = registry.find(platform).serves(registry.RESAMPLE_TARGET, dtype)
     x = jax.ShapeDtypeStruct((2, 8, 8, 4), dtype)
 
     def text(route: str | None) -> str:
         # A function of its own: a route is chosen when a program is lowered, not when it is found again.
         gradient = jax.jit(lambda dy: resample_transpose(dy, (2, 4, 4, 4), method=method))
-        with routes.force(route):
+        with override_backend(route):
             return gradient.lower(x).as_text()
 
     assert ("@jax_convgrad_resample(" in text(None)) == served
@@ -508,7 +508,7 @@ def test_copies_are_left_to_xla(
 ):
     x = jax.ShapeDtypeStruct((2, 4, 4, 4), dtype)
     bands = tuple(make_band(4, size, Rule(method)) for size in sizes)
-    with routes.force(None):
+    with override_backend(None):
         route = resize_primitives.choose_route(platform, x, bands, axes, operations_only=False)
     assert route.reason.startswith("copies") == copies
     assert not copies or route.name == "xla"

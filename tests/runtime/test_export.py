@@ -36,7 +36,7 @@ from support.meshes import DEVICES, make_mesh
 
 import jax_convgrad
 from jax_convgrad import conv_general_dilated, conv_transpose, export_checks, onednn, onnx, torch
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
 
 HERE = export.default_export_platform()
@@ -250,13 +250,13 @@ def test_several_platforms(name: str, kind: str, rng: np.random.Generator):
 @pytest.mark.parametrize("name", ["convolution", "conv_transpose", "resize"])
 def test_each_platform_s_calls_are_in_the_artifact(name: str, monkeypatch: pytest.MonkeyPatch):
     """With the handlers of both, one artifact holds the calls of each."""
-    both = registry.Handlers(frozenset(registry.TARGETS), frozenset({"float32"}))
-    monkeypatch.setattr(registry, "handlers", lambda platform, warn=True: both)
+    both = registry.PlatformHandlers(frozenset(registry.TARGETS), frozenset({"float32"}))
+    monkeypatch.setattr(registry, "require", lambda platform, warn=True: both)
     layer = LAYERS[name]
     gradients = functions(layer)["gradients"][0]
 
     def calls(*platforms: str) -> list[str]:
-        with routes.force("cudnn" if platforms == ("cuda",) else "onednn"):
+        with override_backend("cudnn" if platforms == ("cuda",) else "onednn"):
             module = exported_with_a_symbolic_batch(layer, gradients, np.float32, platforms)
         return sorted(re.findall(r"custom_call @(jax_convgrad_\w+)", module.mlir_module()))
 
@@ -264,7 +264,7 @@ def test_each_platform_s_calls_are_in_the_artifact(name: str, monkeypatch: pytes
     passes = [layer.forward, *layer.gradients.elements()]
     assert cpu == cuda == sorted(f"jax_convgrad_{operator}" for operator in passes)
     jax.clear_caches()
-    with routes.force(None):
+    with override_backend(None):
         text = exported_with_a_symbolic_batch(
             layer, gradients, np.float32, ("cpu", "cuda")
         ).mlir_module()
@@ -281,13 +281,13 @@ def test_every_handler_s_target_is_allowed():
     allowed = {str(check) for check in export_checks()}
     assert len(allowed) == len(export_checks()) == len(registry.TARGETS)
     for platform in ("cpu", "cuda"):
-        assert registry.look_up(platform).targets <= set(registry.TARGETS)
+        assert registry.find(platform).targets <= set(registry.TARGETS)
 
 
 def test_without_the_checks_jax_names_the_call(needs_cpu_handlers: None):
     with (
         jax.enable_x64(False),
-        routes.force("onednn"),
+        override_backend("onednn"),
         pytest.raises(ValueError, match="jax_convgrad_conv_fprop"),
     ):
         export.export(jax.jit(LAYERS["convolution"].ours), platforms=("cpu",))(
@@ -408,7 +408,7 @@ def test_a_process_without_the_handlers_is_told_so(
     subprocess_python: list[str],
 ):
     """XLA names the call that it does not know, and the name begins with the package's."""
-    with routes.force("onednn"):
+    with override_backend("onednn"):
         write(tmp_path, ["conv_transpose"], ["gradients"], rng)
     done = python(subprocess_python, RUN.format(before=before), tmp_path)
     assert done.returncode != 0

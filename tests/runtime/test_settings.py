@@ -21,6 +21,7 @@ from support.layer_cases import LAYERS, OPERATORS, Layer, assert_same, equations
 import jax_convgrad
 from jax_convgrad import conv_fprop, conv_general_dilated, conv_transpose, onnx, resize
 from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 
 CONVOLUTIONS = [name for name, layer in LAYERS.items() if layer.params]
 per_convolution = pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -107,7 +108,7 @@ def test_nor_by_what_install_puts_in_place_of_lax_s(
             jax.clear_caches()
             with jax.default_matmul_precision(traced_under):
                 traced = jax.jit(gradient).trace(w)
-            with jax.default_matmul_precision(lowered_under), routes.force("swap"):
+            with jax.default_matmul_precision(lowered_under), override_backend("xla_rewritten"):
                 text = traced.lower(lowering_platforms=("cuda",)).as_text()
             assert ("HIGHEST" in text) == (traced_under == "highest")
 
@@ -287,7 +288,7 @@ def test_resizes_under_strict_promotion(
             image, (2, 4, 10, 3, 3), (2, 3), scale, scale, method
         )
 
-    with routes.force(form):
+    with override_backend(form):
         expected = jax.jit(run)(image, scale)
         with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
             got = jax.jit(run)(image, scale)

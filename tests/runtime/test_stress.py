@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import jax_convgrad
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -37,7 +37,7 @@ def callable_handlers(needs_cpu_handlers: None) -> None:
 def test_handlers_run_past_jax(rng: np.random.Generator) -> None:
     x, w = (rng.integers(-3, 4, s).astype(np.float32) for s in ((2, 16, 6, 5), (16, 16, 3, 3)))
     f = lambda x, w: jax_convgrad.conv_fprop(x, w, padding="SAME")  # noqa: E731
-    with routes.force("onednn"):
+    with override_backend("onednn"):
         call = ffi_caller.recorded(f, x, w, platform="cpu")
     assert call.target == "jax_convgrad_conv_fprop"
     x_, w_, y_ = (*call.operands, *call.results)

@@ -23,6 +23,7 @@ import pytest
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support import jax_internals
 from support.cases import may_transform
 from support.meshes import DEVICES, collectives, gathered, make_mesh, put
 
@@ -39,10 +40,10 @@ from jax_convgrad import (
     torch,
 )
 from jax_convgrad._src import compat
-from jax_convgrad._src.sharding import custom_partitioning
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.decide import PLATFORMS
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
-from jax_convgrad._src.sharding import solver
+from jax_convgrad._src.sharding import custom_partitioning, solver
 
 pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
 
@@ -67,14 +68,14 @@ def assert_same(got: Any, expected: Any) -> None:
 def route(request: pytest.FixtureRequest) -> Iterator[str]:
     """Once by the platform's handlers, once in pure JAX."""
     platform = compat.platform()
-    name = {platform: route for route, platform in routes.PLATFORMS.items()}.get(platform)
+    name = {platform: route for route, platform in PLATFORMS.items()}.get(platform)
     if request.param == "handlers":
-        if name is None or not registry.handlers(platform).targets:
+        if name is None or not registry.require(platform).targets:
             pytest.skip(f"no handlers for {platform}")
-        with routes.force(name):
+        with override_backend(name):
             yield request.param
     else:
-        with routes.force("swap"):
+        with override_backend("xla_rewritten"):
             yield request.param
 
 
@@ -906,7 +907,7 @@ def test_axes_of_one_device_divide_nothing(rng: np.random.Generator):
     inside = jax.shard_map(
         f, mesh=mesh, in_specs=(P("data"), P()), out_specs=P("data"), axis_names={"data"}
     )
-    with routes.force("cudnn" if jax.default_backend() == "gpu" else "onednn"):
+    with override_backend("cudnn" if jax.default_backend() == "gpu" else "onednn"):
         run = jax.jit(inside)
         split = put(x, mesh, "data"), put(w, mesh, None, None, None, "model")
         assert "jax_convgrad_conv_fprop" in run.lower(*split).as_text()
@@ -1050,9 +1051,9 @@ def test_shardings_are_read(rng: np.random.Generator):
             for name in names:
                 axis = rng.integers(3)
                 given[axis] = (*given[axis], str(name))
-            sharding = NamedSharding(mesh, P(*given))._to_xla_hlo_sharding(3)
+            sharding = jax_internals.xla_sharding(NamedSharding(mesh, P(*given)), 3)
             found, (split,) = custom_partitioning._read_shardings([(3, sharding)], mesh.size)
-            again = NamedSharding(found, P(*split))._to_xla_hlo_sharding(3)
+            again = jax_internals.xla_sharding(NamedSharding(found, P(*split)), 3)
             assert math.prod(found.axis_sizes) == mesh.size
             assert _tiles(again) == _tiles(sharding)
 
@@ -1081,11 +1082,11 @@ def test_what_was_said_when_a_call_was_lowered_holds(rng: np.random.Generator):
     mesh = make_mesh(AxisType.Auto)
     split = put(np.ones(case.x, np.float32), mesh, "data"), put(np.ones(case.w, np.float32), mesh)
     f = operator("fprop", case)
-    with routes.force("swap"), jax.default_matmul_precision("highest"):
+    with override_backend("xla_rewritten"), jax.default_matmul_precision("highest"):
         lowered = jax.jit(f).lower(*split)
     text = lowered.compile().as_text()
     assert "jax_convgrad_conv" not in text and "highest" in text
-    with routes.force(None):
+    with override_backend(None):
         text = jax.jit(lambda x, w: f(x, w)).lower(*split).compile().as_text()
     assert "highest" not in text
 
@@ -1229,7 +1230,7 @@ def test_random(seed: int):
                 split[axis] = (*split[axis], str(name))
         return tuple(split)
 
-    with routes.force([None, "swap"][rng.integers(2)]):
+    with override_backend([None, "swap"][rng.integers(2)]):
         for name in OPERATORS:
             a, b = ints(rng, *(getattr(case, role) for role in ROLES[name][:2]))
             f = operator(name, case)

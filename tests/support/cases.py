@@ -19,7 +19,8 @@ import numpy as np
 from jax import lax
 from support import oracles
 
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.decide import PLATFORMS
+from jax_convgrad._src.dispatch.override import overridden_backend
 
 Shape = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]
@@ -68,7 +69,7 @@ def may_transform() -> bool:
     computed a result, it is rounded to the nearest integer before it is compared: a wrong index is an
     error of one at least. In float64 there are no such engines.
     """
-    return jax.default_backend() == "gpu" and routes.forced() not in routes.HANDLER_ROUTES
+    return jax.default_backend() == "gpu" and overridden_backend() not in PLATFORMS
 
 
 def assert_equal(

@@ -44,6 +44,6 @@ def check(grow: bool, channels: int) -> None:
 if __name__ == "__main__":
     from jax_convgrad._src.runtime import registry
 
-    assert registry.handlers("cuda").reason is None, registry.handlers("cuda").reason
+    assert registry.require("cuda").reason is None, registry.require("cuda").reason
     check(sys.argv[1] == "grow", int(sys.argv[2]))
     print("right")

@@ -183,8 +183,8 @@ def resamples_in(text: str) -> int:
 def resample_is_called() -> bool:
     """Whether a resample is a handler's call on this device."""
     platform = jax.default_backend().replace("gpu", "cuda")
-    found = registry.look_up(platform)
-    return found.serve(registry.RESAMPLE_TARGET, np.dtype(np.float32))
+    found = registry.find(platform)
+    return found.serves(registry.RESAMPLE_TARGET, np.dtype(np.float32))
 
 
 def check_compiled(f: Callable[..., Any], arguments: tuple[Any, ...], wanted: Counter[str]) -> None:

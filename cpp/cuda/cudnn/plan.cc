@@ -383,9 +383,10 @@ ffi::ErrorOr<ConvCandidates> ConvCandidates::Query(const ConvProblem& problem,
     if (IsForbidden(problem, *engine)) {
       return add_reason(engine->name, " left out for its precision or as not deterministic");
     }
-    if (FindErratum(problem.kind, problem.geometry, engine->name, version, *capability) !=
-        nullptr) {
-      return add_reason(engine->name, " left out, being wrong");
+    const CudnnErratum* erratum =
+        FindErratum(problem.kind, problem.geometry, engine->name, version, *capability);
+    if (erratum != nullptr) {
+      return add_reason(engine->name, " left out by its erratum (", erratum->evidence, ")");
     }
     const auto same = [&](const Impl::Candidate& c) { return c.engine.name == engine->name; };
     if (std::any_of(impl->candidates.begin(), impl->candidates.end(), same)) return;

@@ -6,16 +6,16 @@ name that is gone turns its feature off, with one warning, and nothing else.
 
 from jax_convgrad._src.compat.features import UnsupportedJaxWarning
 from jax_convgrad._src.compat.lowering import (
-    asks_for_parts,
     device_count,
-    divides_operations_only,
     has_shardy,
     is_export,
     is_partitioned,
+    is_partitioned_without_custom_calls,
     keeping_64_bits,
     lower_fun,
     lowering_rule,
     register_lowering,
+    uses_custom_partitioning,
 )
 from jax_convgrad._src.compat.meshes import (
     ShardingTypeError,
@@ -63,7 +63,6 @@ __all__ = [
     "UnsupportedJaxWarning",
     "apply_primitive",
     "as_array",
-    "asks_for_parts",
     "at_least_zero",
     "broadcast_along",
     "canonical_precision",
@@ -71,7 +70,6 @@ __all__ = [
     "checkpoint_like",
     "device_count",
     "differentiate_like",
-    "divides_operations_only",
     "equation_shardings",
     "frames",
     "has_shardy",
@@ -79,6 +77,7 @@ __all__ = [
     "is_export",
     "is_jax_image_resize",
     "is_partitioned",
+    "is_partitioned_without_custom_calls",
     "is_placed",
     "is_transparent",
     "jax_rules",
@@ -102,6 +101,7 @@ __all__ = [
     "split_off",
     "tiles",
     "trace",
+    "uses_custom_partitioning",
     "varying_axes",
     "whole_along",
     "with_partitions",

@@ -46,6 +46,13 @@ class Feature:
 
     def resolve(self) -> Any:
         """The values of `names`, each under its key; None, and one warning, where one is missing."""
+        found = self.look_up()
+        if self._missing is not None:
+            self.warn(self._missing)
+        return found
+
+    def look_up(self) -> Any:
+        """`resolve` without the warning."""
         if self._found is None and self._missing is None:
             found = {}
             for key, path in self.names.items():
@@ -57,8 +64,6 @@ class Feature:
                     break
             else:
                 self._found = types.SimpleNamespace(**found)
-        if self._missing is not None:
-            self.warn(self._missing)
         return self._found
 
     def read(self, value: Any, path: str, default: Any = None) -> Any:
@@ -135,7 +140,7 @@ CHECKPOINT_POLICIES = Feature(
 
 JET = Feature(
     "jax.experimental.jet",
-    "It raises NotImplementedError for this package's operators.",
+    "It fails on this package's operators.",
     rules="jax.experimental.jet:jet_rules",
 )
 

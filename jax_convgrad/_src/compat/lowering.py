@@ -32,7 +32,7 @@ def lower_fun(implementation: Any) -> Any:
         with keeping_64_bits(ctx):
             if any(map(is_placed, ctx.avals_in)):
                 ctx = dataclasses.replace(ctx, avals_in=[*map(unplaced, ctx.avals_in)])
-            with lowering_implementation(divides_operations_only(ctx)):
+            with lowering_implementation(is_partitioned_without_custom_calls(ctx)):
                 return rule(ctx, *operands, **params)
 
     return lower
@@ -114,7 +114,7 @@ def has_shardy() -> bool:
     return bool(getattr(jax.config, "jax_use_shardy_partitioner", True))
 
 
-def asks_for_parts(ctx: Any) -> bool:
+def uses_custom_partitioning(ctx: Any) -> bool:
     """Whether XLA, which partitions the program, is to ask this package for one device's part of a call.
 
     Not where some axes of the mesh are the user's own (`shard_map` over the others only): XLA ends the
@@ -127,9 +127,9 @@ def asks_for_parts(ctx: Any) -> bool:
     return _for_export(ctx) is False and partitioning.is_available(ctx)
 
 
-def divides_operations_only(ctx: Any) -> bool:
-    """Whether XLA partitions the program but would gather a call's operands, see `asks_for_parts`."""
-    return is_partitioned(ctx) and not asks_for_parts(ctx)
+def is_partitioned_without_custom_calls(ctx: Any) -> bool:
+    """Whether XLA partitions the program and would gather a call's operands: it partitions operations."""
+    return is_partitioned(ctx) and not uses_custom_partitioning(ctx)
 
 
 def is_export(ctx: Any) -> bool:

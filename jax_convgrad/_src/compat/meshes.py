@@ -13,18 +13,19 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax_convgrad._src.compat.features import SHARDING_ERRORS, VARYING_AXES
 
 
-class ShardingTypeError(TypeError):
+class _ShardingTypeError(TypeError):
     """What JAX raises by this name where a sharding in types is ambiguous."""
 
     def __init__(self, *arguments: Any) -> None:
-        SHARDING_ERRORS.warn("jax._src.core.ShardingTypeError")
+        SHARDING_ERRORS.resolve()  # warns
         super().__init__(*arguments)
 
 
-try:
-    from jax._src.core import ShardingTypeError  # type: ignore[assignment, no-redef]  # noqa: F401
-except ImportError:
-    pass
+_ShardingTypeError.__name__ = _ShardingTypeError.__qualname__ = "ShardingTypeError"
+_found = SHARDING_ERRORS.look_up()
+ShardingTypeError: type[Exception] = (
+    _ShardingTypeError if _found is None else _found.ShardingTypeError
+)
 
 
 def varying_axes(aval: Any) -> frozenset[Any]:

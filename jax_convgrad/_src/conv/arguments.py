@@ -65,7 +65,8 @@ def make_config(
             dilated(w_shape[i], d) for i, d in zip(numbers.rhs_spec[2:], dilation, strict=True)
         ]
         sizes = [x_shape[i] for i in numbers.lhs_spec[2:]]
-        pairs = tuple(tuple(pair) for pair in lax.padtype_to_pads(sizes, kernel, strides, name))
+        pads = lax.padtype_to_pads(sizes, kernel, strides, name)
+        pairs = tuple((low, high) for low, high in pads)
     else:
         pairs = int_pairs(function, names[1], padding, rank, shapes)
     return ConvConfig(strides, pairs, dilation, groups, numbers)
@@ -230,8 +231,8 @@ def transposed_padding(
         )
     wanted = sizes(function, "output_shape", output_shape, rank, 0, shapes)
     return tuple(
-        _transposed_to_size(function, axis, *numbers, name)
-        for axis, numbers in enumerate(
+        _transposed_to_size(function, axis, n, k, s, d, pair, size, name)
+        for axis, (n, k, s, d, pair, size) in enumerate(
             zip(in_spatial, dilated_kernel, strides, dilation, pairs, wanted, strict=True)
         )
     )

@@ -6,7 +6,7 @@ CUDA the same is asked for the weights (output channel, kernel, input channel): 
 engines take other orders of them and compute wrong results. The CPU handlers take any.
 
 NOTE [Uneven padding]. Without the engines that are wrong where the two sides of an axis are padded
-differently (cpp/cuda/cudnn/errata.cc), cuDNN has one engine left for weight gradients in
+differently (NOTE [One padding per axis], cudnn/errata.cc), cuDNN has one engine left for weight gradients in
 float64, and in float32 without TF32: in float64 it is 70 times slower than those. There the excess of the
 one side over the other is padded beforehand, as XLA does for every such convolution. In 16 bits and with
 TF32 other engines are right and fast, and depthwise problems have this project's own kernels.

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jax_convgrad._src.conv.geometry import ConvConfig
-from jax_convgrad._src.conv.precision import of_product
+from jax_convgrad._src.conv.precision import gemm_precision
 from jax_convgrad._src.dispatch.problem import ConvProblem
 
 # Names for einsum, beside n, c and o: which patch along each spatial axis, and which place in it.
@@ -32,7 +32,7 @@ def emit(problem: ConvProblem, first: Array, second: Array) -> Array:
         f"{axes[one]},{axes[other]}->{axes[problem.result_role]}",
         _cut(first, config) if one == "x" else first,
         second,
-        precision=of_product(problem.precision),
+        precision=gemm_precision(problem.precision),
         preferred_element_type=problem.result_dtype,
     )
     # An input gradient comes out as patches.

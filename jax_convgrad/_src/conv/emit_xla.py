@@ -28,7 +28,7 @@ from jax import Array, lax
 
 from jax_convgrad._src.conv.arrays import insert_zeros, move_groups, swap_channels
 from jax_convgrad._src.conv.geometry import dilated
-from jax_convgrad._src.conv.precision import stated
+from jax_convgrad._src.conv.precision import resolve_precision
 from jax_convgrad._src.dispatch.problem import ConvProblem
 
 
@@ -58,7 +58,7 @@ def _fprop(problem: ConvProblem, x: Array, w: Array) -> Array:
         rhs_dilation=config.dilation,
         dimension_numbers=config.dimension_numbers,
         feature_group_count=config.groups,
-        precision=stated(problem.precision),
+        precision=resolve_precision(problem.precision),
         preferred_element_type=problem.result_dtype,
     )
 
@@ -99,7 +99,7 @@ def _dgrad(problem: ConvProblem, dy: Array, w: Array) -> Array:
         rhs_dilation=config.dilation,
         dimension_numbers=lax.ConvDimensionNumbers(y_spec, swap_channels(w_spec), x_spec),
         feature_group_count=config.groups,
-        precision=stated(problem.precision),
+        precision=resolve_precision(problem.precision),
         preferred_element_type=problem.result_dtype,
     )
     return _crop_low(dx, x_spec, crop)[0]
@@ -134,7 +134,7 @@ def _wgrad(problem: ConvProblem, x: Array, dy: Array, *, batch_groups: bool) -> 
         ),
         feature_group_count=feature_group_count,
         batch_group_count=batch_group_count,
-        precision=stated(problem.precision),
+        precision=resolve_precision(problem.precision),
         preferred_element_type=problem.result_dtype,
     )
 

@@ -17,12 +17,12 @@ def allows_tf32(precision: Any) -> bool:
     return not any(map(_is_highest, parts))
 
 
-def stated(precision: Any) -> Any:
+def resolve_precision(precision: Any) -> Any:
     """``precision`` for an operation of lax's that is to leave JAX's default alone."""
     return lax.Precision.DEFAULT if precision is None else precision
 
 
-def of_product(precision: Any) -> Any:
+def gemm_precision(precision: Any) -> Any:
     """The same for a matrix product in a convolution's place."""
     if isinstance(precision, tuple | list):
         return tuple(map(_known, precision))

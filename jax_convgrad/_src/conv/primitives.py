@@ -194,7 +194,7 @@ def _lower(
 ) -> Any:
     """Decides, unless `install` has, and emits: the whole, or what each device computes of it."""
     if decision is None:
-        custom_calls = not compat.divides_operations_only(ctx)
+        custom_calls = not compat.is_partitioned_without_custom_calls(ctx)
         decision = decide(problem, Target.of(platform, custom_calls))
     # The operator's name is seen in profiles, whatever it is lowered to.
     run = jax.named_scope(problem.operator)(functools.partial(emit, decision))

@@ -73,7 +73,7 @@ def partitioned_call(problem: ConvProblem, decision: Decision) -> PartitionedCal
     """The operator in a program that XLA divides: each device computes its shard by ``decision``."""
 
     def fingerprint() -> str:
-        found = registry.handlers(str(decision.platform))
+        found = registry.require(str(decision.platform))
         versions = registry.version(), found.versions, sorted(found.targets), sorted(found.dtypes)
         return hashlib.sha256(repr((decision, versions)).encode()).hexdigest()
 

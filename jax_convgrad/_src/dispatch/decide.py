@@ -14,8 +14,10 @@ from typing import Any
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.conv.subsample import Subsample, subsample
 from jax_convgrad._src.dispatch.devices import Target
+from jax_convgrad._src.dispatch.features import conv_features, resample_features
 from jax_convgrad._src.dispatch.override import overridden_backend
 from jax_convgrad._src.dispatch.problem import ConvProblem, ResampleProblem
+from jax_convgrad._src.dispatch.tables import choose
 from jax_convgrad._src.runtime import registry, settings
 
 # The backend of the compiled convolution handlers on each platform.
@@ -131,7 +133,7 @@ def _decide_conv(problem: ConvProblem, target: Target) -> Decision:
         evidence=evidence,
         measured_on=measured_on,
         subsample=smaller,
-        settings=settings.carried() if backend == "cudnn" else None,
+        settings=settings.snapshot() if backend == "cudnn" else None,
     )
 
 
@@ -150,18 +152,18 @@ def _overridden(problem: ConvProblem, computed: ConvGeometry, target: Target) ->
 
 
 def _by_rule(problem: ConvProblem, computed: ConvGeometry, target: Target) -> _Chosen:
-    from jax_convgrad._src.dispatch import routes
-
-    names = {"swap": XLA_REWRITTEN, "matmul": GEMM}
-    route = routes.choose(
-        target.platform,
+    if target.platform is None or target.platform not in HANDLER_BACKENDS:
+        return (*fallback(target.platform), (), None)
+    features = conv_features(
         problem.operator,
         computed,
         problem.dtype,
         problem.result_dtype,
         problem.precision,
+        target.thin_kernels(),
     )
-    return names.get(route.name, route.name), route.reason, (), None
+    rule, measured_on = choose(target.platform, target.device_class, features)
+    return rule.backend, rule.reason, rule.evidence, measured_on if rule.evidence else None
 
 
 def _decide_resample(problem: ResampleProblem, target: Target) -> Decision:
@@ -177,23 +179,22 @@ def _decide_resample(problem: ResampleProblem, target: Target) -> Decision:
     name = overridden_backend()
     if name in (XLA, XLA_REWRITTEN):
         return made(XLA, "overridden")
-    if target.platform not in HANDLER_BACKENDS:
+    if target.platform is None or target.platform not in HANDLER_BACKENDS:
         return made(XLA, "no kernel for this platform")
     if name in PLATFORMS and PLATFORMS[name] != target.platform:
         return made(XLA, "overridden for another platform")
     if name in (NATIVE, *PLATFORMS):
         backend, reason, evidence, measured_on = NATIVE, "overridden", (), None
     else:
-        backend, reason, evidence, measured_on = _resample_by_rule(problem, target)
+        backend, reason, evidence, measured_on = _resample_by_rule(problem, target.platform, target)
     if backend == NATIVE and not target.serves(registry.RESAMPLE_TARGET, problem.dtype):
         return made(XLA, "no handler")
     return made(backend, reason, evidence=evidence, measured_on=measured_on)
 
 
-def _resample_by_rule(problem: ResampleProblem, target: Target) -> _Chosen:
-    from jax_convgrad._src.dispatch import routes
-
+def _resample_by_rule(problem: ResampleProblem, platform: str, target: Target) -> _Chosen:
     copies = all(band.is_selection for band in problem.bands)
     grows = all(band.out_size >= band.size for band in problem.bands)
-    route = routes.choose_resample(target.platform, problem.dtype, copies, grows)
-    return route.name, route.reason, (), None
+    features = resample_features(problem.dtype, copies, grows)
+    rule, measured_on = choose(platform, target.device_class, features)
+    return rule.backend, rule.reason, rule.evidence, measured_on if rule.evidence else None

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import pathlib
 
+from jax_convgrad._src.dispatch.features import IsThin
 from jax_convgrad._src.runtime import registry
 
 # CUDA's compute capabilities by the class whose measurements serve them. 8.7 (Orin) has the multiprocessors
@@ -50,7 +51,12 @@ class Target:
 
         Warns once where the handlers should be there and are not.
         """
-        return self.platform is not None and registry.handlers(self.platform).serve(target, dtype)
+        return self.platform is not None and registry.require(self.platform).serves(target, dtype)
+
+    def thin_kernels(self) -> IsThin | None:
+        """What the CPU module says of its thin kernels; None without it, and on other platforms."""
+        module = registry.cpu_module() if self.platform == "cpu" else None
+        return None if module is None else module.is_thin
 
 
 def device_class(platform: str | None) -> str | None:

@@ -5,5 +5,6 @@ walk.py       where in a traced program equations lie, and how often they run
 equations.py  what one equation asks for, its decision, its roofline, and the functions that compute it
 xla.py        what XLA is given where this package does nothing
 roofline.py   bytes and operations that no program for a problem can do without
+rows.py       what is said of one
 table.py      the rows as text
 """

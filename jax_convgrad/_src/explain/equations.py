@@ -205,7 +205,7 @@ def _handler(
     if backend is None or dtype != result_dtype:
         return None
     target = registry.CONV_TARGETS[operator]
-    if not registry.handlers(platform).serve(target, dtype):
+    if not registry.require(platform).serves(target, dtype):
         return None
     return functools.partial(override_backend, backend)
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from jax_convgrad._src.explain.program import Explanation, ExplanationRow
+from jax_convgrad._src.explain.rows import ExplanationRow
 
 
-def render(explanation: Explanation) -> str:
+def render(platform: str, installed: bool, rows: Sequence[ExplanationRow]) -> str:
     """The whole text."""
-    rows = explanation.rows
     notes = _Notes()
-    lines = [_headline(explanation)]
+    lines = [_headline(platform, installed, rows)]
     if rows:
         columns = [(title, cell) for title, cell, wanted in _COLUMNS if wanted(rows)]
         cells = [[cell(row) for _, cell in columns] for row in rows]
@@ -28,12 +25,11 @@ def render(explanation: Explanation) -> str:
     return "\n".join(lines)
 
 
-def _headline(explanation: Explanation) -> str:
-    rows = explanation.rows
+def _headline(platform: str, installed: bool, rows: Sequence[ExplanationRow]) -> str:
     ours = sum(row.ours for row in rows)
     what = "convolution or resize" if len(rows) == 1 else "convolutions and resizes"
-    text = f"{len(rows)} {what} on {explanation.platform}, install() is "
-    if explanation.installed:
+    text = f"{len(rows)} {what} on {platform}, install() is "
+    if installed:
         return f"{text}on; this package computes {ours}"
     return f"{text}off; with it this package computes {ours}"
 

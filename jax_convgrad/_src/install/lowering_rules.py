@@ -16,20 +16,17 @@ call's operands on every device. Elsewhere XLA asks this package for what each d
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.interpreters import mlir
-from jax.typing import ArrayLike
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.conv import primitives
@@ -43,17 +40,42 @@ from jax_convgrad._src.dispatch.decide import (
 from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.problem import ConvProblem
 from jax_convgrad._src.dtypes import FLOAT_DTYPES
+from jax_convgrad._src.install import jax_image
 from jax_convgrad._src.install.match import Match, NoMatch, match
-from jax_convgrad._src.resize.api import resize, scale_and_translate
 
 PLATFORMS = ("cpu", "cuda")
 
 _lock = threading.RLock()
-# Per platform: our rule and the one that it replaced.
-_rules: dict[str, tuple[Any, Any]] = {}
-# The functions of jax.image that ours stand in for; `uninstall` puts them back. They are kept after it:
-# somebody may hold ours.
-_images: dict[str, Callable[..., Array]] = {}
+
+
+class _Rule:
+    """This package's rule for one platform, which knows the rule that it replaced.
+
+    What is installed is read from the rules that JAX has, not remembered beside them: a copy of this module
+    that is imported anew finds what the one before has installed.
+    """
+
+    def __init__(self, platform: str, replaced: Any) -> None:
+        self.platform = platform
+        self.replaced = replaced
+        self.is_on = True
+
+    def __call__(self, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
+        if not self.is_on:  # somebody has put a rule of theirs around this one
+            return self.replaced(ctx, lhs, rhs, **params)
+        return _lower(self.platform, self.replaced, ctx, lhs, rhs, **params)
+
+
+# The rules that this copy of the module has installed.
+_rules: dict[str, _Rule] = {}
+
+
+def _find(platform: str) -> Any:
+    """This package's rule where it is JAX's now, whichever copy of this module has made it."""
+    rule = compat.lowering_rule(lax.conv_general_dilated_p, platform)
+    kind = type(rule)
+    same = (kind.__module__, kind.__qualname__) == (_Rule.__module__, _Rule.__qualname__)
+    return rule if same else None
 
 
 def install(platforms: str | Sequence[str] | None = None) -> None:
@@ -95,19 +117,17 @@ def install(platforms: str | Sequence[str] | None = None) -> None:
                 f"install: platforms must be among {', '.join(PLATFORMS)}, got {platform!r}"
             )
     with _lock:
-        new = [platform for platform in chosen if platform not in _rules]
-        first = bool(new) and not _rules
+        if chosen:
+            jax_image.install()
+        new = [platform for platform in chosen if _rules.get(platform) is None]
         for platform in new:
-            theirs = compat.lowering_rule(lax.conv_general_dilated_p, platform)
-            ours = functools.partial(_lower, platform, theirs)
-            mlir.register_lowering(lax.conv_general_dilated_p, ours, platform=platform)
-            _rules[platform] = ours, theirs
-        for name, function in _REPLACEMENTS.items():
-            theirs = getattr(jax.image, name)
-            if first and theirs is not function:
-                switch, behind = _switches.get(name, (None, None))
-                _images[name] = behind if theirs is switch else theirs
-                setattr(jax.image, name, function)
+            _take_out(_find(platform))
+            replaced = compat.lowering_rule(lax.conv_general_dilated_p, platform)
+            _rules[platform] = _Rule(platform, replaced)
+            if replaced is not None:  # readable, so there is something to fall back to
+                compat.register_lowering(
+                    lax.conv_general_dilated_p, _rules[platform], platform=platform
+                )
         if new:
             jax.clear_caches()
 
@@ -125,67 +145,22 @@ def uninstall() -> None:
       ()
     """
     with _lock:
-        if not _rules:
-            return
-        for platform, (ours, theirs) in _rules.items():
-            if compat.lowering_rule(lax.conv_general_dilated_p, platform) is ours:
-                mlir.register_lowering(lax.conv_general_dilated_p, theirs, platform=platform)
-        for name, function in _images.items():
-            if getattr(jax.image, name) is _REPLACEMENTS[name]:
-                # The switch that other threads may be looking through stays until the last has.
-                switch, _ = _switches.get(name, (function, None))
-                setattr(jax.image, name, switch)
+        rules = [*_rules.values(), *map(_find, PLATFORMS)]
         _rules.clear()
-        jax.clear_caches()
+        for rule in rules:
+            _take_out(rule)
+        if jax_image.uninstall() or any(rules):
+            jax.clear_caches()
 
 
-@contextlib.contextmanager
-def pointed_images() -> Iterator[None]:
-    """jax.image's functions are this package's for this thread, as `install` would have them."""
-    _switch_images(1)
-    before, _thread.pointed = _thread.pointed, True
-    try:
-        yield
-    finally:
-        _thread.pointed = before
-        _switch_images(-1)
-
-
-class _Thread(threading.local):
-    pointed = False
-    behind: frozenset[str] = frozenset()  # functions of jax.image that ours have called
-
-
-_thread = _Thread()
-# While any thread is in `pointed_images`: how many are, and per name our switch and what it stands in for.
-_pointing = 0
-_switches: dict[str, tuple[Any, Any]] = {}
-
-
-def _switch_images(change: int) -> None:
-    """Puts the switches in for the first thread that asks, and takes them out with the last."""
-    global _pointing
-    with _lock:
-        _pointing += change
-        for name, ours in _REPLACEMENTS.items():
-            if name in _switches and _pointing == 0:
-                switch, theirs = _switches.pop(name)
-                if getattr(jax.image, name) is switch:
-                    setattr(jax.image, name, theirs)
-            elif name not in _switches and _pointing > 0 and getattr(jax.image, name) is not ours:
-                theirs = getattr(jax.image, name)
-                if not _rules:
-                    _images[name] = theirs
-                _switches[name] = _make_switch(theirs, ours), theirs
-                setattr(jax.image, name, _switches[name][0])
-
-
-def _make_switch(theirs: Callable[..., Array], ours: Callable[..., Array]) -> Callable[..., Array]:
-    @functools.wraps(theirs)
-    def switch(*args: Any, **kwargs: Any) -> Array:
-        return (ours if _thread.pointed else theirs)(*args, **kwargs)
-
-    return switch
+def _take_out(rule: Any) -> None:
+    """Puts back what our rule has replaced, unless something else has replaced it since."""
+    while rule is not None:
+        rule.is_on = False
+        if _find(rule.platform) is not rule:
+            return
+        compat.register_lowering(lax.conv_general_dilated_p, rule.replaced, platform=rule.platform)
+        rule = _find(rule.platform)
 
 
 def installed() -> tuple[str, ...]:
@@ -197,7 +172,7 @@ def installed() -> tuple[str, ...]:
       ()
     """
     with _lock:
-        return tuple(sorted(_rules))
+        return tuple(p for p in PLATFORMS if p in _rules or _find(p) is not None)
 
 
 def install_from_environment() -> None:
@@ -218,7 +193,7 @@ def _lower(platform: str, theirs: Any, ctx: Any, lhs: Any, rhs: Any, **params: A
         *ctx.avals_in,
         *ctx.avals_out,
         params,
-        custom_calls=not compat.divides_operations_only(ctx),
+        custom_calls=not compat.is_partitioned_without_custom_calls(ctx),
     )
     if not found.replaced:
         return theirs(ctx, lhs, rhs, **params)
@@ -315,66 +290,3 @@ def _has_our_dtypes(lhs: Any, rhs: Any, out: Any) -> bool:
     if lhs != rhs or str(lhs) not in FLOAT_DTYPES or str(out) not in FLOAT_DTYPES:
         return False
     return out == lhs or jnp.dtype(out).itemsize > jnp.dtype(lhs).itemsize
-
-
-# jax.image. What ours refuse is for its own functions to take or to refuse, in their own words: a program
-# that ran before runs on.
-
-
-def _resize(
-    image: ArrayLike,
-    shape: Sequence[int],
-    method: Any,
-    antialias: bool = True,
-    precision: Any = lax.Precision.HIGHEST,
-) -> Array:
-    """`jax.image.resize` while `jax_convgrad.install` is on."""
-    arguments = (image, shape, method, antialias, precision)
-    if _is_our_image(image):
-        with contextlib.suppress(TypeError, ValueError):
-            return resize(*arguments)
-    return _call_behind("resize", *arguments)
-
-
-def _scale_and_translate(
-    image: ArrayLike,
-    shape: Sequence[int],
-    spatial_dims: Sequence[int],
-    scale: ArrayLike,
-    translation: ArrayLike,
-    method: Any,
-    antialias: bool = True,
-    precision: Any = lax.Precision.HIGHEST,
-) -> Array:
-    """`jax.image.scale_and_translate` while `jax_convgrad.install` is on."""
-    arguments = (image, shape, spatial_dims, scale, translation, method, antialias, precision)
-    if _is_our_image(image):
-        with contextlib.suppress(TypeError, ValueError):
-            return scale_and_translate(*arguments)
-    return _call_behind("scale_and_translate", *arguments)
-
-
-def _call_behind(name: str, *arguments: Any) -> Array:
-    """What ours stands in for; JAX's own where that has been put around ours and has come back to it."""
-    function = _ORIGINALS[name] if name in _thread.behind else _images[name]
-    before, _thread.behind = _thread.behind, _thread.behind | {name}
-    try:
-        return function(*arguments)
-    finally:
-        _thread.behind = before
-
-
-def _is_our_image(image: ArrayLike) -> bool:
-    """Whether its dtype is one of the four, or is promoted to one, and its sizes are known."""
-    image = compat.as_array(image)
-    if not all(isinstance(size, int) for size in image.shape):
-        return False
-    integral = jnp.issubdtype(image.dtype, jnp.integer) or image.dtype == jnp.bool_
-    return integral or str(image.dtype) in FLOAT_DTYPES
-
-
-_REPLACEMENTS: dict[str, Callable[..., Array]] = {
-    "resize": _resize,
-    "scale_and_translate": _scale_and_translate,
-}
-_ORIGINALS = {name: getattr(jax.image, name) for name in _REPLACEMENTS}

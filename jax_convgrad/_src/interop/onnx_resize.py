@@ -28,7 +28,8 @@ from jax.typing import ArrayLike
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.dtypes import check_float_dtypes
-from jax_convgrad._src.resize.api import Options, Steps, apply
+from jax_convgrad._src.resize.api import apply
+from jax_convgrad._src.resize.arguments import Options, Steps
 from jax_convgrad._src.shapes import Shape
 
 _MODES = ("nearest", "linear", "cubic")

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from jax_convgrad._src import compat, dtypes, shapes
+from jax_convgrad._src import compat, shapes
 from jax_convgrad._src.conv import arguments
 from jax_convgrad._src.conv.geometry import ConvConfig, dilated
+from jax_convgrad._src.dtypes import check_float_dtypes
 from jax_convgrad._src.interop import common
 from jax_convgrad._src.shapes import Pairs, Shape
 
@@ -331,7 +332,7 @@ def _arrays(
     if bias is not None:
         bias = compat.as_array(bias)
         operands["bias"] = bias.dtype
-    dtypes.check_float_dtypes(function, **operands)
+    check_float_dtypes(function, **operands)
     arrays = common.describe(input=image.shape, weight=weight.shape)
     if image.ndim not in (rank + 1, rank + 2):
         raise ValueError(

@@ -35,7 +35,8 @@ from jax.typing import ArrayLike
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.dtypes import check_float_dtypes
-from jax_convgrad._src.resize.api import Options, apply
+from jax_convgrad._src.resize.api import apply
+from jax_convgrad._src.resize.arguments import Options
 from jax_convgrad._src.shapes import Shape
 
 # Mode -> (the package's method, numbers of spatial axes).

@@ -7,12 +7,7 @@ linear and closed under transposition, so the layers need no `jax.custom_vjp` an
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import numbers
-import operator
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 import jax
@@ -23,23 +18,20 @@ from jax.typing import ArrayLike
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.dtypes import FLOAT_DTYPES, check_float_dtypes, sum_dtype
-from jax_convgrad._src.resize import bands, filters
+from jax_convgrad._src.resize import filters
 from jax_convgrad._src.resize import primitives as resize_primitives
-from jax_convgrad._src.resize.bands import Band, Rule
-from jax_convgrad._src.shapes import Shape
-
-_ALIASES = {
-    "bilinear": "linear",
-    "trilinear": "linear",
-    "triangle": "linear",
-    "bicubic": "cubic",
-    "tricubic": "cubic",
-    "bicubic-pytorch": "cubic-pytorch",
-}
-_METHODS = (*bands.METHODS, "cubic-pytorch")
-
-Steps = list[tuple[int, Band]]
-
+from jax_convgrad._src.resize.arguments import (
+    Options,
+    ResizeArguments,
+    ScaleAndTranslateArguments,
+    Steps,
+    TracedAxis,
+    check_resize,
+    check_scale_and_translate,
+    full_shape,
+    make_steps,
+)
+from jax_convgrad._src.resize.bands import Rule
 
 # Layers.
 
@@ -109,20 +101,28 @@ def resize(
     """
     name = "resize"
     image = compat.as_array(image)
-    compat.canonical_precision(precision)
-    options = Options.make(
+    arguments = check_resize(
         name,
+        image.shape,
+        shape,
         method,
         antialias,
-        coordinate_mode,
-        nearest_mode,
-        cubic_coeff_a,
-        exclude_outside,
+        precision,
+        coordinate_mode=coordinate_mode,
+        nearest_mode=nearest_mode,
+        cubic_coeff_a=cubic_coeff_a,
+        exclude_outside=exclude_outside,
+        scale=scale,
+        roi=roi,
+        extrapolation_value=extrapolation_value,
     )
-    shape = _full_shape(name, shape, "image", image.shape)
-    value = _number(name, "extrapolation_value", extrapolation_value)
-    steps = options.steps(name, image.shape, shape, scale, roi)
-    return apply(image, steps, nearest=options.method == "nearest", extrapolation_value=value)
+    return compute_resize(image, arguments, make_steps(arguments.resized))
+
+
+def compute_resize(image: Array, arguments: ResizeArguments, steps: Steps) -> Array:
+    """The result of `resize`; ``steps`` are the bands of its arguments."""
+    nearest = arguments.method == "nearest"
+    return apply(image, steps, nearest=nearest, extrapolation_value=arguments.extrapolation_value)
 
 
 def scale_and_translate(
@@ -172,43 +172,28 @@ def scale_and_translate(
     """
     name = "scale_and_translate"
     image = compat.as_array(image)
-    compat.canonical_precision(precision)
-    options = Options.make(name, method, antialias, "half_pixel", "ceil", cubic_coeff_a, None)
-    if options.method in ("nearest", "area-pytorch"):
-        raise ValueError(f"{name}: method={options.method!r} takes no scale and translation")
-    shape = _full_shape(name, shape, "image", image.shape)
-    axes = _axes(name, "spatial_dims", spatial_dims, image.shape)
-    for axis, (size, wanted) in enumerate(zip(image.shape, shape, strict=True)):
-        if axis not in axes and size != wanted:
-            raise ValueError(
-                f"{name}: axis {axis} is not in spatial_dims={axes}, so its size must stay {size}, got "
-                f"shape={shape} for an image of shape {image.shape}"
-            )
-    scales = _entries(name, "scale", scale, len(axes))
-    translations = _entries(name, "translation", translation, len(axes))
-    steps: Steps = []
-    traced = []
-    for axis, s, t in zip(axes, scales, translations, strict=True):
-        n, m = _sizes(name, image.shape, shape, axis)
-        if isinstance(s, jax.core.Tracer) or isinstance(t, jax.core.Tracer):
-            traced.append((axis, n, m, s, t))
-            continue
-        s, t = _number(name, "scale", s), _number(name, "translation", t)
-        if s == 0:
-            raise ValueError(f"{name}: scale must not be zero, got {scales}")
-        if m == 0:
-            steps.append((axis, _empty(n)))
-            continue
-        rule = dataclasses.replace(
-            options.rule,
-            scale=s,
-            translation=t,
-            beyond="zero" if options.rule.exclude_outside else "reach",
-        )
-        _append(steps, axis, bands.make_band(n, m, rule))
+    arguments = check_scale_and_translate(
+        name,
+        image.shape,
+        shape,
+        spatial_dims,
+        scale,
+        translation,
+        method,
+        antialias,
+        precision,
+        cubic_coeff_a=cubic_coeff_a,
+    )
+    return compute_scale_and_translate(image, arguments, make_steps(arguments.resized))
+
+
+def compute_scale_and_translate(
+    image: Array, arguments: ScaleAndTranslateArguments, steps: Steps
+) -> Array:
+    """The result of `scale_and_translate`; ``steps`` are the bands of its arguments."""
     image = apply(image, steps)
-    for axis, n, m, s, t in traced:
-        image = _apply_traced(image, axis, n, m, s, t, options.rule)
+    for entry in arguments.traced:
+        image = _apply_traced(image, entry, arguments.rule)
     return image
 
 
@@ -257,7 +242,7 @@ def resample(
     options = Options.make(
         name, method, antialias, coordinate_mode, nearest_mode, cubic_coeff_a, exclude_outside
     )
-    shape = _full_shape(name, shape, "x", x.shape)
+    shape = full_shape(name, shape, "x", x.shape)
     return apply(x, options.steps(name, x.shape, shape, scale, roi))
 
 
@@ -303,110 +288,12 @@ def resample_transpose(
     options = Options.make(
         name, method, antialias, coordinate_mode, nearest_mode, cubic_coeff_a, exclude_outside
     )
-    shape = _full_shape(name, shape, "dy", dy.shape)
+    shape = full_shape(name, shape, "dy", dy.shape)
     steps = options.steps(name, shape, dy.shape, scale, roi)
     return apply(dy, [(axis, band.transpose) for axis, band in steps])
 
 
 # What they share.
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """The checked arguments that are the same for all axes."""
-
-    method: str
-    rule: Rule
-
-    @classmethod
-    def make(
-        cls,
-        function: str,
-        method: Any,
-        antialias: Any,
-        coordinate_mode: str,
-        nearest_mode: str,
-        cubic_coeff_a: float | None,
-        exclude_outside: bool | None,
-        coordinate_name: str = "coordinate_mode",
-    ) -> Options:
-        method = method_name(function, method)
-        antialias = bool(antialias)
-        modes = bands.COORDINATE_MODES
-        if coordinate_mode not in modes:
-            raise ValueError(
-                f"{function}: {coordinate_name} must be one of {', '.join(modes)}, got "
-                f"{coordinate_mode!r}"
-            )
-        if nearest_mode not in bands.NEAREST_MODES:
-            raise ValueError(
-                f"{function}: nearest_mode must be one of {', '.join(bands.NEAREST_MODES)}, got "
-                f"{nearest_mode!r}"
-            )
-        if method.startswith("area") and coordinate_mode != "half_pixel":
-            raise ValueError(
-                f"{function}: method={method!r} knows coordinate_mode='half_pixel' only, got "
-                f"{coordinate_mode!r}"
-            )
-        if exclude_outside is not None and exclude_outside not in (0, 1):
-            raise ValueError(f"{function}: exclude_outside must be a bool, got {exclude_outside!r}")
-        # Antialiased, PyTorch's cubic is everybody's.
-        clamped = method == "cubic-pytorch" and not antialias
-        coefficient = -0.75 if clamped else -0.5
-        if cubic_coeff_a is not None:
-            coefficient = _number(function, "cubic_coeff_a", cubic_coeff_a)
-        rule = Rule(
-            "cubic" if method == "cubic-pytorch" else method,
-            antialias,
-            coordinate_mode,
-            nearest_mode,
-            coefficient,
-            not clamped if exclude_outside is None else bool(exclude_outside),
-        )
-        return cls(method, rule)
-
-    def steps(
-        self,
-        function: str,
-        x_shape: Shape,
-        y_shape: Shape,
-        scale: Sequence[float | Fraction | None] | None,
-        roi: Sequence[Sequence[float]] | None,
-    ) -> Steps:
-        """The bands from ``x_shape`` to ``y_shape``, of the axes that are not left as they are."""
-        rank = len(x_shape)
-        scales = _per_axis(function, "scale", scale, rank, None)
-        regions = _per_axis(function, "roi", roi, rank, (0.0, 1.0))
-        crops = self.rule.coordinate_mode == "tf_crop_and_resize"
-        if roi is not None and not crops:
-            raise ValueError(
-                f"{function}: roi belongs to coordinate_mode='tf_crop_and_resize', got "
-                f"{self.rule.coordinate_mode!r}"
-            )
-        if roi is None and crops:
-            raise ValueError(
-                f"{function}: coordinate_mode='tf_crop_and_resize' needs roi, one (start, end) pair per "
-                f"axis of {x_shape}"
-            )
-        steps: Steps = []
-        for axis in range(rank):
-            region = _pair(function, regions[axis])
-            factor = scales[axis]
-            if factor is not None and not isinstance(factor, Fraction):
-                factor = _number(function, "scale", factor)
-            if factor is not None and factor <= 0:
-                raise ValueError(f"{function}: scale must be positive, got {tuple(scales)}")
-            if factor is not None and self.method.startswith("area"):
-                raise ValueError(f"{function}: method={self.method!r} takes no scale, got {scales}")
-            if x_shape[axis] == y_shape[axis] and factor is None and region == (0.0, 1.0):
-                continue
-            n, m = _sizes(function, x_shape, y_shape, axis)
-            if m == 0:
-                steps.append((axis, _empty(n)))
-                continue
-            rule = dataclasses.replace(self.rule, scale=factor, roi=region)
-            _append(steps, axis, bands.make_band(n, m, rule))
-        return steps
 
 
 def apply(
@@ -459,15 +346,14 @@ def _extrapolate(x: Array, steps: Steps, value: float) -> Array:
     return x
 
 
-def _apply_traced(
-    image: Array, axis: int, n: int, m: int, scale: Any, translation: Any, rule: Rule
-) -> Array:
+def _apply_traced(image: Array, traced: TracedAxis, rule: Rule) -> Array:
+    axis, scale, translation = traced.axis, traced.scale, traced.translation
     floating = jnp.result_type(scale, translation)
     if not jnp.issubdtype(floating, jnp.inexact):
         floating = _inexact(floating)
     weights = filters.weight_matrix(
-        n,
-        m,
+        traced.size,
+        traced.out_size,
         jnp.asarray(scale, floating),
         jnp.asarray(translation, floating),
         method=rule.method,
@@ -495,144 +381,3 @@ def _apply_traced(
 def _inexact(dtype: Any) -> Any:
     """The floating-point dtype that JAX's functions promote an integer one to."""
     return jax.eval_shape(jnp.sqrt, jax.ShapeDtypeStruct((), dtype)).dtype
-
-
-def _append(steps: Steps, axis: int, band: Band) -> None:
-    if not band.is_identity:
-        steps.append((axis, band))
-
-
-def _empty(n: int) -> Band:
-    """From n elements to none."""
-    return Band(np.zeros(0, np.int32), np.zeros((0, min(n, 1))), n)
-
-
-# Arguments.
-
-
-def method_name(function: str, method: Any) -> str:
-    """The one name of a method, from any of its names or a `jax.image.ResizeMethod`."""
-    if isinstance(method, jax.image.ResizeMethod):
-        method = method.name.lower().replace("_", "-")
-    if not isinstance(method, str):
-        raise TypeError(
-            f"{function}: method must be a string or a jax.image.ResizeMethod, got {method!r}"
-        )
-    name = _ALIASES.get(method, method)
-    if name not in _METHODS:
-        known = ", ".join((*_METHODS, *_ALIASES))
-        raise ValueError(f"{function}: method must be one of {known}, got {method!r}")
-    return name
-
-
-def _full_shape(function: str, shape: Any, name: str, other: Shape) -> Shape:
-    if isinstance(shape, Array):
-        shape = np.asarray(shape)
-    if isinstance(shape, str) or not isinstance(shape, (Sequence, np.ndarray)):
-        raise TypeError(f"{function}: shape must be a sequence of integers, got {shape!r}")
-    if len(shape) != len(other):
-        raise ValueError(
-            f"{function}: shape must have one size per axis of {name}, got {tuple(shape)} for {name} of "
-            f"shape {tuple(other)}"
-        )
-    sizes: list[Any] = []
-    for size, old in zip(shape, other, strict=True):
-        if size is old:  # a symbolic size that stays
-            sizes.append(size)
-            continue
-        if isinstance(size, bool):
-            raise TypeError(f"{function}: shape must hold integers, got {tuple(shape)}")
-        try:
-            sizes.append(operator.index(size))
-        except TypeError:
-            if not jax.export.is_symbolic_dim(size):
-                raise TypeError(
-                    f"{function}: shape must hold integers, got {tuple(shape)}"
-                ) from None
-            sizes.append(size)
-            continue
-        if sizes[-1] < 0:
-            raise ValueError(f"{function}: shape must not be negative, got {tuple(shape)}")
-    return tuple(sizes)
-
-
-def _sizes(function: str, x_shape: Shape, y_shape: Shape, axis: int) -> tuple[int, int]:
-    """Input and output size of an axis that is resized, both known numbers."""
-    n, m = x_shape[axis], y_shape[axis]
-    if not isinstance(n, int) or not isinstance(m, int):
-        raise ValueError(
-            f"{function}: axis {axis} is resized, so its sizes must be known, got {n} and {m} (from "
-            f"{x_shape} to {y_shape})"
-        )
-    if n == 0 and m > 0:
-        raise ValueError(
-            f"{function}: axis {axis} has no elements to make {m} of (from {x_shape} to {y_shape})"
-        )
-    if max(n, m) >= 2**31:
-        raise ValueError(f"{function}: axis {axis} has 2^31 elements or more: {x_shape}, {y_shape}")
-    return n, m
-
-
-def _axes(function: str, name: str, value: Any, shape: Shape) -> tuple[int, ...]:
-    try:
-        axes = tuple(operator.index(axis) for axis in value)
-    except TypeError:
-        raise TypeError(
-            f"{function}: {name} must be a sequence of integers, got {value!r}"
-        ) from None
-    rank = len(shape)
-    if any(not -rank <= axis < rank for axis in axes):
-        raise ValueError(f"{function}: {name}={axes} are not axes of an array of shape {shape}")
-    axes = tuple(axis % rank for axis in axes)
-    if len(set(axes)) != len(axes):
-        raise ValueError(f"{function}: {name}={tuple(value)} names an axis twice (shape {shape})")
-    return axes
-
-
-def _entries(function: str, name: str, value: Any, length: int) -> list[Any]:
-    """The numbers in a vector that may be traced, in whole or in part."""
-    if isinstance(value, (list, tuple)):
-        entries = list(value)
-    elif hasattr(value, "shape"):
-        if len(value.shape) != 1:
-            raise ValueError(f"{function}: {name} must be a vector, got shape {value.shape}")
-        entries = [value[i] for i in range(value.shape[0])]
-    else:
-        raise TypeError(f"{function}: {name} must be an array or a sequence, got {value!r}")
-    if len(entries) != length:
-        raise ValueError(
-            f"{function}: {name} must have one entry per entry of spatial_dims ({length}), got "
-            f"{len(entries)}"
-        )
-    return entries
-
-
-def _per_axis(function: str, name: str, value: Any, rank: int, default: Any) -> list[Any]:
-    if value is None:
-        return [default] * rank
-    if isinstance(value, str) or not isinstance(value, (Sequence, np.ndarray)):
-        raise TypeError(f"{function}: {name} must have one entry per axis, got {value!r}")
-    if len(value) != rank:
-        raise ValueError(
-            f"{function}: {name} must have {rank} entries, one per axis, got {value!r}"
-        )
-    return list(value)
-
-
-def _pair(function: str, value: Any) -> tuple[float, float]:
-    if isinstance(value, str) or not hasattr(value, "__len__") or len(value) != 2:
-        raise ValueError(f"{function}: roi must hold (start, end) pairs, got {value!r}")
-    return (_number(function, "roi", value[0]), _number(function, "roi", value[1]))
-
-
-def _number(function: str, name: str, value: Any) -> float:
-    """A finite number, as a float."""
-    if isinstance(value, jax.core.Tracer):
-        raise TypeError(f"{function}: {name} must be known while tracing, got {value}")
-    is_array = isinstance(value, (np.ndarray, np.generic, Array)) and value.shape == ()
-    if isinstance(value, bool) or not (isinstance(value, numbers.Real) or is_array):
-        raise TypeError(f"{function}: {name} must be a number, got {value!r}")
-    result = float(value)
-    if not math.isfinite(result):
-        raise ValueError(f"{function}: {name} must be finite, got {value!r}")
-    return result

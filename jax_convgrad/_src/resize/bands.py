@@ -40,6 +40,10 @@ NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 _MOST_WEIGHTS = 2**27
 
 
+class BandTooLargeError(ValueError):
+    """An axis needs more weights than a band may have."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Rule:
     """How one axis is resampled, apart from its sizes. Hashable.
@@ -251,7 +255,7 @@ def _filtered(n: int, m: int, x: np.ndarray, rule: Rule) -> Band:
         first, last = np.maximum(first, -radius), np.minimum(last, n - 1 + radius)
     width = max(int((last - first).max(initial=-1)) + 1, 1)
     if m * width > _MOST_WEIGHTS:
-        raise ValueError(
+        raise BandTooLargeError(
             f"resampling {n} elements to {m} with a filter of {width} elements needs more than "
             f"{_MOST_WEIGHTS} weights"
         )
@@ -321,7 +325,7 @@ def _from_entries(
     low[empty] = high[empty] = 0
     taps = min(max(int((high - low).max(initial=0)) + 1, 1), n)
     if m * taps > _MOST_WEIGHTS:
-        raise ValueError(f"a band of {m} rows with {taps} weights each is too large")
+        raise BandTooLargeError(f"a band of {m} rows with {taps} weights each is too large")
     start = np.minimum(low, n - taps)
     places = rows * taps + (columns - start[rows])
     weights = np.bincount(places, values, m * taps).astype(np.float64).reshape(m, taps)

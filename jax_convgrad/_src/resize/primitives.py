@@ -90,7 +90,7 @@ def _batch(operands: Any, dims: Any, *, problem: ResampleProblem) -> tuple[Array
 
 def _lower(platform: str | None, ctx: Any, x: Any, *, problem: ResampleProblem) -> Any:
     """Decides, and emits: the whole, or what each device computes of it."""
-    custom_calls = not compat.divides_operations_only(ctx)
+    custom_calls = not compat.is_partitioned_without_custom_calls(ctx)
     decision = decide(problem, Target.of(platform, custom_calls))
     # The operator's name is seen in profiles, whatever it is lowered to.
     run = jax.named_scope(resample_p.name)(functools.partial(emit, decision))

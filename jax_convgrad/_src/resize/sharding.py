@@ -47,7 +47,7 @@ def partitioned_call(problem: ResampleProblem, decision: Decision) -> Partitione
         return emit(decision.replace(problem=part, backend=backend), x)
 
     def fingerprint() -> str:
-        found = registry.handlers(str(decision.platform))
+        found = registry.require(str(decision.platform))
         versions = registry.version(), found.versions, sorted(found.targets)
         tables = [band.digest.hex() for band in problem.bands]
         decisive = (

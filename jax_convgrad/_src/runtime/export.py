@@ -54,6 +54,6 @@ def load_handlers(platform: str | None = None) -> None:
       ...     jax_convgrad.load_handlers("cpu")
     """
     platform = platform or compat.platform()
-    reason = registry.look_up(platform).reason
+    reason = registry.find(platform).reason
     if reason is not None:
         raise RuntimeError(f"load_handlers: there are no handlers for {platform}: {reason}")

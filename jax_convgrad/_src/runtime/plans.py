@@ -223,4 +223,4 @@ def clear() -> None:
     """
     if (module := registry.cuda_module()) is not None:
         module.clear_plans()
-        settings.lower_anew()
+        settings.invalidate_jit_caches()

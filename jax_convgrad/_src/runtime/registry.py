@@ -2,7 +2,7 @@
 
 A registration that is rejected before the backend starts stops JAX from starting at all, so nothing
 happens at import: the first lowering (or `info()`) loads the module of its platform. What went wrong
-is kept in the loader's own words and shown by `info()`; programs then run on the pure-JAX routes.
+is kept in the loader's own words and shown by `info()`; programs then run on the pure-JAX backends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _warned: set[str] = set()
 
 
 @dataclasses.dataclass(frozen=True)
-class Handlers:
+class PlatformHandlers:
     """What one platform's compiled module offers, or why it offers nothing."""
 
     targets: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class Handlers:
     reason: str | None = None
     broken: bool = False  # this machine should have them
 
-    def serve(self, target: str, dtype: Any) -> bool:
+    def serves(self, target: str, dtype: Any) -> bool:
         # ``dtypes`` are those of the convolution library; the resample kernels are the package's own.
         dtypes = FLOAT_DTYPES if target == RESAMPLE_TARGET else self.dtypes
         return target in self.targets and str(dtype) in dtypes
@@ -66,14 +66,14 @@ class UnvalidatedLibraryWarning(UserWarning):
     """The oneDNN or cuDNN that was loaded is not of a version on which its errata were validated."""
 
 
-def look_up(platform: str) -> Handlers:
+def find(platform: str) -> PlatformHandlers:
     """What a platform ("cpu", "cuda", ...) has, or why nothing, loaded and registered at the first call."""
     with _lock:
         return _load(platform)
 
 
-def handlers(platform: str) -> Handlers:
-    """The same for a program that wants to run on them: it says once that they are missing or broken.
+def require(platform: str) -> PlatformHandlers:
+    """The same for a program that is to run on them: warns once where they are missing or broken.
 
     Raises:
       RuntimeError: the module cannot be used and JAX_CONVGRAD_REQUIRE_CPU=1 (or _CUDA) forbids
@@ -84,7 +84,7 @@ def handlers(platform: str) -> Handlers:
         if found.broken and platform not in _warned:
             _warned.add(platform)
             warnings.warn(
-                f"jax_convgrad runs without its {platform} handlers, on slower pure-JAX routes: "
+                f"jax_convgrad runs without its {platform} handlers, on slower pure-JAX backends: "
                 f"{found.reason}",
                 MissingHandlersWarning,
                 stacklevel=2,
@@ -98,7 +98,7 @@ def handlers(platform: str) -> Handlers:
     return found
 
 
-def _current(platform: str, found: Handlers) -> Handlers:
+def _current(platform: str, found: PlatformHandlers) -> PlatformHandlers:
     """``found`` with the version of cuDNN, which may have been loaded since, one that is too old too."""
     module = cuda_module() if platform == "cuda" and found.reason is None else None
     if module is None:
@@ -106,10 +106,10 @@ def _current(platform: str, found: Handlers) -> Handlers:
     try:
         return dataclasses.replace(found, versions=tuple(sorted(module.versions().items())))
     except ImportError as error:
-        return Handlers(reason=f"{type(error).__name__}: {error}", broken=True)
+        return PlatformHandlers(reason=f"{type(error).__name__}: {error}", broken=True)
 
 
-def _warn_if_unvalidated(found: Handlers) -> None:
+def _warn_if_unvalidated(found: PlatformHandlers) -> None:
     """Names a library once that the errata were not validated on. One that is not loaded has no number."""
     loaded = dict(found.versions)
     for library, validated in found.validated:
@@ -128,18 +128,18 @@ def _warn_if_unvalidated(found: Handlers) -> None:
 
 
 @functools.cache
-def _load(platform: str) -> Handlers:
+def _load(platform: str) -> PlatformHandlers:
     if platform not in ("cpu", "cuda"):
-        return Handlers(reason=f"this version has no handlers for {platform}")
+        return PlatformHandlers(reason=f"this version has no handlers for {platform}")
     if platform == "cpu" and not (sys.platform == "linux" and machine.machine() == "x86_64"):
-        return Handlers(reason=f"no oneDNN for {sys.platform} on {machine.machine()}")
+        return PlatformHandlers(reason=f"no oneDNN for {sys.platform} on {machine.machine()}")
     try:
         module = _import_cpu() if platform == "cpu" else _import_cuda()
         if platform == "cuda":
             _check_devices(module)
         return _register(module, platform)
     except Exception as error:  # whatever it was, a training step can go on without the handlers
-        return Handlers(reason=f"{type(error).__name__}: {error}", broken=True)
+        return PlatformHandlers(reason=f"{type(error).__name__}: {error}", broken=True)
 
 
 def _check_devices(module: ModuleType) -> None:
@@ -153,7 +153,7 @@ def _check_devices(module: ModuleType) -> None:
             )
 
 
-def _register(module: ModuleType, platform: str) -> Handlers:
+def _register(module: ModuleType, platform: str) -> PlatformHandlers:
     versions = tuple(sorted(module.versions().items()))
     handlers = module.handlers()
     for target, handler in handlers.items():
@@ -161,7 +161,7 @@ def _register(module: ModuleType, platform: str) -> Handlers:
             target, handler, platform={"cuda": "CUDA"}.get(platform, platform)
         )
     validated = tuple(sorted(module.validated_versions().items()))
-    return Handlers(frozenset(handlers), frozenset(module.supported_dtypes()), versions, validated)
+    return PlatformHandlers(frozenset(handlers), frozenset(module.supported_dtypes()), versions, validated)
 
 
 def cuda_module() -> ModuleType | None:
@@ -169,7 +169,16 @@ def cuda_module() -> ModuleType | None:
     with _lock:
         try:
             return _import_cuda()
-        except Exception:  # `handlers` keeps and tells the reason
+        except Exception:  # `require` tells the reason
+            return None
+
+
+def cpu_module() -> ModuleType | None:
+    """The compiled CPU module without registering its handlers, None where it cannot be imported."""
+    with _lock:
+        try:
+            return _import_cpu()
+        except Exception:  # `require` tells the reason
             return None
 
 
@@ -210,6 +219,7 @@ def _cudnn_library() -> Path | None:
     return None
 
 
+@functools.cache
 def _import_cpu() -> ModuleType:
     # The module asks for libdnnl by its soname; an already loaded copy of that name is used, so no
     # path of the build machine needs to be written into it.
@@ -278,7 +288,7 @@ def info() -> dict[str, Any]:
     """
     versions = {"python": machine.python_version()}
     versions |= {name: version(name) for name in (_DISTRIBUTION, "jax", "jaxlib", "numpy")}
-    found = {name: _current(name, look_up(name)) for name in ("cpu", "cuda")}
+    found = {name: _current(name, find(name)) for name in ("cpu", "cuda")}
     with _lock:
         for entry in found.values():
             _warn_if_unvalidated(entry)
@@ -306,4 +316,4 @@ def has_cuda() -> bool:
       >>> isinstance(jax_convgrad.has_cuda(), bool)
       True
     """
-    return look_up("cuda").reason is None
+    return find("cuda").reason is None

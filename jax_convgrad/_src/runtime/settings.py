@@ -1,12 +1,14 @@
 """The settings that a call on CUDA carries along: how its engine is to be chosen, and within what memory.
 
 They are fixed where a call is lowered, so that a program keeps its engines (see `plans`). `plans` has the
-functions that change them.
+functions that change them, for the whole process. An override is of one context (`contextvars`): neither
+other threads nor other asynchronous tasks see it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import threading
 from collections.abc import Iterator
@@ -40,40 +42,42 @@ class Settings:
 
 _lock = threading.Lock()
 _current = Settings()
-_carried = False  # by some call that was lowered since JAX's caches were cleared
-_held = threading.local()
+_snapshot_taken = False  # by some call that was lowered since JAX's caches were cleared
+_override: contextvars.ContextVar[Settings | None] = contextvars.ContextVar(
+    "jax_convgrad_settings", default=None
+)
 
 
 def current() -> Settings:
     """Those of the next call that is lowered."""
-    return _of_now(_current)
+    return _effective(_current)
 
 
-def carried() -> Settings:
+def snapshot() -> Settings:
     """The same, for a call that is being lowered."""
-    global _carried
+    global _snapshot_taken
     with _lock:
-        _carried = True
+        _snapshot_taken = True
         settings = _current
-    return _of_now(settings)
+    return _effective(settings)
 
 
-def _of_now(settings: Settings) -> Settings:
-    held: Settings | None = getattr(_held, "settings", None)
-    if held is not None:
-        return held
+def _effective(settings: Settings) -> Settings:
+    overriding = _override.get()
+    if overriding is not None:
+        return overriding
     module = registry.cuda_module()
     return dataclasses.replace(settings, generation=0 if module is None else module.generation())
 
 
 @contextlib.contextmanager
-def held(settings: Settings) -> Iterator[None]:
-    """These settings for all calls that this thread lowers inside, whatever is changed meanwhile."""
-    previous, _held.settings = getattr(_held, "settings", None), settings
+def override(settings: Settings) -> Iterator[None]:
+    """These settings for all calls that this context lowers inside, whatever is changed meanwhile."""
+    token = _override.set(settings)
     try:
         yield
     finally:
-        _held.settings = previous
+        _override.reset(token)
 
 
 def change(**changes: Any) -> None:
@@ -84,13 +88,13 @@ def change(**changes: Any) -> None:
         same = changed == _current
         _current = changed
     if not same:
-        lower_anew()
+        invalidate_jit_caches()
 
 
-def lower_anew() -> None:
+def invalidate_jit_caches() -> None:
     """Has functions under `jax.jit` lowered again, if any of them may have a call with its settings."""
-    global _carried
+    global _snapshot_taken
     with _lock:
-        was_carried, _carried = _carried, False
-    if was_carried:
+        was_taken, _snapshot_taken = _snapshot_taken, False
+    if was_taken:
         jax.clear_caches()

@@ -34,7 +34,7 @@ def lower_fun(
     lower_whole = compat.lower_fun(whole)
 
     def lower(ctx: Any, *operands: Any) -> Any:
-        if make_call is None or not compat.asks_for_parts(ctx):
+        if make_call is None or not compat.uses_custom_partitioning(ctx):
             return lower_whole(ctx, *operands)
         with compat.keeping_64_bits(ctx):
             return partitioned_call(ctx, operands, make_call())

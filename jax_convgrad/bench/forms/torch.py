@@ -44,8 +44,10 @@ class TorchForm(Form):
         return None if torch.cuda.is_available() else "this PyTorch sees no GPU"
 
     def not_applicable(self, case: AnyCase) -> str | None:
-        """Some resizes are not in PyTorch."""
-        return resize_forms.torch_missing(case) if isinstance(case, ResizeCase) else None
+        """Some resizes are not in PyTorch, nor is padding that crops."""
+        if isinstance(case, ResizeCase):
+            return resize_forms.torch_missing(case)
+        return "PyTorch has no negative padding" if min(case.padding) < 0 else None
 
     def runners(
         self, case: AnyCase, pass_: str, layout: str, weights: str | None = None

@@ -1,0 +1,103 @@
+"""A name that JAX has not documented goes: one feature is off and says so once, all else is as before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import warnings
+from pathlib import Path
+
+import pytest
+from support import degraded
+
+from jax_convgrad._src.compat.features import FEATURES, Feature, UnsupportedJaxWarning
+
+# For each feature one of its names; that each of them is looked up is shown by test_every_name below.
+HIDDEN = {
+    "custom_partitioning": "jax._src.custom_partitioning:_sharding_callbacks",
+    "lowering_context": "jax._src.interpreters.mlir:ModuleContext.axis_context",
+    "lowering_rules": "jax.interpreters.mlir:_platform_specific_lowerings",
+    "checkpoint_policies": "jax.interpreters.partial_eval:partial_eval_jaxpr_custom_rules",
+    "jet": "jax.experimental.jet:jet_rules",
+    "checkify": "jax._src.checkify:nan_error_check",
+    "varying_axes": "jax.core:ShapedArray.manual_axis_type",
+    "sharding_errors": "jax._src.core:ShardingTypeError",
+    "symbolic_sizes": "jax.core:max_dim",
+    "traced_programs": "jax._src.source_info_util:SourceInfo.traceback",
+}
+OTHERS = {
+    "custom_partitioning": ["jax._src.interpreters.mlir:ModuleContext.add_keepalive"],
+    "lowering_context": [
+        "jax._src.sharding_impls:SPMDAxisContext.manual_axes",
+        "jax._src.interpreters.mlir:LoweringParameters.for_export",
+    ],
+}
+
+
+def run(feature: str, paths: list[str], python: list[str]) -> None:
+    environment = {**os.environ, "JAX_CONVGRAD_INSTALL": "0"}
+    command = [*python, "-W", "ignore", degraded.__file__, feature, *paths]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("feature", list(FEATURES))
+def test_without_a_name(feature: str, subprocess_python: list[str]):
+    run(feature, [HIDDEN[feature]], subprocess_python)
+
+
+@pytest.mark.parametrize(
+    ("feature", "path"), [(f, p) for f, paths in OTHERS.items() for p in paths]
+)
+def test_without_another_name(feature: str, path: str, subprocess_python: list[str]):
+    run(feature, [path], subprocess_python)
+
+
+def test_without_all_of_them(subprocess_python: list[str]):
+    run("all", list(HIDDEN.values()), subprocess_python)
+
+
+def test_without_names_that_something_public_stands_in_for(subprocess_python: list[str]):
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(degraded.__file__).parents[1])!r})\n"
+        "from support import degraded\n"
+        "degraded.hide('jax.interpreters.xla:apply_primitive')\n"
+        "degraded.hide('jax.experimental.xla_metadata:set_xla_metadata')\n"
+        "import jax_convgrad\n"
+        "with degraded.warned():\n"
+        "    degraded.check_plain(jax_convgrad)\n"
+        "    degraded.check_explain(jax_convgrad)\n"
+    )
+    subprocess.run([*subprocess_python, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("feature", list(FEATURES))
+def test_every_name_is_there(feature: str):
+    """On the versions that are supported; that of a class is the class itself."""
+    entry = FEATURES[feature]
+    fresh = Feature(entry.title, entry.consequence, **entry.names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fresh.resolve() is not None
+    assert entry.names or entry.attributes
+
+
+@pytest.mark.parametrize("path", ["jax:no_such_name", "jax.no_such_module:name"])
+def test_a_missing_name(path: str):
+    feature = Feature("a test", "Nothing happens.", numpy="numpy:ndarray", gone=path)
+    assert feature.look_up() is None
+    with pytest.warns(
+        UnsupportedJaxWarning, match="a test is off, because jax .* has no jax.*name"
+    ):
+        assert feature.resolve() is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert feature.resolve() is None
+
+
+def test_a_missing_attribute():
+    feature = Feature("a test", "Nothing happens.")
+    assert feature.read(1.0, "real.imag") == 0
+    with pytest.warns(UnsupportedJaxWarning, match="has no float.real.gone"):
+        assert feature.read(1.0, "real.gone", 5) == 5
+    assert feature.read(1.0, "gone") is None

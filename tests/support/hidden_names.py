@@ -1,0 +1,49 @@
+"""Hides names of JAX from this package, and from nothing else: as if JAX had renamed them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import Any
+
+
+def hide(path: str) -> None:
+    """Hides "module:attribute", or "module:Class.attribute" of the instances of a class."""
+    module_name, _, attribute = path.partition(":")
+    owner: Any = importlib.import_module(module_name)
+    *classes, attribute = attribute.split(".")
+    if not classes:
+        _hide_in_module(owner, attribute)
+        return
+    for name in classes:
+        owner = getattr(owner, name)
+    _hide_in_class(owner, attribute)
+
+
+def _asked_by_the_package() -> bool:
+    return str(sys._getframe(2).f_globals.get("__name__")).startswith("jax_convgrad")
+
+
+def _hide_in_module(module: types.ModuleType, attribute: str) -> None:
+    getattr(module, attribute)  # there is something to hide
+    base = type(module)
+
+    class Hiding(base):  # type: ignore[misc, valid-type]
+        def __getattribute__(self, name: str) -> Any:
+            if name == attribute and _asked_by_the_package():
+                raise AttributeError(f"{module.__name__} has no {name}: a test hides it")
+            return super().__getattribute__(name)
+
+    module.__class__ = Hiding
+
+
+def _hide_in_class(cls: Any, attribute: str) -> None:
+    inherited = cls.__getattribute__
+
+    def getattribute(self: Any, name: str) -> Any:
+        if name == attribute and _asked_by_the_package():
+            raise AttributeError(f"{cls.__name__} has no {name}: a test hides it")
+        return inherited(self, name)
+
+    cls.__getattribute__ = getattribute
