@@ -131,7 +131,7 @@ NB_MODULE(_cuda, module) {
              "The pairs that load_choices was given, less those cleared since.");
   module.def("clear_plans", &jax_convgrad::ClearPlans,
              "Forgets loaded choices, and plans except those of programs lowered before.");
-  module.def("set_most_plans", &jax_convgrad::SetMaxPlans, nb::arg("most"),
+  module.def("set_max_plans", &jax_convgrad::SetMaxPlans, nb::arg("count"),
              "How many plans are kept; those that leave are made again with the same engine.");
   module.def("generation", &jax_convgrad::Generation,
              "How often plans were cleared, which a call on CUDA carries along.");

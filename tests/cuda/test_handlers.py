@@ -597,7 +597,7 @@ def test_plans_that_left_the_cache_come_back_with_their_engines(rng: np.random.G
         run = jax.jit(lambda xs, w, layer=layer: [layer(x, w) for x in xs]).lower(xs, w).compile()
         programs.append((run, xs, w, []))
     module = registry.cuda_module()
-    module.set_most_plans(1)
+    module.set_max_plans(1)
     try:
         for _ in range(5):
             for run, xs, w, seen in programs:
@@ -606,7 +606,7 @@ def test_plans_that_left_the_cache_come_back_with_their_engines(rng: np.random.G
                 (plan,) = plans.list()
                 seen.append((plan["engine"], plan["chosen_by"], out))
     finally:
-        module.set_most_plans(4096)
+        module.set_max_plans(4096)
     for *_, seen in programs:
         assert len(set(seen)) == 1
     assert {plan["chosen_by"] for plan in plans.list()} == {"exhaustive"}
