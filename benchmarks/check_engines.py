@@ -1,13 +1,13 @@
-"""Runs every engine there is on small problems, and lists those that compute wrong numbers.
+"""Runs every available engine on small problems, and lists those that compute wrong numbers.
 
     python benchmarks/check_engines.py --seconds 100
 
-The problems are the test suite's, filled with small integers, of which every sum is exact. A result may
-differ where an engine transforms (Winograd, FFT) or rounds partial sums; one that is off by more than a
-tenth of the largest value is wrong. What the handlers keep out (cpp/cuda/cudnn/errata.cc) rests on this
-list, and is not among the engines that are run. The five kinds of arithmetic ("strict" is float32
-without TF32) take turns on every problem, and the problems come in an order in which any beginning of
-the list is a sample, so that a run that is short of time has seen some of everything.
+The problems are those of the test suite, filled with small integers so that every sum is exact. A result may
+differ where an engine transforms (Winograd, FFT) or rounds partial sums. A result that is off by more than a
+tenth of the largest value is wrong. The errata (cpp/cuda/cudnn/errata.cc) rest on this list. Engines that
+they exclude are not run. The five kinds of arithmetic ("strict" is float32 without TF32) take turns on every
+problem. The problems are ordered so that any beginning of the list is a sample: a run that is short of time
+has seen some of everything.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ARITHMETIC = {
     "float64": ("float64", None),
 }
 
-# Problems beside the suite's: groups and depth in sizes that more engines accept.
+# Problems in addition to the suite's: groups and depth in sizes that more engines accept.
 MORE_CASES = [
     Case("3d-groups2", (1, 4, 5, 6, 7), (6, 2, 2, 2, 3), groups=2),
     Case("3d-groups2-stride", (1, 4, 5, 6, 7), (6, 2, 2, 2, 3), (1, 2, 1), groups=2),
@@ -70,16 +70,18 @@ MORE_CASES = [
 ]
 
 
-# What has had wrong engines, or has engines of its own, comes first.
+# Cases with errata, or with engines of their own, come first.
 FIRST = "3d|groups|depthwise|dense|dilation|asymmetric|uneven|even"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", metavar="OUT", help="write all results as JSON")
-    parser.add_argument("--seconds", type=float, default=1e9, help="stop after that many")
-    parser.add_argument("--jobs", type=int, default=1, help="processes that share the work")
-    parser.add_argument("--only", metavar="REGEX", default=".", help="problems of such names")
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop after this many seconds")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
+    parser.add_argument(
+        "--only", metavar="REGEX", default=".", help="only problems whose name matches"
+    )
     parser.add_argument("--dtypes", default=",".join(ARITHMETIC))
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -93,7 +95,7 @@ def main() -> None:
 
 
 def in_processes(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
-    """All rows, and the kind of arithmetic of every problem that was reached."""
+    """All rows, and the kind of arithmetic of every problem that the run reached."""
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     running = [
         subprocess.Popen(

@@ -1,18 +1,18 @@
-"""What dense layers with stride 1 cost a whole program, by whose convolutions they are.
+"""The cost of dense stride-1 layers in whole programs, by the backend that computes them.
 
     python benchmarks/dense_steps.py --markdown OUT.md
 
-Alone such a layer takes cuDNN as long by the handlers as by XLA. In a program it does not: XLA's command
-buffers (CUDA graphs) hold the handlers' calls and by default none of its own convolutions, which the host
-launches one by one; but to its own forward convolutions XLA adds the bias, and takes the maximum with zero,
-in the same kernel. The rules of dense layers with stride 1 rest on what this prints.
+By itself, such a layer takes the same time with the handlers and with XLA. In a program it does not. XLA's
+command buffers (CUDA graphs) hold the handlers' calls and, by default, none of its own convolutions, which
+the host launches one by one. On the other hand, XLA fuses the bias and the ReLU into its own forward
+convolutions. The rules for dense layers with stride 1 rest on this program's output.
 
 The programs are training steps and forward passes of the models of models.py with install(), and of a stack
-of six layers, 64 to 64 channels, 3x3, with bias and relu, channels first. The contenders differ in who
-computes dense layers with stride 1: "XLA" all of it, "gradients" has the handlers compute dX and dW, and
-"handlers" all. "captured": XLA's command buffers hold its convolutions too (`CAPTURE` in models.py). They
-take turns, in both orders, as in models.py: milliseconds a run, medians, with the
-smallest and the largest. "by XLA" counts the convolutions that are XLA's.
+of six layers, 64 to 64 channels, 3x3, with bias and ReLU, channels first. The contenders differ in what
+computes dense layers with stride 1: with "XLA", XLA computes everything; with "gradients", the handlers
+compute dX and dW; with "handlers", everything. "captured": XLA's command buffers hold its convolutions too
+(`CAPTURE` in models.py). The contenders take turns, in both orders, as in models.py. The table has
+milliseconds a run: the median, the minimum and the maximum. "by XLA" counts XLA's convolutions.
 """
 
 from __future__ import annotations

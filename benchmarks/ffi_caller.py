@@ -1,4 +1,4 @@
-"""Calls the compiled convolution handlers past JAX, on any stream: see ffi_caller.cc."""
+"""Calls the compiled convolution handlers without JAX, on any stream: see ffi_caller.cc."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class _Attribute(ctypes.Structure):
 
 
 class HandlerError(RuntimeError):
-    """What a handler returned."""
+    """The error that a handler returned."""
 
 
 @functools.cache
 def _library() -> Any:
-    """Compiled against the installed jaxlib's headers, as the handlers are."""
+    """The library, compiled against the installed jaxlib's headers like the handlers."""
     source = pathlib.Path(__file__).with_name("ffi_caller.cc")
     target = pathlib.Path(tempfile.mkdtemp(prefix="jax_convgrad_")) / "ffi_caller.so"
     command = ["g++", "-std=c++17", "-O2", "-shared", "-fPIC", "-isystem", jax.ffi.include_dir()]
@@ -127,7 +127,7 @@ def recorded(f: Callable[..., Any], *arrays: Any, platform: str) -> Recorded:
 
 
 class Call:
-    """One call of one handler on fixed buffers, to be run again and again by one thread at a time."""
+    """One call of one handler on fixed buffers, which one thread at a time may run repeatedly."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Call:
         arrays = (*call.operands, *call.results)
         attributes = call.attributes
         self._sizes = len(call.operands), len(arrays), len(attributes)
-        self._keep: list[Any] = []  # what the structures point to
+        self._keep: list[Any] = []  # keeps alive what the structures point to
         self._buffers = (_Buffer * len(arrays))(*map(self._buffer, addresses, arrays))
         self._attributes = (_Attribute * len(attributes))(
             *(self._attribute(name, attributes[name]) for name in sorted(attributes))
@@ -156,7 +156,7 @@ class Call:
         _library()
 
     def run(self, stage: int = EXECUTE) -> None:
-        """Runs a stage; one that the handler does not have is nothing.
+        """Runs a stage. Does nothing if the handler does not have it.
 
         Raises:
           HandlerError: with the code's name and the text.
@@ -165,7 +165,7 @@ class Call:
             self._check(_library().CallHandler(*self._arguments(stage)))
 
     def seconds(self, runs: int, stage: int = EXECUTE) -> float:
-        """Seconds that each of ``runs`` calls, one right after the other, keeps the host.
+        """Seconds of host time for each of ``runs`` calls in a row.
 
         Raises:
           HandlerError: as `run` does.
@@ -176,7 +176,7 @@ class Call:
         return seconds.value / runs
 
     def empty_seconds(self, runs: int) -> float:
-        """The same of a handler that returns at once."""
+        """The same for a handler that returns at once."""
         seconds = ctypes.c_double()
         empty = ctypes.cast(_library().EmptyHandler, ctypes.c_void_p)
         arguments = empty, *self._arguments(EXECUTE)[1:], ctypes.c_int64(runs)

@@ -1,17 +1,17 @@
-"""What the first call of a training step costs: trace, compile, and choosing engines.
+"""What the first call of a training step costs: tracing, compiling, and choosing engines.
 
     python benchmarks/first_call.py --seconds 300 --markdown OUT.md --json OUT.json
 
 Two models, each written once over a module that has `conv_general_dilated` and `conv_transpose`: the
-network of examples/train_superres.py, and a U-Net. Each measurement is a process of its own, so that
-nothing is cached from another one, and the contenders take turns: plain lax; jax_convgrad with the
+network of examples/train_superres.py, and a U-Net. Each measurement runs in its own process, so that
+nothing is cached from another one. The contenders take turns: plain lax; jax_convgrad with each of the
 three ways to choose engines; and jax_convgrad with the choices of an exhaustive search loaded from a
-file. What is not counted: a search of each model in front of all, which warms the files' caches and
-leaves the choices to load.
+file. A search of each model comes first and does not count: it warms the file caches and produces the
+choices to load.
 
-The clock starts when the backend is up and the operands are on the device. "lower" is tracing and
-lowering, "compile" is XLA's, its own choosing among engines included, and "first run" ends when the
-results are there: in it the handlers choose theirs. "step" is the median of later steps, many in a row.
+The clock starts when JAX's backend is up and the operands are on the device. "lower" is tracing and
+lowering. "compile" is XLA's compilation, including its own choice of engines. "first run" ends when the
+results arrive; the handlers choose their engines in it. "step" is the median of later steps, many in a row.
 """
 
 from __future__ import annotations
@@ -189,9 +189,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeats", type=int, default=7, help="rounds that count, at most (7)")
     parser.add_argument(
-        "--seconds", type=float, default=1e9, help="start nothing after that many and a first round"
+        "--repeats", type=int, default=7, help="maximum number of rounds that count (7)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=1e9,
+        help="start nothing after this many seconds and a first round",
     )
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--markdown", metavar="OUT", type=pathlib.Path)
@@ -232,7 +237,7 @@ def turns(rounds: int, models: list[str]) -> Iterator[tuple[int, str, str]]:
 
 
 def report(rows: list[dict[str, Any]], models: list[str]) -> str:
-    """Medians, and for the first call the least and the most too."""
+    """Medians, and for the first call also the minimum and the maximum."""
     lines = [
         "# The first call of a training step",
         "",

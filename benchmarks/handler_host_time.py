@@ -1,21 +1,21 @@
-"""What one call of a convolution handler takes on the host, outside of its kernels.
+"""The host time of one call of a convolution handler, without its kernels.
 
     python benchmarks/handler_host_time.py cpu --module NEW=PATH/_cpu.so [--module OLD=...] --json OUT
     python benchmarks/handler_host_time.py cuda --module NEW=PATH/_cuda.so [--module OLD=...] --json OUT
 
-Each module is a build of the package's extension, named by the commit that it is of: builds are measured
-in one process, in turns, so that an old and a new one see the same machine. No other part of the package
-is used, and none of JAX but its headers: `ffi_caller.cc` calls the handlers through XLA's C API, in one
+Each module is a build of the package's extension, named by its commit. The builds are measured
+in one process, in turns, so that an old and a new one see the same machine. Nothing else of the package
+is used, and of JAX only its headers: `ffi_caller.cc` calls the handlers through XLA's C API, in one
 thread.
 
-CPU: the arrays of "no kernel" have padding alone under every window, which the handlers answer with zeros
-and no kernel, so that its time is all that a call takes outside of one. The others have a kernel each, as
-small as it gets, and their time has the kernel in it. CUDA: the time until Execute returns, with the stream
-not waited for. That includes what the CUDA runtime and cuDNN do on the host to put one kernel on the
-stream; with ``--cudnn`` another libcudnn is opened, such as tests/cpp/fake_cudnn.cc built as a library,
-which does nothing: then only the handler's own time and its calls of the CUDA runtime are left.
+CPU: in the case "no kernel" every window reads only padding. The handlers then write zeros without a
+kernel, so its time is what a call costs outside of a kernel. Each other case runs the smallest possible
+kernel, and its time includes that kernel. CUDA: the time until Execute returns, without waiting for the
+stream. This includes the host work of the CUDA runtime and cuDNN for launching one kernel. ``--cudnn`` opens
+another libcudnn, such as tests/cpp/fake_cudnn.cc built as a library, which does nothing: then only the
+handler's own time and its calls of the CUDA runtime remain.
 
-"empty handler" is one that returns at once: what the measurement itself takes.
+"empty handler" returns at once: it shows the cost of the measurement itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A benchmark case's layer and its two gradients, of jax_convgrad or of plain lax, channels last."""
+"""The layer of a benchmark case and its two gradients, with jax_convgrad or plain lax, channels last."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def arrays_of(case: Case, seed: int) -> tuple[np.ndarray, ...]:
 
 
 def passes(case: Case, module: Any = jax_convgrad) -> Callable[..., tuple[Any, Any, Any]]:
-    """(x, w, dy) -> (y, dx, dw), by `module`, which is jax_convgrad or jax.lax."""
+    """(x, w, dy) -> (y, dx, dw), computed by `module`, which is jax_convgrad or jax.lax."""
     numbers = dimension_numbers(case.ndim, "NHWC")
 
     def layer(x: Any, w: Any) -> Any:
@@ -54,6 +54,6 @@ def passes(case: Case, module: Any = jax_convgrad) -> Callable[..., tuple[Any, A
 
 
 def _dilated_padding(case: Case) -> list[tuple[int, int]]:
-    """Of the input whose strides were filled with zeros."""
+    """The padding of the input with zeros inserted for the strides."""
     axes = zip(case.kernel, case.padding, case.output_padding, case.dilation, strict=True)
     return [(d * (k - 1) - p, d * (k - 1) - p + op) for k, p, op, d in axes]

@@ -2,29 +2,29 @@
 
     python benchmarks/models.py --markdown OUT.md --json OUT.json
 
-The models are those of models_flax.py, written as a user of Flax writes them, and of models_torch.py, the
-same with the same weights. A step is the mean squared error, its gradients, and Adam, on one batch again
-and again. bfloat16 is what a user of the library calls mixed precision: weights in float32, the layers'
-work in bfloat16 (`dtype=` in Flax, `autocast` in PyTorch).
+models_flax.py has the models, written as a user of Flax writes them, and models_torch.py has the same models
+with the same weights. A step computes the mean squared error, its gradients, and an Adam update, on the same
+batch every time. bfloat16 is what users of each library call mixed precision: weights in float32, the layers'
+computation in bfloat16 (`dtype=` in Flax, `autocast` in PyTorch).
 
-The contenders of a model are compiled and warmed up, and take turns then, in an order that rotates. A
-sample is as many steps in a row as last a quarter of a second, waited for once at the end: what a
-training loop sees. Figures are medians. PyTorch runs in both memory formats (one for 1-D models), with
-cudnn.benchmark on and TF32 allowed as in JAX's default. "compile" is the time to trace, lower and compile
-the step, each in processes of its own, so that nothing is cached from the other's; the handlers' libraries
-are loaded in it. Losses are those of the first ten steps from the same weights; "differ" is the largest
-difference from Flax's, relative to it.
+The contenders of a model are compiled and warmed up. Then they take turns, in an order that rotates. A
+sample is a quarter of a second of steps in a row with one wait at the end, as in a
+training loop. Results are medians. PyTorch runs in both memory formats (one for 1-D models), with
+cudnn.benchmark on and TF32 allowed, as in JAX's default. "compile" is the time to trace, lower and compile
+the step, each in its own process so that nothing is cached from another; it includes loading the handlers'
+libraries. Losses are those of the first ten steps from the same weights; "differ" is the largest
+relative difference from Flax's loss.
 
-On a GPU the two contenders of JAX run once more, "captured": XLA then has its own convolutions in its
-command buffers (CUDA graphs) too, out of which it leaves them by default, as
-XLA_FLAGS=--xla_gpu_enable_command_buffer=+CONVOLUTION makes it do.
+On a GPU the two JAX contenders run once more, "captured": XLA then puts its own convolutions into its
+command buffers (CUDA graphs), which it does not do by default. This is what
+XLA_FLAGS=--xla_gpu_enable_command_buffer=+CONVOLUTION does.
 
-With --alone, "alone" is the sum of the times of the step's convolutions and resizes, each by its route and
-measured alone (`explain` with `measure=True`), and their useful operations: with install() no step can
-take less, whatever else is in it.
+With --alone, "alone" is the sum of the times of the step's convolutions and resizes, each on its backend and
+measured by itself (`explain` with `measure=True`), and their useful operations: with install() no step can
+be faster, whatever else it contains.
 
---small takes models that two CPU cores can train. PyTorch's threads disturb others on a CPU unless
-OMP_WAIT_POLICY=PASSIVE is in the environment; this program sees to it.
+--small selects models that two CPU cores can train. PyTorch's threads disturb others on a CPU unless
+OMP_WAIT_POLICY=PASSIVE is in the environment; this program sets it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from typing import Any
 
 FLAX, INSTALL, TORCH, TORCH_LAST = "Flax", "install()", "PyTorch", "PyTorch, channels last"
 FLAX_CAPTURED, INSTALL_CAPTURED = f"{FLAX}, captured", f"{INSTALL}, captured"
-# Options of jax.jit. Without CONVOLUTION this is XLA's default, which one program cannot add to.
+# Options of jax.jit: XLA's default and CONVOLUTION. One program cannot add to the default.
 CAPTURE = {
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,CONDITIONAL,"
     "DYNAMIC_SLICE_FUSION,CONVOLUTION"
@@ -59,7 +59,7 @@ TIMEOUT = 900
 
 @dataclasses.dataclass
 class Contender:
-    """A training loop. ``run`` takes so many steps, waits, and returns the last loss."""
+    """A training loop. ``run`` takes a number of steps, waits, and returns the last loss."""
 
     name: str
     run: Callable[[int], float]
@@ -91,7 +91,7 @@ class Problem:
 
 
 def flax_step(task: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The step of a Flax user's program, not compiled, and what makes its optimizer's state."""
+    """The step of a Flax user's program, not compiled, and the function that makes its optimizer state."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -110,7 +110,7 @@ def flax_step(task: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def flax_contender(problem: Problem, installed: bool, captured: bool) -> Contender:
-    """The compiled step, with install() or without. What is compiled stays as it is after uninstall().
+    """The compiled step, with or without install(). A compiled program does not change after uninstall().
 
     ``captured``: with XLA's convolutions in its command buffers.
     """
@@ -127,12 +127,12 @@ def flax_contender(problem: Problem, installed: bool, captured: bool) -> Contend
     options = CAPTURE if captured else None
     compiled = jax.jit(step, compiler_options=options).lower(*arguments).compile()
     jax_convgrad.uninstall()
-    held = {"state": arguments[:2]}
+    latest = {"state": arguments[:2]}
 
     def run(count: int) -> float:
         for _ in range(count):
-            *state, value = compiled(*held["state"], *arguments[2:])
-            held["state"] = state
+            *state, value = compiled(*latest["state"], *arguments[2:])
+            latest["state"] = state
         jax.block_until_ready(state)
         return float(value)
 
@@ -193,7 +193,7 @@ def torch_contender(problem: Problem, channels_last: bool) -> Contender:
 
 
 def contenders(problem: Problem) -> list[Callable[[], Contender]]:
-    """What makes them, one after the other."""
+    """The contenders, made one after the other."""
     import jax
 
     makers: list[Callable[[], Contender]] = [
@@ -208,7 +208,7 @@ def contenders(problem: Problem) -> list[Callable[[], Contender]]:
 
 
 def has_torch() -> bool:
-    """Whether PyTorch is here, and sees the device that JAX runs on."""
+    """Whether PyTorch is installed and sees the device that JAX runs on."""
     if importlib.util.find_spec("torch") is None:
         return False
     import jax
@@ -221,7 +221,7 @@ def has_torch() -> bool:
 
 
 def measure(name: str, task: Any, rounds: int, seconds: float) -> list[dict[str, Any]]:
-    """One row for each contender of a model. One that fails has its error for a row."""
+    """One row for each contender of a model. The row of a contender that fails has its error."""
     problem = Problem.make(task)
     taking, rows = [], []
     for make in contenders(problem):
@@ -229,7 +229,7 @@ def measure(name: str, task: Any, rounds: int, seconds: float) -> list[dict[str,
         try:
             contender = make()
             contender.losses = [contender.run(1) for _ in range(STEPS_COMPARED)]
-        except Exception as error:  # the others are none the worse
+        except Exception as error:  # the other contenders go on
             text = str(error).strip().splitlines() or [""]
             rows.append(
                 {"model": name, "by": label, "failure": f"{type(error).__name__}: {text[0]}"}
@@ -271,9 +271,9 @@ def _row(name: str, contender: Contender, first: list[float] | None) -> dict[str
 
 
 def explained(task: Any, alone: bool = False) -> dict[str, Any]:
-    """How many convolutions and resizes explain() finds in the step, and how many are ours.
+    """How many convolutions and resizes explain() finds in the step, and how many this package computes.
 
-    Also how long they take and what they compute, if they are to be timed alone.
+    If they are timed by themselves, also how long they take and how much they compute.
     """
     import jax
 
@@ -398,17 +398,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--small", action="store_true", help="models for two CPU cores")
-    parser.add_argument("--models", help="only those whose name holds this text")
-    parser.add_argument("--rounds", type=int, default=7, help="samples of each, at most (7)")
+    parser.add_argument("--models", help="only models whose name contains this text")
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="maximum number of samples of each (7)"
+    )
     parser.add_argument(
         "--seconds",
         type=float,
         default=60,
-        help="after 3 rounds, no further one later than this (60)",
+        help="after 3 rounds, start none later than this (60)",
     )
     parser.add_argument("--compiles", type=int, default=1, help="processes that compile each (1)")
     parser.add_argument(
-        "--alone", action="store_true", help="time each convolution and resize alone too"
+        "--alone", action="store_true", help="also time each convolution and resize by itself"
     )
     parser.add_argument("--markdown", metavar="OUT", type=pathlib.Path)
     parser.add_argument("--json", metavar="OUT", type=pathlib.Path)
@@ -457,7 +459,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def write(result: dict[str, Any], arguments: argparse.Namespace) -> None:
-    """What has been found so far: a run that is stopped has left it."""
+    """Writes the results so far, so that an interrupted run leaves them."""
     if arguments.markdown:
         arguments.markdown.write_text(report(result))
     if arguments.json:

@@ -29,7 +29,7 @@ class Double(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down by pooling, up by transposed convolutions, levels joined across."""
+    """Pooling down, transposed convolutions up, and skip connections between levels."""
 
     widths: Axes
     rank: int
@@ -51,7 +51,7 @@ class UNet(nn.Module):
 
 
 class Residual(nn.Module):
-    """HiFi-GAN's: pairs of a dilated and a plain convolution around a shortcut."""
+    """HiFi-GAN's residual block: pairs of a dilated and a plain convolution with a shortcut."""
 
     kernel: int
     dtype: Any
@@ -88,7 +88,7 @@ class Vocoder(nn.Module):
 
 
 class Generator(nn.Module):
-    """DCGAN's, without its batch normalisation."""
+    """DCGAN's generator, without its batch normalization."""
 
     width: int
     dtype: Any
@@ -104,7 +104,7 @@ class Generator(nn.Module):
 
 
 class Segmenter(nn.Module):
-    """Like DeepLab: a strided encoder, dilated convolutions side by side, a resize to the image's size."""
+    """Like DeepLab: a strided encoder, parallel dilated convolutions, a resize to the image's size."""
 
     width: int
     features: int
@@ -187,8 +187,8 @@ def _segmenter(batch: int, size: int, width: int, features: int, dtype: str) -> 
     return Task("segmenter", sizes, (*shape, 3), (*shape, 21), dtype)
 
 
-# What was measured layer by layer: 8x256x256 up to 64 channels, 2x64x64x64 up to 32, 16 excerpts of 32
-# frames, 128 pictures of 64x64, 4x33x33 features of 2048 channels.
+# The sizes that were also measured layer by layer: 8x256x256 up to 64 channels, 2x64x64x64 up to 32,
+# 16 excerpts of 32 frames, 128 pictures of 64x64, 4x33x33 features of 2048 channels.
 TASKS = {
     "2-D U-Net, bfloat16": _unet(2, 8, 256, 3, (64, 128, 256, 512), "bfloat16"),
     "2-D U-Net, float32": _unet(2, 8, 256, 3, (64, 128, 256, 512), "float32"),

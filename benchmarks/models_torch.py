@@ -1,7 +1,7 @@
 """The models of models_flax.py in PyTorch, with their weights.
 
-Layers are made in the order in which Flax makes its own, so that weights can be handed over one by one.
-Arrays are channels first, as PyTorch counts axes, in either memory format.
+Layers are created in Flax's order, so that weights can be copied one by one.
+Arrays have PyTorch's channels-first axes, in either memory format.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Generator(nn.Module):
         yield from self.up
 
     def forward(self, z: Tensor) -> Tensor:
-        # Flax's order of a picture's axes.
+        # Flax's order of an image's axes.
         x = F.relu(self.dense(z)).view(-1, 4, 4, self.width).permute(0, 3, 1, 2)
         for up in self.up[:-1]:
             x = F.relu(up(x))

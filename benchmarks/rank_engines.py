@@ -1,14 +1,14 @@
-"""Where in the heuristics' order the fastest engine stands, for every operator of every published GPU layer.
+"""The place of the fastest engine in the heuristics' order, for every operator of every published GPU layer.
 
     python benchmarks/rank_engines.py --json ranks.json
 
-How many engines the default search times, and which (cpp/cuda/cudnn/search.cc), rests on what this
-prints. Every operator goes to the handlers twice: with the default search, and with the exhaustive one,
-whose times, in the heuristics' order, are what all ratios are of. A line says how many engines ran, what
-the fastest is and where it stands, and how many times as long as that take the first engine, the best of
-the first 12 and the one that the default search took. The times are the searches' own, taken on memory
-that they keep in the cache, and differ by some per cent from one search to the next: "default" is the
-exhaustive search's time of the engine that the other search took.
+The number of engines that the default search times, and the choice of them (cpp/cuda/cudnn/search.cc),
+rest on this program's output. Every operator goes to the handlers twice: with the default search, and with
+the exhaustive one. All ratios use the exhaustive search's times, in the heuristics' order. A line has the
+number of engines that ran, the fastest engine and its place, and the time relative to it of the first
+engine, of the best of the first 12 and of the engine that the default search took. The searches measure
+these times themselves, on memory that stays in the cache, and the times vary by some percent between
+searches: "default" is the exhaustive search's time for the engine that the default search took.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}")
     rows = []
     for case in case_files.published("gpu"):
-        # float64 has few engines, and XLA does most of it.
+        # float64 has few engines, and XLA computes most of it.
         if case.kind == "resize" or case.dtype == "f64":
             continue
         if not re.search(arguments.only, case.label):
@@ -67,7 +67,7 @@ def rank(case: AnyCase, pass_: str, inputs: forms.Inputs) -> dict[str, Any]:
     chosen = search("default", case, pass_, inputs)
     every = search("exhaustive", case, pass_, inputs)
     times = [(t["engine"], t["microseconds"]) for t in every["tried"] if t["microseconds"]]
-    # An engine that is alone is taken as it is.
+    # A single engine is taken without timing it.
     times = times or [(every["engine"], math.nan)]
     return {
         "case": case.label,
@@ -79,7 +79,7 @@ def rank(case: AnyCase, pass_: str, inputs: forms.Inputs) -> dict[str, Any]:
 
 
 def search(how: str, case: AnyCase, pass_: str, inputs: forms.Inputs) -> dict[str, Any]:
-    """The plan of a search that knows nothing of earlier ones."""
+    """The plan of a search without any earlier choices."""
     jax_convgrad.set_algorithm_search(how)
     plans.clear()
     with override_backend("cudnn"):
@@ -90,7 +90,7 @@ def search(how: str, case: AnyCase, pass_: str, inputs: forms.Inputs) -> dict[st
 
 
 Row = dict[str, Any]
-Choice = Callable[[Row], Sequence[float]]  # the times of what a search would look at
+Choice = Callable[[Row], Sequence[float]]  # the times of the engines that a search would look at
 
 
 def front(count: int) -> Choice:
@@ -98,12 +98,12 @@ def front(count: int) -> Choice:
 
 
 def default(row: Row) -> list[float]:
-    # A search may fail to run what another one ran, next to a device's memory limit.
+    # Near the device's memory limit, a search may fail to run an engine that another one ran.
     return [time for engine, time in row["times"] if engine == row["default"]] or [math.nan]
 
 
 def regret(row: Row, choice: Choice) -> float:
-    """How many times as long as the fastest engine the best of a choice takes."""
+    """The time of the best of some engines, relative to the fastest engine."""
     return min(choice(row)) / min(time for _, time in row["times"])
 
 

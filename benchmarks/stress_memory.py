@@ -2,20 +2,20 @@
 
     python benchmarks/stress_memory.py --seconds 200 --markdown OUT.md
 
-Each line of the report is a process of its own, which
+Each line of the report is a separate process, which
 
 1. puts a layer's arrays on the device and compiles the forward pass and both gradients;
-2. takes the device's memory, all but a given rest, as other programs would (cuMemAlloc);
+2. takes the device's memory as other programs would (cuMemAlloc), except for a given remainder;
 3. runs the program, in which the handlers first search for engines: the result must be right, or the
-   error must say RESOURCE_EXHAUSTED and how many bytes there were or would be needed;
+   error must say RESOURCE_EXHAUSTED and how many bytes were available or needed;
 4. gives the memory back and runs again: the result must be right, and the operands untouched.
 
-The rests: "plenty" is room for everything, as a control; "no scratch" has room for the program (results
-and workspaces) but not for the arrays on which engines are timed, so the program must run; "half" has
-room for half of what the program needs; "nothing" for a megabyte. "no workspace" lowers the program
+The remainders: "plenty" is room for everything, as a control. "no scratch" has room for the program (results
+and workspaces) but not for the arrays on which engines are timed, so the program must run. "half" has
+room for half of what the program needs, "nothing" for a megabyte. "no workspace" lowers the program
 under `set_workspace_limit(0)` and has room for that: it runs on engines that need none, or says what
-would do. "compiled late" takes the memory before the compilation, and leaves room for that.
-Where plain lax is named the same is done with it, for comparison. XLA's pool is off, so that its
+would suffice. "compiled late" takes the memory before the compilation, and leaves room for it.
+Lines that name plain lax do the same with lax, for comparison. XLA's memory pool is off, so that its
 allocations are the device's.
 """
 
@@ -37,7 +37,7 @@ import numpy as np
 
 MEBIBYTE = 2**20
 TIMEOUT = 120
-# For a driver's own needs while a program runs: kernels that are loaded, a captured graph.
+# What the driver needs while a program runs: loaded kernels, a captured graph.
 ROOM = 96 * MEBIBYTE
 
 
@@ -48,8 +48,8 @@ def _up(
     return {"kind": "convt", "dt": dtype, **sizes}
 
 
-# What engines want memory for: copies in another order, copies with more channels, partial sums. The
-# arrays of each, on which engines would be timed, are larger than ROOM.
+# Engines need memory for copies in another order, copies with more channels, and partial sums. In each
+# case the arrays on which engines would be timed are larger than ROOM.
 LAYERS = {
     "convt f64": _up("f64", 32, 128, 32, 64, 4, 2, 1),
     "convt 21 channels bf16": _up("bf16", 8, 21, 64, 21, 16, 8, 4),
@@ -102,7 +102,7 @@ def write_truth(layer: str, path: str) -> None:
 
 
 class Filler:
-    """Takes device memory until a given rest is free, and gives it back."""
+    """Takes device memory until a given remainder is free, and gives it back."""
 
     def __init__(self) -> None:
         from jax_convgrad._src.timing import cuda_driver
@@ -112,7 +112,7 @@ class Filler:
         cuda_driver.use()
 
     def take(self, rest: int) -> int:
-        """Returns the bytes that are then free."""
+        """Returns the number of free bytes afterwards."""
         size = 2**40
         while size >= MEBIBYTE:
             room = self._driver.memory()[0] - rest
@@ -147,7 +147,7 @@ def attempt(trial: Trial, truth_path: str) -> dict[str, Any]:
     with np.load(truth_path) as file:
         truth = {key: file[key] for key in file.files}
     x, w, dy = jax.block_until_ready([jnp.asarray(array) for array in arrays])
-    # Starts the library's own machinery, which is there in any program.
+    # Starts the library, as any program does.
     jax.block_until_ready(jnp.dot(w.reshape(-1, w.shape[-1]).T, w.reshape(-1, w.shape[-1])))
     run = passes(case, jax.lax if trial.layers == "lax" else jax_convgrad)
     if trial.rest == "no workspace":
@@ -257,7 +257,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=1e9, help="start no trial after that many")
+    parser.add_argument(
+        "--seconds", type=float, default=1e9, help="start no trial after this many seconds"
+    )
     parser.add_argument("--markdown", metavar="OUT", type=pathlib.Path)
     parser.add_argument("--json", metavar="OUT", type=pathlib.Path)
     parser.add_argument("--trial", nargs=2, help=argparse.SUPPRESS)

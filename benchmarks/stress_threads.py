@@ -1,23 +1,23 @@
-"""Eight threads and four streams that run different layers at once, for a minute.
+"""Eight threads and four streams run different layers at once, for a minute.
 
     python benchmarks/stress_threads.py --seconds 60 --markdown OUT.md
 
 Every thread alternates between two kinds of call.
 
-* A jitted layer with its gradients, through JAX: twelve layers in the four dtypes, all problems forced
-  on the handlers. JAX has one compute stream per device, which the threads share.
-* The handlers themselves, prepared and executed as XLA would do it (`ffi_caller.py`), on one of four
-  streams of this program's own. JAX cannot do that: four streams, each fed by two threads, beside
-  JAX's one. The threads have arrays and workspaces of their own, and share what the handlers share:
+* A jitted layer with its gradients, through JAX: twelve layers in the four dtypes, with every problem forced
+  onto the handlers. JAX has one compute stream per device, which the threads share.
+* The handlers themselves, prepared and executed as XLA would do it (`ffi_caller.py`), on one of this
+  program's four streams. JAX cannot do that: two threads feed each of the four streams, in addition to
+  JAX's own stream. The threads have their own arrays and workspaces, and share what the handlers share:
   the plans and the pool of cuDNN handles.
 
-All plans are cleared before the threads start, so that they search at once in their first calls, after
-which the minute begins. After every call all bytes of the results are compared with those that one
-thread got alone before; these are compared with float64 first. Engines are deterministic ones, as bits
-are compared.
+All plans are cleared before the threads start, so that the threads search at the same time in their first
+calls; then the minute begins. After every call all bytes of the results are compared with those that a
+single thread got before, which are compared with float64 first. Only deterministic engines are used, because
+bits are compared.
 
-Thirty times the threads are halted, with nothing on the device, and the memory in use is read: what
-the device says, what JAX's allocator says, and the resident memory of the process. Growth from the
+Thirty times the threads stop, with nothing running on the device, and the program reads the memory in use
+according to the device and to JAX's allocator, and the resident memory of the process. Growth from the
 first third of the readings to the last is a leak. On a CPU the same runs without streams.
 """
 
@@ -53,8 +53,8 @@ from jax_convgrad.bench.cases import DTYPES, Case, dimension_numbers
 
 READINGS = 30
 RESULTS = ("y", "dx", "dw")
-# What may differ between readings without being a leak: a driver's allocation has 2 MiB, and the
-# host's allocator keeps a heap for each thread that grows in pieces of up to 1 MiB.
+# Differences between readings that are no leak: the driver allocates 2 MiB at a time, and the
+# host's allocator keeps a heap for each thread that grows by up to 1 MiB at a time.
 DEVICE_SLACK, HOST_SLACK = 2 * 2**20, 8 * 2**20
 
 
@@ -65,7 +65,7 @@ def _case(
     return parse_case(entry | more)
 
 
-# Every family that has engines of its own.
+# One layer of every family that has its own engines.
 CASES = [
     _case("dense", "conv", "f32", 4, 32, [28, 28], 48, k=3, p=1),
     _case("strided", "conv", "bf16", 4, 32, [28, 28], 64, k=3, s=2, p=1),
@@ -95,7 +95,7 @@ def check(case: Case, name: str, got: Any, truth: np.ndarray) -> None:
 
 
 class Layer:
-    """A jitted layer with its gradients; any thread may run it."""
+    """A jitted layer with its gradients. Any thread may run it."""
 
     def __init__(self, case: Case, seed: int) -> None:
         self.name = f"jit {case.id}"
@@ -130,7 +130,7 @@ class Memory:
         return address
 
     def spoil(self, address: int, array: np.ndarray) -> None:
-        """Fills with NaN, which no result has."""
+        """Fills the results with NaN, which no result has."""
         if self._cuda:
             assert self._stream is not None
             cuda_driver.fill(address, 0xFF, array.nbytes, self._stream)
@@ -147,7 +147,7 @@ class Memory:
 
 
 class Direct:
-    """The three handlers of a plain convolution, on one stream; one thread's own."""
+    """The three handlers of a plain convolution, on one stream, for one thread."""
 
     def __init__(self, case: Case, seed: int, platform: str, stream: int | None) -> None:
         self.name = f"handlers {case.id}"
@@ -191,7 +191,7 @@ class Direct:
         self.expected = self.bits()
 
     def lower(self) -> None:
-        """The calls as they would be lowered now, which is after plans were cleared."""
+        """The calls as they are lowered now, after plans were cleared."""
         self._calls = []
         for stages, call, addresses, stream in self._made:
             attributes = dict(call.attributes)
@@ -228,14 +228,14 @@ class Reading:
 
 
 class Run:
-    """The threads, and what they found."""
+    """The threads and their results."""
 
     def __init__(self, platform: str, jobs: list[list[Any]], seconds: float) -> None:
         self.readings: list[Reading] = []
         self.failures: list[str] = []
         self.calls: list[dict[str, int]] = [{} for _ in jobs]
         self._platform, self._jobs, self._seconds = platform, jobs, seconds
-        # A thread that does not come within two minutes hangs, and breaks the barrier.
+        # A thread that does not arrive within two minutes hangs, and breaks the barrier.
         self._halt = threading.Barrier(len(jobs), self._read, timeout=120 + seconds / READINGS)
         self._begin = threading.Barrier(len(jobs), self._start, timeout=300)
 
@@ -263,7 +263,7 @@ class Run:
                 if wrong:
                     self.failures.append(f"thread {index}: {job.name}: other bits")
 
-            # All at once, and before memory is read: they search, and JAX compiles.
+            # All at once, and before the first memory reading: they search, and JAX compiles.
             for job in self._jobs[index]:
                 check(job)
             self._begin.wait()
@@ -303,9 +303,9 @@ class Run:
 
 
 def growth(readings: Sequence[Reading], field: str) -> float:
-    """Bytes by which it grew from each third of the readings to the next, the lesser of the two.
+    """Bytes by which a field grew from each third of the readings to the next; the smaller of the two.
 
-    A third counts as its median.
+    The median represents a third.
     """
     third = len(readings) // 3
     first, second, last = (
@@ -355,7 +355,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--markdown", metavar="OUT", type=pathlib.Path)
-    parser.add_argument("--json", metavar="OUT", type=pathlib.Path, help="all readings")
+    parser.add_argument(
+        "--json", metavar="OUT", type=pathlib.Path, help="write all readings as JSON"
+    )
     arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     platform = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())

@@ -2,8 +2,8 @@
 
     python benchmarks/survey_resample.py [--rounds N] [--only REGEX]
 
-Prints one Markdown row per band and place of the axis: microseconds of each form (median of the
-rounds, the forms in turn), "-" where a form does not exist, and which one the rule takes.
+Prints one Markdown row per band and position of the axis: microseconds of each form (median of the
+rounds, the forms in turn), "-" where a form does not exist, and which one the rule selects.
 """
 
 from __future__ import annotations

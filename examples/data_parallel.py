@@ -1,11 +1,11 @@
-"""Data-parallel training on any number of devices, of one process or several, by JAX's own means.
+"""Data-parallel training on any number of devices, in one process or several, with JAX alone.
 
-Every device holds all parameters and a part of each batch. That is said once, as shardings of the
-arrays; `jax.jit` then divides the step, and adds up the gradients of the parts. The model, the loss
+Every device holds all parameters and a shard of each batch. The shardings of the arrays say so, once;
+`jax.jit` then divides the step and sums the gradients of the shards. The model, the loss
 and the step are written as for one device.
 
-With several processes each one runs the same program and draws the same random numbers, so that all
-of them know the whole batch; each hands its own devices their part.
+With several processes, each runs the same program and draws the same random numbers, so every process
+knows the whole batch and gives its own devices their shards.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that say which devices to train on."""
+    """The options that select the devices to train on."""
     group = parser.add_argument_group("several devices")
     group.add_argument(
         "--devices",
         type=int,
         default=1,
         metavar="N",
-        help="train on the first N devices of each process, each with a part of the batch (1)",
+        help="train on the first N devices of each process, each with a shard of the batch (1)",
     )
     group.add_argument(
         "--distributed",
         action="store_true",
-        help="one of several processes, started by something that jax.distributed knows (Slurm, "
+        help="one of several processes, started by a launcher that jax.distributed supports (Slurm, "
         "Open MPI, Kubernetes, ...)",
     )
     group.add_argument(
@@ -43,13 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="one of several processes, which meet at this address of process 0",
     )
     group.add_argument("--processes", type=int, metavar="N", help="how many processes there are")
-    group.add_argument(
-        "--process", type=int, metavar="I", help="which of them this is, counted from 0"
-    )
+    group.add_argument("--process", type=int, metavar="I", help="the index of this process, from 0")
 
 
 class DataParallel:
-    """The devices to train on, and how arrays lie on them."""
+    """The devices to train on, and the shardings of arrays on them."""
 
     def __init__(self, devices: int) -> None:
         of_process: dict[int, list[jax.Device]] = {}
@@ -63,7 +61,7 @@ class DataParallel:
 
     @classmethod
     def start(cls, arguments: argparse.Namespace) -> DataParallel:
-        """From the command line, whose `batch` is to be divided. Nothing may have used JAX before."""
+        """Made from the command line, whose `batch` is divided. Must run before anything uses JAX."""
         meeting = (arguments.coordinator, arguments.processes, arguments.process)
         if arguments.distributed or any(value is not None for value in meeting):
             if not arguments.distributed and None in meeting:
@@ -84,19 +82,19 @@ class DataParallel:
         return jax.process_index() == 0
 
     def describe(self) -> str:
-        """The devices in words, if they are more than one."""
+        """The devices in words, if there are several."""
         if self.count == 1:
             return ""
         count = jax.process_count()
         return f"; {self.count} devices of {count} process{'es' if count > 1 else ''}"
 
     def jit(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """A compiled training step, (state, *batch) -> results, which all devices hold whole."""
+        """A compiled training step, (state, *batch) -> results; every device holds the whole results."""
         compiled = jax.jit(step, out_shardings=self.replicated)
         if self.count == 1 or jax.default_backend() != "cpu":
             return compiled
-        # jaxlib 0.10 hangs, with plain lax too, where one virtual device gets some thirty steps ahead
-        # of the others: it then takes the last thread, which they need to come to the sum.
+        # jaxlib 0.10 hangs, with plain lax too, when one virtual device gets about thirty steps ahead
+        # of the others: it then occupies the last thread, which they need to reach the sum.
         return lambda *operands: jax.block_until_ready(compiled(*operands))
 
     def replicate(self, state: Any) -> Any:
@@ -104,11 +102,11 @@ class DataParallel:
         return jax.tree.map(lambda leaf: self._put(leaf, self.replicated), state)
 
     def divide(self, *batch: np.ndarray) -> tuple[jax.Array, ...]:
-        """Arrays of which every device holds a part of the first axis."""
+        """Arrays of which every device holds a shard of the first axis."""
         return tuple(self._put(array, self.divided) for array in batch)
 
     def agree(self, value: float) -> float:
-        """The largest of the processes' values: what depends on it is then the same in all."""
+        """The largest of the processes' values, so that every process makes the same decision."""
         if jax.process_count() == 1:
             return value
         return float(np.max(multihost_utils.process_allgather(np.float32(value))))

@@ -4,21 +4,21 @@
     python examples/train_gan.py              # some minutes, better digits
     python examples/train_gan.py --devices 4  # every batch divided among four devices
 
-The digits are those that ship with scikit-learn, enlarged; a fifth of them is held out. The generator
+The digits ship with scikit-learn and are enlarged; a fifth of them is held out. The generator
 is a stack of transposed convolutions, the discriminator one of strided convolutions (DCGAN: Radford,
-Metz and Chintala 2016). Both losses hold the gradient of a network with respect to its input, so that
+Metz and Chintala 2016). Both losses contain the gradient of a network with respect to its input, so
 training differentiates each network twice:
 
 - R1 (Mescheder, Geiger and Nowozin 2018) keeps the discriminator's slope at real pictures small;
-- the path length penalty (Karras and others 2020, the mean length being that of the batch) keeps the
+- the path length penalty (Karras et al. 2020, with the batch's mean length) keeps the
   generator's slope the same everywhere.
 
-What it has learnt is measured on the held-out digits before and after: the squared maximum mean
-discrepancy (Gretton and others 2012, unbiased) with the cubic kernel of the Kernel Inception Distance
-(Binkowski and others 2018), on pixels instead of a network's features. It is zero, up to chance, for
-pictures that come from the same distribution.
+The result is measured on the held-out digits before and after training, as the squared maximum mean
+discrepancy (Gretton et al. 2012, unbiased) with the cubic kernel of the Kernel Inception Distance
+(Binkowski et al. 2018), on pixels instead of a network's features. It is zero, up to chance, for
+pictures from the same distribution.
 
-As in train_superres.py the model is written once over the layers of jax_convgrad and of plain lax.
+As in train_superres.py, the model is written once, and runs with the layers of jax_convgrad or of plain lax.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ import jax_convgrad
 FIRST = 4  # side of the smallest feature maps
 LATENT = 32
 BETAS = (0.5, 0.99)
-AVERAGE = 0.995  # how much a step keeps of the average of the weights that samples are made from
-COLUMNS = 16  # samples in a row of the picture
+AVERAGE = 0.995  # decay of the running average of the weights that samples are made from
+COLUMNS = 16  # samples in one row of the picture
 
 Network = Callable[[Params, jax.Array], jax.Array]
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]  # real pictures, latents, noise
@@ -70,7 +70,7 @@ Batch = tuple[np.ndarray, np.ndarray, np.ndarray]  # real pictures, latents, noi
 
 
 def load_digits(size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Digits to train on and held-out ones: size x size x 1, in [-1, 1]."""
+    """Training digits and held-out digits: size x size x 1, in [-1, 1]."""
     from sklearn import datasets
 
     small = datasets.load_digits().images.astype(np.float32)[..., None] / 8 - 1
@@ -92,7 +92,7 @@ def batches(images: np.ndarray, size: int, rng: np.random.Generator) -> Iterator
 
 
 def channels(size: int, width: int) -> list[int]:
-    """Of the feature maps, from the smallest to the image: twice as many for half the side."""
+    """Channels of the feature maps, from the smallest to the image: twice as many for half the side."""
     levels = int(math.log2(size // FIRST))
     return [width * 2**level for level in reversed(range(levels))] + [1]
 
@@ -151,7 +151,7 @@ def make_networks(layers: Layers, size: int) -> tuple[Network, Network]:
 
 
 class State(NamedTuple):
-    """Both networks, and the running average of the generator's weights."""
+    """The state of both networks, and the running average of the generator's weights."""
 
     generator: Adam
     discriminator: Adam
@@ -159,12 +159,12 @@ class State(NamedTuple):
 
 
 def init_state(generator: Params, discriminator: Params) -> State:
-    """Before the first step."""
+    """The state before the first step."""
     return State(init_adam(generator), init_adam(discriminator), generator)
 
 
 class Weights(NamedTuple):
-    """Of the penalties."""
+    """The weights of the penalties."""
 
     r1: float
     path: float
@@ -209,7 +209,7 @@ def make_step(networks: tuple[Network, Network], rate: float, weights: Weights) 
         )
         maker = update_adam(maker, of_maker, rate, BETAS)
         judge = update_adam(judge, of_judge, rate, BETAS)
-        # Over few steps at first, so that the weights of the start are soon forgotten.
+        # Over few steps at first, so that the initial weights are forgotten soon.
         keep = jnp.minimum(AVERAGE, maker.step / (maker.step + 9))
         average = jax.tree.map(
             lambda old, new: keep * old + (1 - keep) * new, state.average, maker.params
@@ -220,7 +220,7 @@ def make_step(networks: tuple[Network, Network], rate: float, weights: Weights) 
 
 
 def last_gradients(before: State, after: State) -> jax.Array:
-    """Of both networks, in one row; the generator's scaled to count as much as the discriminator's."""
+    """The gradients of both networks, flat; each scaled to norm 1."""
     pairs = zip(before[:2], after[:2], strict=True)
     found = [last_gradient(old, new, BETAS[0]) for old, new in pairs]
     return jnp.concatenate([part / jnp.linalg.norm(part) for part in found])
@@ -230,14 +230,14 @@ def last_gradients(before: State, after: State) -> jax.Array:
 
 
 class Samples:
-    """Pictures of the same latents as training goes on, one row for each moment."""
+    """Pictures of the same latents during training, one row for each moment."""
 
     def __init__(self, path: pathlib.Path, generate: Network, latent: np.ndarray) -> None:
         self.path, self.generate, self.latent = path, generate, latent
         self.rows: list[np.ndarray] = []
 
     def add(self, average: Params) -> None:
-        """Makes a row and writes the picture anew."""
+        """Adds a row and writes the picture again."""
         self.append(np.asarray(self.generate(jax.device_get(average), self.latent)))
 
     def append(self, images: np.ndarray) -> None:
@@ -308,12 +308,16 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a run of about half a minute")
     parser.add_argument("--steps", type=int, help="training steps (2000, or 400 with --quick)")
     parser.add_argument("--batch", type=int, default=64, help="digits per step (64)")
-    parser.add_argument("--size", type=int, default=16, choices=(8, 16, 32), help="of images (16)")
+    parser.add_argument(
+        "--size", type=int, default=16, choices=(8, 16, 32), help="side of the images (16)"
+    )
     parser.add_argument("--width", type=int, default=32, help="channels of the first layer (32)")
     parser.add_argument("--r1", type=float, default=1.0, help="weight of the R1 penalty (1)")
-    parser.add_argument("--path", type=float, default=1.0, help="of the path length penalty (1)")
+    parser.add_argument(
+        "--path", type=float, default=1.0, help="weight of the path length penalty (1)"
+    )
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate (0.001)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and batches (0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and batches (0)")
     add_options(parser)
     add_arguments(parser)
     arguments = parser.parse_args(argv)
@@ -331,7 +335,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Trains, evaluates, compares and reports. Returns the figures."""
     arguments = parse_arguments(argv)
-    jax_convgrad.uninstall()  # by the environment: what is called lax is lax's
+    jax_convgrad.uninstall()  # it may be on from the environment; "lax" must be plain lax
     require("sklearn", "matplotlib", "tqdm")
     if arguments.deterministic:
         make_deterministic()

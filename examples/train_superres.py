@@ -2,17 +2,17 @@
 
     python examples/train_superres.py --quick     # under a minute on two cores
     python examples/train_superres.py             # some minutes, sharper
-    python examples/train_superres.py --up resize # enlarges by resize and convolution
+    python examples/train_superres.py --up resize # enlarges with resize and convolution
     python examples/train_superres.py --devices 4 # every batch divided among four devices
 
-The photographs are the two that ship with scikit-learn. A strip of each is held out: the network
-never sees it, and the figures and the picture at the end are of that strip alone. The network adds
-its output to the bicubic enlargement, so it has to find what bicubic interpolation loses.
+The two photographs ship with scikit-learn. A strip of each is held out: the network
+never sees it, and the numbers and the picture at the end are of that strip alone. The network adds
+its output to the bicubic enlargement, so it has to learn what bicubic interpolation loses.
 
-The same model is written once, over three functions: `conv_general_dilated`, `conv_transpose` and
-`resize`. They are `jax_convgrad`'s for training, and those of `jax.lax` and `jax.image` for the
-comparison of step times. Nothing else differs. training.py holds these and Adam, data_parallel.py
-what it takes to train on several devices.
+The model is written once, with three functions: `conv_general_dilated`, `conv_transpose` and
+`resize`. They come from `jax_convgrad` for training, and from `jax.lax` and `jax.image` for the
+comparison of step times. Nothing else differs. training.py has these functions and Adam, data_parallel.py
+the code for several devices.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def enlarge(low: jax.Array) -> jax.Array:
 
 
 def load_photographs() -> tuple[list[Region], Region]:
-    """The regions to train on, and the held-out patches as one batch.
+    """The training regions, and the held-out patches as one batch.
 
-    The strip is cut out before anything is made smaller: no pixel of it leaks into training.
+    The strip is cut out before anything is downsampled, so none of its pixels leaks into training.
     """
     from sklearn.datasets import load_sample_image
 
@@ -106,7 +106,7 @@ def load_photographs() -> tuple[list[Region], Region]:
 def batches(
     regions: list[Region], size: int, patch: int, rng: np.random.Generator
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Endless batches of random patches, turned and mirrored at random: (low, high)."""
+    """Endless batches of random patches, randomly rotated and mirrored: (low, high)."""
     areas = np.array([region.low.shape[0] * region.low.shape[1] for region in regions], np.float64)
     while True:
         lows, highs = [], []
@@ -156,12 +156,12 @@ def init_params(rng: np.random.Generator, body: str, up: str, blocks: int, width
 
 
 def make_model(layers: Layers, body: str, up: str, blocks: int) -> Model:
-    """The network over `layers`.
+    """The network, built from `layers`.
 
-    `plain` blocks are those of EDSR: two 3x3 convolutions and a shortcut. `depthwise` blocks are
-    those of ConvNeXt: a 7x7 convolution for each channel alone, then two 1x1 convolutions. After the
-    blocks the features are enlarged: by a transposed convolution, or, with ``up`` "resize", linearly
-    before a 3x3 convolution.
+    `plain` blocks are EDSR's: two 3x3 convolutions and a shortcut. `depthwise` blocks are
+    ConvNeXt's: a 7x7 depthwise convolution, then two 1x1 convolutions. After the
+    blocks the features are enlarged with a transposed convolution or, with ``up`` "resize", with a linear
+    resize and a 3x3 convolution.
     """
 
     def conv(params: Params, name: str, x: jax.Array, groups: int = 1) -> jax.Array:
@@ -229,7 +229,7 @@ def train(
     steps: int,
     parallel: DataParallel,
 ) -> tuple[Adam, list[float], list[float]]:
-    """Trains with a progress bar. Returns the losses, and bicubic's error on the same patches."""
+    """Trains with a progress bar. Returns the losses, and bicubic's errors on the same patches."""
     from tqdm import tqdm
 
     bicubic_error = jax.jit(lambda low, high: jnp.mean(jnp.abs(enlarge(low) - high)))
@@ -295,7 +295,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a run of under a minute")
     parser.add_argument("--steps", type=int, help="training steps (3000, or 250 with --quick)")
     parser.add_argument("--batch", type=int, default=16, help="patches per step (16)")
-    parser.add_argument("--patch", type=int, default=24, help="side of the small patches (24)")
+    parser.add_argument(
+        "--patch", type=int, default=24, help="side of the low-resolution patches (24)"
+    )
     parser.add_argument("--width", type=int, default=32, help="channels (32)")
     parser.add_argument("--blocks", type=int, default=4, help="residual blocks (4)")
     parser.add_argument(
@@ -308,7 +310,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         help="how the features are enlarged (conv_transpose)",
     )
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate (0.002)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and patches (0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and patches (0)")
     add_options(parser)
     add_arguments(parser)
     arguments = parser.parse_args(argv)
@@ -331,7 +333,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Trains, evaluates, compares and reports. Returns the figures."""
     arguments = parse_arguments(argv)
-    jax_convgrad.uninstall()  # by the environment: what is called lax is lax's
+    jax_convgrad.uninstall()  # it may be on from the environment; "lax" must be plain lax
     require("sklearn", "matplotlib", "tqdm")
     if arguments.deterministic:
         make_deterministic()

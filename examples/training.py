@@ -1,4 +1,4 @@
-"""What the examples share: the layers that are compared, Adam, the times of steps, and options."""
+"""Code that the examples share: the layers to compare, Adam, step times, and options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from data_parallel import DataParallel
 import jax_convgrad
 
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
-LEAST_SECONDS = 0.05  # of a measurement of step times
+LEAST_SECONDS = 0.05  # for one measurement of step times
 
 Params = dict[str, jax.Array]
 Step = Callable[..., tuple[Any, Any]]  # (state, *batch) -> (state, losses)
@@ -30,7 +30,7 @@ Step = Callable[..., tuple[Any, Any]]  # (state, *batch) -> (state, losses)
 
 
 class Layers(NamedTuple):
-    """The functions that a model is made of, and whose they are."""
+    """The functions that a model is made of, and the library that they come from."""
 
     name: str
     conv_general_dilated: Callable[..., jax.Array]
@@ -86,16 +86,16 @@ def update_adam(
 
 
 def last_gradient(before: Adam, after: Adam, first: float = 0.9) -> jax.Array:
-    """The gradients that led from one state to the next, times 1 - `first`, in one row."""
-    moved = jax.tree.map(lambda new, old: new - first * old, after.mean, before.mean)
-    return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(moved)])
+    """The gradients that led from one state to the next, times 1 - `first`, flat."""
+    scaled = jax.tree.map(lambda new, old: new - first * old, after.mean, before.mean)
+    return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(scaled)])
 
 
 # --- Step times ----------------------------------------------------------------------------------
 
 
 def run_steps(step: Step, state: Any, batch: tuple[jax.Array, ...], count: int) -> float:
-    """Seconds of so many steps, each from where the one before arrived."""
+    """Seconds of a number of steps, each from the state that the previous one reached."""
     started = time.perf_counter()
     for _ in range(count):
         state, _ = step(state, *batch)
@@ -113,12 +113,12 @@ def compare_steps(
 ) -> tuple[dict[str, float], float]:
     """Median seconds of one training step of each, measured in turn from the same batch and state.
 
-    Returns with them how far the gradients of the steps lie apart, relative to their norm.
-    `gradient` tells them from the states before and after.
+    Also returns the difference of the steps' gradients, relative to their norm.
+    `gradient` computes them from the states before and after.
     """
     gradients = {name: gradient(state, step(state, *batch)[0]) for name, step in steppers.items()}
-    # A GPU computes while the host prepares the next step, as it does in training: the clock runs for
-    # so many steps in a row that what the host adds at their ends does not count.
+    # A GPU computes while the host prepares the next step, as in training. The clock runs for so many
+    # steps in a row that the host's work at both ends does not matter.
     repeats = 1
     while True:
         seconds = min(run_steps(step, state, batch, repeats) for step in steppers.values())
@@ -137,12 +137,12 @@ def compare_steps(
 
 
 def describe_times(times: dict[str, float], rounds: int, difference: float) -> str:
-    """The step times, and how far the gradients lie apart, in words."""
+    """The step times and the difference of the gradients, in words."""
     text = ", ".join(f"{name} {1e3 * value:.1f} ms" for name, value in times.items())
     if len(times) == 2:
         ours, lax = times["jax_convgrad"], times["lax"]
-        text += f": {lax / ours:.2f} times as fast as lax; their gradients differ by "
-        text += f"{difference:.0e} of the norm"
+        text += f": {lax / ours:.2f} times as fast as lax; gradients agree to "
+        text += f"{difference:.0e} relative"
     return f"training step (median of {rounds}, in turn): {text}"
 
 
@@ -150,7 +150,7 @@ def describe_times(times: dict[str, float], rounds: int, difference: float) -> s
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that all examples have: whose layers, how they are timed, where results go."""
+    """The options that all examples have: which layers, how to time them, where results go."""
     parser.add_argument(
         "--layers",
         choices=("ours", "lax", "both"),
@@ -162,18 +162,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deterministic",
         action="store_true",
-        help="the same bits for the same seed on a GPU too, at the price of some speed",
+        help="the same bits for the same seed on a GPU too, at some cost in speed",
     )
     parser.add_argument(
         "--out",
         type=pathlib.Path,
         default=pathlib.Path(__file__).parent / "out",
-        help="folder for the picture and the figures (out, beside this file)",
+        help="folder for the picture and the numbers (out, next to this file)",
     )
 
 
 def require(*modules: str) -> None:
-    """Says what to install, before anything is computed."""
+    """Says what to install, before anything runs."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         names = " ".join({"sklearn": "scikit-learn"}.get(name, name) for name in missing)
@@ -181,7 +181,7 @@ def require(*modules: str) -> None:
 
 
 def make_deterministic() -> None:
-    """Keeps XLA and jax_convgrad from choosing by the clock, and from engines that vary.
+    """Keeps XLA and jax_convgrad from choosing by timing, and from nondeterministic engines.
 
     XLA reads its flags when its first program runs, so this must come before it.
     """

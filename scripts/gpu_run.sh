@@ -102,7 +102,7 @@ run_pytest() {
 
 smoke() { run_pytest "$root/tests/cuda/test_lowering.py" "$root/tests/cuda/test_handlers.py"; }
 tests() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" "$@"' -; }
-forced() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" --route cudnn "$@"' -; }
+forced() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" --backend cudnn "$@"' -; }
 # A row that is skipped is a failure, but for those that take more GPUs than there are.
 matrix() {
   python3 -c 'import jax; assert jax.default_backend() == "gpu", jax.default_backend()' || return 1
@@ -114,7 +114,7 @@ random() {
   export JAX_CONVGRAD_RANDOM_CASES=${RANDOM_CASES:-2000} JAX_CONVGRAD_RANDOM_FIRST=${RANDOM_FIRST:-0}
   export JAX_CONVGRAD_WIDE_CASES=${WIDE_CASES:-400}
   echo "$JAX_CONVGRAD_RANDOM_CASES problems from seed $JAX_CONVGRAD_RANDOM_FIRST, 50 to a test"
-  run_pytest --route cudnn "$root"/tests/conv/test_{random,wide}.py
+  run_pytest --backend cudnn "$root"/tests/conv/test_{random,wide}.py
 }
 
 installed() {

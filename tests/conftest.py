@@ -100,13 +100,13 @@ def pytest_make_collect_report() -> Generator[None, Any, pytest.CollectReport]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--route", help="one route for every problem that its handlers take")
+    parser.addoption("--backend", help="one backend for every problem that its handlers take")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _forced_route(request: pytest.FixtureRequest) -> Iterator[None]:
-    route = request.config.getoption("--route")
-    with override_backend(route) if route else contextlib.nullcontext():
+def _overridden_backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    backend = request.config.getoption("--backend")
+    with override_backend(backend) if backend else contextlib.nullcontext():
         yield
 
 

@@ -12,6 +12,7 @@ enum class ErratumKind {
   kWrongNumbers,
   kReadsOutOfBounds,   // wrong numbers, or a NaN that lies there; it may crash
   kWritesOutOfBounds,  // it may crash, or change another array
+  kCrashes,            // ends the process
 };
 
 // Versions of a library as 10000 * major + 100 * minor + patch, from the first that has the erratum

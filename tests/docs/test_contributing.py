@@ -40,7 +40,7 @@ JOBS = {
     "cpp/cpu": "the CPU module: entry points of its handlers",
     "cpp/cpu/kernels": "CPU kernels of this project",
     "cpp/cpu/kernels/resample": "resizes",
-    "cpp/cpu/kernels/thin": "convolutions with few channels",
+    "cpp/cpu/kernels/thin": "thin convolutions",
     "cpp/cpu/onednn": "convolutions on oneDNN: plans, splitting, errata",
     "cpp/cpu/runtime": "scratch memory and work on XLA's thread pool",
     "cpp/cuda": "the CUDA module: entry points of its handlers",
@@ -73,6 +73,7 @@ JOBS = {
     "tests/runtime": "loading, settings, export, memory, stress",
     "tests/sharding": "meshes of devices, and the README's matrix",
     "tests/support": "what tests share: cases, oracles, guards",
+    "tests/transformations": "one contract for every function under every transformation",
 }
 # README's question, the path that answers it, and what a reader looks for in there.
 ANSWERS = {

@@ -13,8 +13,13 @@ README = pathlib.Path(__file__).parents[2] / "README.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def test_there_are_blocks():
-    assert BLOCKS
+def test_every_block_is_found():
+    """A fence that is indented, or open, would hide a block from the test below."""
+    fences = re.findall(r"^[ \t]*```[ \t]*(\w*)", README.read_text(), re.MULTILINE)
+    opened, closed = fences[::2], fences[1::2]
+    assert len(opened) == len(closed) and not any(closed)
+    assert set(opened) <= {"bash", "python", "text"}
+    assert opened.count("python") == len(BLOCKS) > 0
 
 
 def test_blocks_run(capsys: pytest.CaptureFixture[str]):

@@ -85,13 +85,15 @@ def test_info_names_versions_and_handlers():
 def test_a_library_of_another_version_is_named_once(
     loaded: str, named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = registry.Handlers(versions=(("onednn", loaded),), validated=(("onednn", "3.2"),))
+    found = registry.PlatformHandlers(
+        versions=(("onednn", loaded),), validated=(("onednn", "3.2"),)
+    )
     monkeypatch.setattr(registry, "_load", lambda platform: found)
     monkeypatch.setattr(registry, "_warned", set())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            registry.handlers("cpu")
+            registry.require("cpu")
             jax_convgrad.info()
     assert [w.category for w in caught] == [jax_convgrad.UnvalidatedLibraryWarning] * named
     assert all(f"onednn 3.2, and {loaded} is loaded" in str(w.message) for w in caught)

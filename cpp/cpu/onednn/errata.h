@@ -31,7 +31,7 @@ struct OnednnErratum {
   const char* evidence;  // a file of this repository, then what it showed
 };
 
-extern const std::array<OnednnErratum, 14> kOnednnErrata;
+extern const std::array<OnednnErratum, 15> kOnednnErrata;
 
 // The erratum that forbids an implementation for a problem, whose padding may have been written out
 // (cpu/onednn/staging.h) so that it has none; null if none does. `version` is oneDNN's.

@@ -56,6 +56,7 @@ from jax_convgrad._src.compat.values import (
     differentiate_like,
     min_dim,
     platform,
+    tracing_state,
 )
 
 __all__ = [
@@ -101,6 +102,7 @@ __all__ = [
     "split_off",
     "tiles",
     "trace",
+    "tracing_state",
     "uses_custom_partitioning",
     "varying_axes",
     "whole_along",

@@ -13,10 +13,9 @@ from jax.extend.core import primitives
 
 from jax_convgrad._src.compat.features import TRACED_PROGRAMS
 
-try:
-    from jax.experimental.xla_metadata import set_xla_metadata
-except ImportError:
-    set_xla_metadata = None
+_set_xla_metadata: Any = None
+with contextlib.suppress(ImportError):
+    from jax.experimental.xla_metadata import set_xla_metadata as _set_xla_metadata
 
 
 @contextlib.contextmanager
@@ -25,8 +24,8 @@ def separate_traces() -> Iterator[None]:
 
     Metadata for XLA belongs to the key by which JAX remembers traced functions.
     """
-    if set_xla_metadata is not None:
-        with set_xla_metadata(jax_convgrad="explain"):
+    if _set_xla_metadata is not None:
+        with _set_xla_metadata(jax_convgrad="explain"):
             yield
         return
     jax.clear_caches()

@@ -51,6 +51,12 @@ def cast(array: Array, dtype: Any) -> Array:
     return array if array.dtype == dtype else array.astype(dtype)
 
 
+def tracing_state() -> tuple[Any, bool]:
+    """What this thread traces by: the default precision, and whether there is 64-bit arithmetic."""
+    config: Any = jax.config
+    return config.jax_default_matmul_precision, config.jax_enable_x64
+
+
 def canonical_precision(precision: Any) -> Any:
     """``precision`` as lax's operations keep it: what JAX's default is now, and hashable.
 
@@ -59,7 +65,7 @@ def canonical_precision(precision: Any) -> Any:
     """
     if isinstance(precision, list):
         precision = tuple(precision)
-    default = jax.config.jax_default_matmul_precision
+    default, _ = tracing_state()
     if precision is None and default is None:
         return None
     try:
@@ -83,14 +89,17 @@ def apply_primitive(primitive: Any, *operands: Any, **params: Any) -> Any:
     if _apply_primitive is not None:
         return _apply_primitive(primitive, *operands, **params)
     # Without jit it would come back here.
-    with jax.disable_jit(False) if jax.config.jax_disable_jit else contextlib.nullcontext():
+    with (
+        jax.disable_jit(False)
+        if getattr(jax.config, "jax_disable_jit", True)
+        else contextlib.nullcontext()
+    ):
         return _jitted_primitive(primitive, tuple(sorted(params.items())))(*operands)
 
 
-try:
+_apply_primitive: Any = None
+with contextlib.suppress(ImportError):
     from jax.interpreters.xla import apply_primitive as _apply_primitive
-except ImportError:
-    _apply_primitive = None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -118,13 +118,13 @@ def conv_features(
     dtype, result_dtype = str(np.dtype(dtype)), str(np.dtype(result_dtype))
     in_channels, out_channels = _known(geometry.in_channels), _known(geometry.out_channels)
     kernel = tuple(geometry.kernel) if all(map(_is_known, geometry.kernel)) else None
-    known = in_channels is not None and out_channels is not None and kernel is not None
     dense = config.groups == 1
-    thin = False
-    if known and dense and dtype == result_dtype == "float32" and config.spatial_rank <= 2:
-        thin = is_thin is not None and is_thin(
-            operator, in_channels, out_channels, kernel, config.strides
-        )
+    known = thin = odd = False
+    if in_channels is not None and out_channels is not None and kernel is not None:
+        known, odd = True, bool(in_channels % 8 or out_channels % 8)
+        may_be_thin = dense and dtype == result_dtype == "float32" and config.spatial_rank <= 2
+        if is_thin is not None and may_be_thin:
+            thin = is_thin(operator, in_channels, out_channels, kernel, config.strides)
     return ConvFeatures(
         operator=operator,
         dtype=dtype,
@@ -139,7 +139,7 @@ def conv_features(
         in_channels=in_channels,
         out_channels=out_channels,
         known_channels=known,
-        has_odd_channels=known and bool(in_channels % 8 or out_channels % 8),
+        has_odd_channels=odd,
         kernel=kernel,
         taps=None if kernel is None else math.prod(kernel),
         inner_kernel=None if kernel is None else kernel[-1],

@@ -8,7 +8,6 @@ domain, and no other backend that was measured is faster by more than the margin
 from __future__ import annotations
 
 import dataclasses
-import types
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -87,19 +86,20 @@ class Rule:
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
             raise ValueError(f"rule {self.name!r}: {self.backend!r} is no backend")
-        alternatives = self.when if isinstance(self.when, tuple) else (self.when,)
-        frozen = tuple(types.MappingProxyType(dict(a)) for a in alternatives)
-        object.__setattr__(self, "when", frozen)
+
+    @property
+    def alternatives(self) -> tuple[Conditions, ...]:
+        return self.when if isinstance(self.when, tuple) else (self.when,)
 
     def holds(self, features: Features) -> bool:
         return any(
             all(_meets(getattr(features, name), condition) for name, condition in every.items())
-            for every in self.when
+            for every in self.alternatives
         )
 
     @property
     def is_catch_all(self) -> bool:
-        return any(not every for every in self.when)
+        return any(not every for every in self.alternatives)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -121,7 +121,9 @@ class RuleTable:
         if len(set(names)) < len(names):
             raise ValueError(f"several rules have one name: {sorted(names)}")
         for rule in self.rules:
-            for name, condition in ((n, c) for every in rule.when for n, c in every.items()):
+            for name, condition in (
+                (n, c) for every in rule.alternatives for n, c in every.items()
+            ):
                 if name not in types_of:
                     raise ValueError(f"rule {rule.name!r}: there is no feature {name!r}")
                 if not _fits(condition, types_of[name]):

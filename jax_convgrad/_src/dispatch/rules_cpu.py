@@ -9,6 +9,11 @@ from __future__ import annotations
 from jax_convgrad._src.dispatch.features import ConvFeatures
 from jax_convgrad._src.dispatch.rules import Rule, RuleTable, at_least, at_most, between, none_of
 
+
+def _measured(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"cpu/backends.json#{case}#{pass_}" for pass_ in passes)
+
+
 # What oneDNN's convolutions do not take.
 _UNSERVED = (
     {"dtype": none_of("float32", "bfloat16")},
@@ -38,14 +43,29 @@ AMX = RuleTable(
             when={"dtype": "float64", "has_nonoverlapping_windows": True},
             backend="gemm",
             reason="oneDNN has no float64, and a matrix product is faster than XLA:CPU's convolution",
-            evidence=(),
+            evidence=(
+                *_measured("1-D patches 1 to 256, k16 s16, float64", "dw", "dx", "fprop"),
+                *_measured("3-D patches 3 to 384, k8 s8, float64", "dw", "fprop", "dx"),
+                *_measured("patches 384 to 768, k2 s2, float64", "dx", "dw", "fprop"),
+                *_measured("patches 128 to 128, k4 s4, float64", "dx", "dw", "fprop"),
+            ),
+            against=(
+                *_measured("patches 3 to 8, k4 s4, float64", "fprop"),
+                *_measured("patches 3 to 48, k8 s8, float64", "fprop"),
+            ),
         ),
         Rule(
             name="dW of float16 patches",
             when=_unserved_patches(operator="conv_wgrad"),
             backend="gemm",
             reason="oneDNN has no float16, and a matrix product is faster than XLA:CPU's convolution",
-            evidence=(),
+            evidence=(
+                *_measured("3-D patches 3 to 384, k8 s8, float16", "dw"),
+                *_measured("patches 1 to 384, k16 s16, float16", "dw"),
+                *_measured("patches 64 to 64, k8 s8, float16", "dw"),
+                *_measured("patches 3 to 1024, k14 s14, float16", "dw"),
+            ),
+            against=(*_measured("patches 3 to 8, k4 s4, float16", "dw"),),
         ),
         Rule(
             name="dX of large float16 patches of thin images",
@@ -54,14 +74,38 @@ AMX = RuleTable(
             ),
             backend="gemm",
             reason="oneDNN has no float16, and a matrix product is faster than XLA:CPU's convolution",
-            evidence=(),
+            evidence=(
+                *_measured("3-D patches 3 to 384, k8 s8, float16", "dx"),
+                *_measured("patches 3 to 192, k16 s16, float16", "dx"),
+                *_measured("patches 3 to 768, k16 s16, float16", "dx"),
+                *_measured("patches 3 to 48, k8 s8, float16", "dx"),
+            ),
         ),
         Rule(
             name="dtypes that oneDNN lacks",
             when=_UNSERVED,
             backend="xla_rewritten",
             reason="oneDNN's CPU convolutions have no such dtypes",
-            evidence=(),
+            evidence=(
+                *_measured("patches 4 to 1152, k2 s2, float16", "dx", "fprop"),
+                *_measured("patches 3 to 512, k4 s4, float16", "dx", "fprop"),
+                *_measured("patches 64 to 64, k8 s8, float16", "dx"),
+                *_measured("patches 3 to 48, k8 s8, float16", "fprop"),
+            ),
+            against=(
+                *_measured("patches 3 to 8, k4 s4, float16", "dx"),
+                *_measured("patches 3 to 32, k2 s2, float16", "fprop", "dx"),
+                *_measured("3-D patches 3 to 384, k8 s8, float16", "fprop"),
+                *_measured("1-D patches 1 to 256, k16 s16, float16", "dx", "fprop"),
+                *_measured("patches 384 to 768, k2 s2, float16", "fprop", "dx"),
+                *_measured("patches 8 to 128, k4 s4, float16", "fprop"),
+                *_measured("patches 64 to 64, k8 s8, float16", "fprop"),
+                *_measured("patches 1 to 384, k16 s16, float16", "fprop"),
+                *_measured("patches 3 to 768, k16 s16, float16", "fprop"),
+                *_measured("patches 128 to 128, k4 s4, float16", "dx", "fprop"),
+                *_measured("patches 3 to 192, k16 s16, float16", "fprop"),
+                *_measured("patches 3 to 1024, k14 s14, float16", "fprop"),
+            ),
         ),
         Rule(
             name="symbolic channels",
@@ -86,7 +130,16 @@ AMX = RuleTable(
             ),
             backend="gemm",
             reason="oneDNN fills so few result channels up to a block, a matrix product does not",
-            evidence=(),
+            evidence=(
+                *_measured("patches 3 to 768, k16 s16, float32", "dx"),
+                *_measured("3-D patches 3 to 384, k8 s8, float32", "dx"),
+                *_measured("patches 3 to 192, k16 s16, float32", "dx"),
+                *_measured("patches 3 to 192, k16 s16, bfloat16", "dx"),
+            ),
+            against=(
+                *_measured("patches 3 to 512, k4 s4, bfloat16", "dx"),
+                *_measured("patches 3 to 48, k8 s8, bfloat16", "dx"),
+            ),
         ),
         Rule(
             name="bfloat16 depthwise dW with a multiplier",
@@ -98,14 +151,24 @@ AMX = RuleTable(
             },
             backend="xla_rewritten",
             reason="oneDNN has no fast bfloat16 kernel for several filters a channel",
-            evidence=(),
+            evidence=(*_measured("depthwise 32 to 64, k3, bfloat16", "dw"),),
         ),
         Rule(
             name="bfloat16",
             when={"dtype": "bfloat16"},
             backend="onednn",
             reason="oneDNN computes in bfloat16, XLA:CPU converts to float32",
-            evidence=(),
+            evidence=(
+                *_measured("3-D 32 to 64, k2 s2, bfloat16", "dx", "dw", "fprop"),
+                *_measured("64 to 64, k3, padding 5, bfloat16", "dw", "dx", "fprop"),
+                *_measured("21 to 21, k16 s8, 21 groups, bfloat16", "dx", "fprop", "dw"),
+                *_measured("3-D 16 to 16, k3, bfloat16", "dx", "dw", "fprop"),
+            ),
+            against=(
+                *_measured("64 to 1, k7, bfloat16", "dx"),
+                *_measured("patches 1 to 384, k16 s16, bfloat16", "fprop"),
+                *_measured("patches 4 to 1152, k2 s2, bfloat16", "dx"),
+            ),
         ),
         Rule(
             name="few output channels, many weights",
@@ -133,7 +196,12 @@ AMX = RuleTable(
             },
             backend="xla_rewritten",
             reason="oneDNN fills so few result channels up to a block, XLA:CPU does not",
-            evidence=(),
+            evidence=(
+                *_measured("patches 4 to 1152, k2 s2, float32", "dx"),
+                *_measured("patches 3 to 512, k4 s4, float32", "dx"),
+                *_measured("patches 8 to 128, k4 s4, float32", "dx"),
+            ),
+            against=(*_measured("1-D patches 1 to 256, k16 s16, float32", "dx"),),
         ),
         Rule(
             name="dX of 4 to 8 channels, unstrided",
@@ -146,7 +214,10 @@ AMX = RuleTable(
             },
             backend="xla_rewritten",
             reason="XLA:CPU's matrix products are faster than the thin kernels here",
-            evidence=(),
+            evidence=(
+                *_measured("4 to 32, k3, float32", "dx"),
+                *_measured("8 to 32, k3, float32", "dx"),
+            ),
         ),
         # A vocoder's windows touch only their neighbors: there the handler is the faster one.
         Rule(
@@ -158,14 +229,35 @@ AMX = RuleTable(
             ),
             backend="xla_rewritten",
             reason="oneDNN has matrix products only for wide windows, and copies each window for them",
-            evidence=(),
+            evidence=(
+                *_measured("21 to 21, k16 s8, float32", "dw"),
+                *_measured("1-D 256 to 256, k15 s4, float32", "dw"),
+            ),
         ),
         Rule(
             name="float32",
             when={},
             backend="onednn",
             reason="oneDNN's and this project's kernels are faster than XLA:CPU's",
-            evidence=(),
+            evidence=(
+                *_measured("21 to 21, k16 s8, 21 groups, float32", "dx", "fprop", "dw"),
+                *_measured("3-D 32 to 64, k2 s2, float32", "dx", "dw", "fprop"),
+                *_measured("depthwise 96, k3 s2, float32", "dx", "fprop", "dw"),
+                *_measured("3-D depthwise 32, k3, float32", "fprop", "dx", "dw"),
+            ),
+            against=(
+                *_measured("patches 3 to 768, k16 s16, float32", "dw"),
+                *_measured("1-D patches 1 to 256, k16 s16, float32", "fprop"),
+                *_measured("64 to 1, k7, float32", "dx"),
+                *_measured("patches 384 to 768, k2 s2, float32", "dw"),
+                *_measured("patches 4 to 1152, k2 s2, float32", "fprop"),
+                *_measured("patches 3 to 512, k4 s4, float32", "fprop"),
+                *_measured("64 to 64, k3, padding 5, float32", "dx"),
+                *_measured("patches 3 to 1024, k14 s14, float32", "dw"),
+                *_measured("3-D patches 3 to 384, k8 s8, float32", "dw"),
+                *_measured("64 to 3, k3, float32", "dx"),
+                *_measured("512 to 512, k3, 7x7, float32", "dw"),
+            ),
         ),
     ),
 )

@@ -9,6 +9,15 @@ from __future__ import annotations
 from jax_convgrad._src.dispatch.features import ConvFeatures
 from jax_convgrad._src.dispatch.rules import Rule, RuleTable, at_least, at_most
 
+
+def _measured(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"h100/backends.json#{case}#{pass_}" for pass_ in passes)
+
+
+def _in_a_program(pass_: str, *programs: str) -> tuple[str, ...]:
+    return tuple(f"h100/dense_steps.json#{program}#{pass_}" for program in programs)
+
+
 _HALF = {"float16", "bfloat16"}
 # Strided layers with one group that cuDNN has float64 engines for.
 _DOUBLE = {
@@ -58,14 +67,33 @@ SM_90 = RuleTable(
             when=_product(in_channels=at_most(4)),
             backend="gemm",
             reason="a matrix product of patches is faster than a convolution of so few input channels",
-            evidence=(),
+            evidence=(
+                *_measured(
+                    "conv tubelet bf16 (4x16x224x224, 3 to 768, k2x16x16 s2x16x16)",
+                    "fprop",
+                    "dx",
+                    "dw",
+                ),
+                *_measured(
+                    "conv vit_patch16 bf16 (64x224x224, 3 to 768, k16 s16)", "fprop", "dx", "dw"
+                ),
+                *_measured(
+                    "conv vit_patch16 f32 (64x224x224, 3 to 768, k16 s16)", "fprop", "dw", "dx"
+                ),
+                *_measured("conv stem4 bf16 (64x224x224, 3 to 96, k4 s4)", "fprop", "dx", "dw"),
+            ),
         ),
         Rule(
             name="dX of large patches",
             when=_product(operator="conv_dgrad", taps=at_least(16)),
             backend="gemm",
             reason="a matrix product writes each patch of dX once",
-            evidence=(),
+            evidence=(
+                *_measured("conv patch4_8ch bf16 (64x128x128, 8 to 256, k4 s4)", "dx"),
+                *_measured("conv reduce4 f32 (8x64x64, 128 to 128, k4 s4)", "dx"),
+                *_measured("conv reduce4 bf16 (8x64x64, 128 to 128, k4 s4)", "dx"),
+                *_measured("conv reduce8 bf16 (8x128x128, 64 to 64, k8 s8)", "dx"),
+            ),
         ),
         Rule(
             name="depthwise 3x3 forward, strided",
@@ -78,7 +106,10 @@ SM_90 = RuleTable(
             },
             backend="xla",
             reason="XLA calls the same kernel of cuDNN, and fuses",
-            evidence=(),
+            evidence=(
+                *_measured("conv mobilenet_dw bf16 (64x112x112, 96 to 96, k3 s2 p1 g96)", "fprop"),
+                *_measured("conv mobilenet_dw f32 (64x112x112, 96 to 96, k3 s2 p1 g96)", "fprop"),
+            ),
         ),
         Rule(
             name="depthwise 7x7 dW, 16 bits",
@@ -92,49 +123,99 @@ SM_90 = RuleTable(
             },
             backend="xla",
             reason="XLA calls the same kernel of cuDNN, and fuses",
-            evidence=(),
+            evidence=(
+                *_measured("conv convnext_dw7 bf16 (64x56x56, 96 to 96, k7 s1 p3 g96)", "dw"),
+            ),
         ),
         Rule(
             name="depthwise",
             when=_DEPTHWISE,
             backend="cudnn",
             reason="XLA has no fast kernel for one filter a channel, this project has",
-            evidence=(),
+            evidence=(
+                *_measured(
+                    "convt fcn8_up_g f32 (8x64x64, 21 to 21, k16 s8 p4 g21)", "fprop", "dw", "dx"
+                ),
+                *_measured(
+                    "convt dla_dw_up bf16 (8x64x64, 256 to 256, k4 s2 p1 g256)", "fprop", "dw", "dx"
+                ),
+                *_measured(
+                    "convt dla_dw_up f32 (8x64x64, 256 to 256, k4 s2 p1 g256)", "fprop", "dw", "dx"
+                ),
+                *_measured(
+                    "conv convnext_dw7 f32 (64x56x56, 96 to 96, k7 s1 p3 g96)", "dw", "fprop", "dx"
+                ),
+            ),
         ),
         Rule(
             name="float64 forward, 3-D",
             when={**_DOUBLE, "operator": "conv_fprop", "spatial_rank": 3},
             backend="cudnn",
             reason="XLA transposes 3-D arrays",
-            evidence=(),
+            evidence=(
+                *_measured("convt k4s2_3d f64 (2x12x12x12, 64 to 64, k4 s2 p1)", "dx"),
+                *_measured("convt unet3d_up f64 (1x16x16x16, 64 to 32, k2 s2)", "dx"),
+            ),
         ),
         Rule(
             name="float64 dW",
             when={**_DOUBLE, "operator": "conv_wgrad"},
             backend="xla",
             reason="cuDNN's float64 engines change formats at each call, XLA only where it must",
-            evidence=(),
+            evidence=(
+                *_measured("convt k4s2_3d f64 (2x12x12x12, 64 to 64, k4 s2 p1)", "dw"),
+                *_measured("convt unet3d_up f64 (1x16x16x16, 64 to 32, k2 s2)", "dw"),
+                *_measured("convt dcgan3 f64 (32x8x8, 512 to 256, k4 s2 p1)", "dw"),
+                *_measured("convt k6s2 f64 (16x16x16, 128 to 128, k6 s2 p2)", "dw"),
+            ),
+            against=(
+                *_measured("convt unet_up_wide f64 (4x32x32, 512 to 256, k2 s2)", "dw"),
+                *_measured("conv k3s2 f64 (16x64x64, 64 to 128, k3 s2 p1)", "dw"),
+            ),
         ),
         Rule(
             name="float64 dX",
             when={**_DOUBLE, "operator": "conv_dgrad"},
             backend="xla",
             reason="cuDNN has no fast float64 engine where the sides' padding differs, and ties elsewhere",
-            evidence=(),
+            evidence=(
+                *_measured("convt k3s2p1op1 f64 (8x32x32, 128 to 64, k3 s2 p1 op1)", "fprop"),
+                *_measured("convt unet_up_wide f64 (4x32x32, 512 to 256, k2 s2)", "fprop"),
+                *_measured("convt unet_up f64 (2x32x32, 256 to 128, k2 s2)", "fprop"),
+                *_measured("convt unet3d_up f64 (1x16x16x16, 64 to 32, k2 s2)", "fprop"),
+            ),
         ),
         Rule(
             name="float64 forward",
             when={**_DOUBLE, "operator": "conv_fprop"},
             backend="xla",
             reason="XLA shares changes of format between a layer's operators",
-            evidence=(),
+            evidence=(
+                *_measured("convt k3s2p1op1 f64 (8x32x32, 128 to 64, k3 s2 p1 op1)", "dx"),
+                *_measured("convt dcgan3 f64 (32x8x8, 512 to 256, k4 s2 p1)", "dx"),
+                *_measured("conv k5s2 f64 (16x64x64, 64 to 64, k5 s2 p2)", "fprop"),
+                *_measured("convt dcgan4 f64 (32x16x16, 256 to 128, k4 s2 p1)", "dx"),
+            ),
+            against=(
+                *_measured("convt unet_up f64 (2x32x32, 256 to 128, k2 s2)", "dx"),
+                *_measured("conv resnet_3x3s2 f64 (16x56x56, 128 to 128, k3 s2 p1)", "fprop"),
+                *_measured("convt k6s2 f64 (16x16x16, 128 to 128, k6 s2 p2)", "dx"),
+            ),
         ),
         Rule(
             name="3-D",
             when={"spatial_rank": 3},
             backend="cudnn",
             reason="XLA transposes 3-D arrays",
-            evidence=(),
+            evidence=(
+                *_measured(
+                    "convt unet3d_up bf16 (2x64x64x64, 64 to 32, k2 s2)", "fprop", "dx", "dw"
+                ),
+                *_measured(
+                    "conv conv3d bf16 (2x32x32x32, 64 to 64, k3 s1 p1)", "dw", "fprop", "dx"
+                ),
+                *_measured("conv conv3d f32 (2x32x32x32, 64 to 64, k3 s1 p1)", "fprop", "dx", "dw"),
+            ),
         ),
         Rule(
             name="dilated forward, 2-D",
@@ -146,7 +227,10 @@ SM_90 = RuleTable(
             },
             backend="xla",
             reason="times tie, and XLA fuses",
-            evidence=(),
+            evidence=(
+                *_measured("conv aspp_d12 bf16 (4x33x33, 2048 to 256, k3 s1 p12 d12)", "fprop"),
+                *_measured("conv aspp_d12 f32 (4x33x33, 2048 to 256, k3 s1 p12 d12)", "fprop"),
+            ),
         ),
         Rule(
             name="dilated dX, 1-D",
@@ -158,28 +242,58 @@ SM_90 = RuleTable(
             },
             backend="xla",
             reason="XLA's engine for the dX of dilated sequences is the faster one",
-            evidence=(),
+            evidence=(
+                *_measured("conv wavenet_d512 f32 (4x16000, 128 to 128, k2 s1 p256 d512)", "dx"),
+            ),
         ),
         Rule(
             name="dilated",
             when={"is_dilated": True},
             backend="cudnn",
             reason="XLA computes gradients of dilated kernels with windows as large as dy",
-            evidence=(),
+            evidence=(
+                *_measured(
+                    "conv wavenet_d512 f32 (4x16000, 128 to 128, k2 s1 p256 d512)", "dw", "fprop"
+                ),
+                *_measured("conv aspp_d12 bf16 (4x33x33, 2048 to 256, k3 s1 p12 d12)", "dw", "dx"),
+                *_measured("conv aspp_d12 f32 (4x33x33, 2048 to 256, k3 s1 p12 d12)", "dw", "dx"),
+            ),
         ),
         Rule(
             name="cropped dW",
             when={"operator": "conv_wgrad", "is_cropped": True},
             backend="cudnn",
             reason="XLA computes cropped weight gradients with a window as large as dy",
-            evidence=(),
+            evidence=(
+                *_measured("conv cropped bf16 (32x56x56, 64 to 64, k3 s1 p-1)", "dw"),
+                *_measured("conv cropped f32 (32x56x56, 64 to 64, k3 s1 p-1)", "dw"),
+                *_measured("conv cropped_2 bf16 (16x28x28, 256 to 256, k3 s1 p-2)", "dw"),
+                *_measured("conv cropped_2 f32 (16x28x28, 256 to 256, k3 s1 p-2)", "dw"),
+            ),
         ),
         Rule(
             name="grouped, unstrided",
             when={**_GROUPED, "is_strided": False},
             backend="xla",
             reason="times tie or XLA's engines are faster, and XLA fuses",
-            evidence=(),
+            evidence=(
+                *_measured(
+                    "conv resnext_g32 bf16 (64x56x56, 128 to 128, k3 s1 p1 g32)",
+                    "dx",
+                    "dw",
+                    "fprop",
+                ),
+                *_measured(
+                    "conv per_example f32 (1x32x32, 2048 to 2048, k3 s1 p1 g32)", "dx", "fprop"
+                ),
+                *_measured("conv per_example bf16 (1x32x32, 2048 to 2048, k3 s1 p1 g32)", "dx"),
+            ),
+            against=(
+                *_measured(
+                    "conv per_example bf16 (1x32x32, 2048 to 2048, k3 s1 p1 g32)", "fprop", "dw"
+                ),
+                *_measured("conv per_example f32 (1x32x32, 2048 to 2048, k3 s1 p1 g32)", "dw"),
+            ),
         ),
         Rule(
             name="grouped float64 forward and dW, strided",
@@ -190,21 +304,40 @@ SM_90 = RuleTable(
             },
             backend="xla",
             reason="cuDNN's float64 engines change formats at each call, XLA only where it must",
-            evidence=(),
+            evidence=(
+                *_measured(
+                    "conv resnext_g32_s2 f64 (16x56x56, 256 to 256, k3 s2 p1 g32)", "fprop", "dw"
+                ),
+                *_measured("convt group4_up f64 (2x64x64, 256 to 256, k4 s2 p1 g4)", "dx", "dw"),
+            ),
         ),
         Rule(
             name="grouped forward, strided",
             when={**_GROUPED, "operator": "conv_fprop"},
             backend="cudnn",
             reason="the search finds a faster engine for strided groups than XLA takes",
-            evidence=(),
+            evidence=(
+                *_measured(
+                    "conv per_example_s2 bf16 (1x32x32, 2048 to 2048, k4 s2 p1 g32)", "fprop"
+                ),
+                *_measured(
+                    "conv resnext_g32_s2 bf16 (64x56x56, 256 to 256, k3 s2 p1 g32)", "fprop"
+                ),
+                *_measured(
+                    "conv per_example_s2 f32 (1x32x32, 2048 to 2048, k4 s2 p1 g32)", "fprop"
+                ),
+                *_measured("convt group4_up bf16 (8x64x64, 256 to 256, k4 s2 p1 g4)", "dx"),
+            ),
         ),
         Rule(
             name="grouped float64 dX, strided",
             when={**_GROUPED, "dtype": "float64"},
             backend="cudnn",
             reason="XLA inserts the zeros of the strides",
-            evidence=(),
+            evidence=(
+                *_measured("convt group4_up f64 (2x64x64, 256 to 256, k4 s2 p1 g4)", "fprop"),
+                *_measured("conv resnext_g32_s2 f64 (16x56x56, 256 to 256, k3 s2 p1 g32)", "dx"),
+            ),
         ),
         Rule(
             name="grouped float32 dX, strided, few groups",
@@ -216,35 +349,67 @@ SM_90 = RuleTable(
             },
             backend="cudnn",
             reason="the search finds a faster engine for few groups than XLA takes",
-            evidence=(),
+            evidence=(
+                *_measured("convt group4_up f32 (8x64x64, 256 to 256, k4 s2 p1 g4)", "fprop"),
+            ),
         ),
         Rule(
             name="grouped float32 gradients, strided",
             when={**_GROUPED, "dtype": "float32"},
             backend="xla",
             reason="XLA's tuning finds engines for many groups that cuDNN's heuristics do not offer",
-            evidence=(),
+            evidence=(
+                *_measured(
+                    "conv per_example_s2 f32 (1x32x32, 2048 to 2048, k4 s2 p1 g32)", "dw", "dx"
+                ),
+                *_measured(
+                    "conv resnext_g32_s2 f32 (64x56x56, 256 to 256, k3 s2 p1 g32)", "dx", "dw"
+                ),
+                *_measured("convt group4_up f32 (8x64x64, 256 to 256, k4 s2 p1 g4)", "dw"),
+            ),
         ),
         Rule(
             name="grouped dX in 16 bits, strided, few groups",
             when={**_GROUPED, "operator": "conv_dgrad", "groups": at_most(8)},
             backend="xla",
             reason="XLA's engine for few wide groups in 16 bits is the faster one",
-            evidence=(),
+            evidence=(
+                *_measured("convt group4_up bf16 (8x64x64, 256 to 256, k4 s2 p1 g4)", "fprop"),
+            ),
         ),
         Rule(
             name="grouped gradients in 16 bits, strided",
             when=_GROUPED,
             backend="cudnn",
             reason="the search finds a faster engine for strided groups than XLA takes",
-            evidence=(),
+            evidence=(
+                *_measured(
+                    "conv resnext_g32_s2 bf16 (64x56x56, 256 to 256, k3 s2 p1 g32)", "dx", "dw"
+                ),
+                *_measured(
+                    "conv per_example_s2 bf16 (1x32x32, 2048 to 2048, k4 s2 p1 g32)", "dx", "dw"
+                ),
+                *_measured("convt group4_up bf16 (8x64x64, 256 to 256, k4 s2 p1 g4)", "dw"),
+            ),
         ),
         Rule(
             name="dense forward, unstrided",
             when={"operator": "conv_fprop", "is_strided": False},
             backend="xla",
             reason="times tie, and XLA adds the bias and takes the ReLU in the same kernel",
-            evidence=(),
+            evidence=(
+                *_in_a_program(
+                    "fprop",
+                    "six layers, bfloat16: forward",
+                    "six layers, float32: forward",
+                    "2-D U-Net, bfloat16: forward",
+                    "2-D U-Net, float32: forward",
+                ),
+                *_measured("conv cropped bf16 (32x56x56, 64 to 64, k3 s1 p-1)", "fprop"),
+                *_measured("conv cropped f32 (32x56x56, 64 to 64, k3 s1 p-1)", "fprop"),
+                *_measured("conv cropped_2 f32 (16x28x28, 256 to 256, k3 s1 p-2)", "fprop"),
+            ),
+            against=(*_measured("conv cropped_2 bf16 (16x28x28, 256 to 256, k3 s1 p-2)", "fprop"),),
         ),
         Rule(
             name="dense gradients without TF32, unstrided",
@@ -268,42 +433,86 @@ SM_90 = RuleTable(
             when={"is_strided": False},
             backend="cudnn",
             reason="times tie, and XLA's command buffers hold the handlers' calls but none of its own",
-            evidence=(),
+            evidence=(
+                *_in_a_program(
+                    "gradients",
+                    "six layers, bfloat16: step",
+                    "six layers, float32: step",
+                    "2-D U-Net, bfloat16: step",
+                    "2-D U-Net, float32: step",
+                    "vocoder, float32: step",
+                ),
+                *_measured("conv cropped_2 bf16 (16x28x28, 256 to 256, k3 s1 p-2)", "dx"),
+                *_measured("conv cropped_2 f32 (16x28x28, 256 to 256, k3 s1 p-2)", "dx"),
+            ),
+            against=(
+                *_measured("conv cropped f32 (32x56x56, 64 to 64, k3 s1 p-1)", "dx"),
+                *_measured("conv cropped bf16 (32x56x56, 64 to 64, k3 s1 p-1)", "dx"),
+            ),
         ),
         Rule(
             name="dense dX, strided",
             when={"operator": "conv_dgrad"},
             backend="cudnn",
             reason="XLA inserts the zeros of the strides",
-            evidence=(),
+            evidence=(
+                *_measured("convt fcn8_up bf16 (8x64x64, 21 to 21, k16 s8 p4)", "fprop"),
+                *_measured("convt dcgan4 bf16 (128x16x16, 256 to 128, k4 s2 p1)", "fprop"),
+                *_measured("conv stem7x7 bf16 (64x224x224, 3 to 64, k7 s2 p3)", "dx"),
+            ),
+            against=(
+                *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "dx"),
+                *_measured("conv patch2_16ch f32 (64x64x64, 16 to 1536, k2 s2)", "dx"),
+                *_measured("conv reduce2 bf16 (8x32x32, 320 to 320, k2 s2)", "dx"),
+                *_measured("conv downsample2 bf16 (64x56x56, 96 to 192, k2 s2)", "dx"),
+            ),
         ),
         Rule(
             name="dense in 16 bits with odd channels, strided",
             when={"dtype": _HALF, "has_odd_channels": True},
             backend="xla",
             reason="XLA fills up odd channels once for all operators of a layer",
-            evidence=(),
+            evidence=(
+                *_measured("convt dcgan5 bf16 (128x32x32, 128 to 3, k4 s2 p1)", "dw"),
+                *_measured("convt fcn8_up bf16 (8x64x64, 21 to 21, k16 s8 p4)", "dw"),
+                *_measured("conv stem7x7 bf16 (64x224x224, 3 to 64, k7 s2 p3)", "fprop", "dw"),
+            ),
+            against=(*_measured("convt dcgan5 bf16 (128x32x32, 128 to 3, k4 s2 p1)", "dx"),),
         ),
         Rule(
             name="dense forward, strided, even padding",
             when={"operator": "conv_fprop", "has_uneven_padding": False},
             backend="xla",
             reason="times tie, and XLA fuses",
-            evidence=(),
+            evidence=(*_measured("conv patch2_16ch f32 (64x64x64, 16 to 1536, k2 s2)", "fprop"),),
+            against=(
+                *_measured("conv patch4_8ch bf16 (64x128x128, 8 to 256, k4 s4)", "fprop"),
+                *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "fprop"),
+            ),
         ),
         Rule(
             name="dense forward, strided, uneven padding",
             when={"operator": "conv_fprop"},
             backend="cudnn",
             reason="XLA pads in a pass of its own where the two sides differ",
-            evidence=(),
+            evidence=(
+                *_measured("convt k3s2p1op1 bf16 (16x32x32, 256 to 128, k3 s2 p1 op1)", "dx"),
+            ),
         ),
         Rule(
             name="dense dW, strided",
             when={},
             backend="cudnn",
             reason="the search finds a faster engine for strided weight gradients than XLA takes",
-            evidence=(),
+            evidence=(
+                *_measured("convt dcgan2 bf16 (128x4x4, 1024 to 512, k4 s2 p1)", "dw"),
+                *_measured("conv patch4_8ch bf16 (64x128x128, 8 to 256, k4 s4)", "dw"),
+                *_measured("convt dcgan4 bf16 (128x16x16, 256 to 128, k4 s2 p1)", "dw"),
+            ),
+            against=(
+                *_measured("conv patch2_16ch f32 (64x64x64, 16 to 1536, k2 s2)", "dw"),
+                *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "dw"),
+            ),
         ),
     ),
 )

@@ -5,6 +5,15 @@ from __future__ import annotations
 from jax_convgrad._src.dispatch.features import ResampleFeatures
 from jax_convgrad._src.dispatch.rules import Rule, RuleTable
 
+
+def _measured_cpu(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"cpu/backends.json#{case}#{pass_}" for pass_ in passes)
+
+
+def _measured_cuda(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"h100/backends.json#{case}#{pass_}" for pass_ in passes)
+
+
 AMX = RuleTable(
     "amx",
     ResampleFeatures,
@@ -14,7 +23,10 @@ AMX = RuleTable(
             when={"copies": True},
             backend="xla",
             reason="XLA:CPU copies elements faster than the kernel sums them",
-            evidence=(),
+            evidence=(
+                *_measured_cpu("resize nearest2x bf16 (2x32x32, 128 to 64x64, nearest)", "fprop"),
+                *_measured_cpu("resize nearest2x f32 (2x32x32, 128 to 64x64, nearest)", "fprop"),
+            ),
         ),
         Rule(
             name="sums",
@@ -35,14 +47,20 @@ SM_90 = RuleTable(
             when={"copies": True, "grows": True, "dtype": "float32"},
             backend="xla",
             reason="XLA copies float32 elements as fast as the kernel, and fuses the copy",
-            evidence=(),
+            evidence=(
+                *_measured_cuda("resize nearest2x f32 (8x64x64, 512 to 128x128, nearest)", "fprop"),
+            ),
         ),
         Rule(
             name="sums and other copies",
             when={},
             backend="native",
             reason="the kernel passes over memory once for all axes",
-            evidence=(),
+            evidence=(
+                *_measured_cuda(
+                    "resize nearest2x bf16 (8x64x64, 512 to 128x128, nearest)", "fprop"
+                ),
+            ),
         ),
     ),
 )

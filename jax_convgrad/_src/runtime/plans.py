@@ -108,7 +108,12 @@ def set_deterministic(deterministic: bool) -> None:
 
     Example:
       >>> import jax_convgrad
+      >>> jax_convgrad.set_deterministic(True)
       >>> jax_convgrad.set_deterministic(False)
+      >>> jax_convgrad.set_deterministic(None)
+      Traceback (most recent call last):
+        ...
+      TypeError: set_deterministic: expected True or False, got None
     """
     if not isinstance(deterministic, bool):
         raise TypeError(f"set_deterministic: expected True or False, got {deterministic!r}")
@@ -127,8 +132,9 @@ def list() -> builtins.list[dict[str, Any]]:
 
     Example:
       >>> from jax_convgrad import plans
-      >>> type(plans.list()).__name__
-      'list'
+      >>> plans.clear()
+      >>> plans.list()
+      []
     """
     module = registry.cuda_module()
     return [] if module is None else module.plans()

@@ -161,7 +161,9 @@ def _register(module: ModuleType, platform: str) -> PlatformHandlers:
             target, handler, platform={"cuda": "CUDA"}.get(platform, platform)
         )
     validated = tuple(sorted(module.validated_versions().items()))
-    return PlatformHandlers(frozenset(handlers), frozenset(module.supported_dtypes()), versions, validated)
+    return PlatformHandlers(
+        frozenset(handlers), frozenset(module.supported_dtypes()), versions, validated
+    )
 
 
 def cuda_module() -> ModuleType | None:
@@ -313,7 +315,7 @@ def has_cuda() -> bool:
 
     Example:
       >>> import jax_convgrad
-      >>> isinstance(jax_convgrad.has_cuda(), bool)
+      >>> jax_convgrad.has_cuda() == jax_convgrad.info()["handlers"]["cuda"]["available"]
       True
     """
     return find("cuda").reason is None

@@ -44,7 +44,7 @@ def lower_fun(
 
 def partitioned_call(ctx: Any, operands: Sequence[Any], call: PartitionedCall) -> Any:
     """The call that XLA partitions by its sharding rule."""
-    devices, state = compat.device_count(ctx), _tracing_state()
+    devices, state = compat.device_count(ctx), compat.tracing_state()
     return compat.partitioned_call(
         ctx,
         operands,
@@ -93,11 +93,6 @@ def _lower_shard(ctx: Any, *shards: Any, function: Any, state: Any, **_: Any) ->
 
 
 compat.register_lowering(_shard_p, _lower_shard)
-
-
-def _tracing_state() -> tuple[Any, bool]:
-    """What this thread traces by: the default precision, and whether there is 64-bit arithmetic."""
-    return jax.config.jax_default_matmul_precision, jax.config.jax_enable_x64
 
 
 def _read_shardings(

@@ -1,0 +1,297 @@
+"""The rules against the measurements that they cite."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import pathlib
+from typing import Any, NamedTuple
+
+import pytest
+from support.drawn_geometries import drawn_geometries
+
+from jax_convgrad._src.dispatch.features import (
+    ConvFeatures,
+    ResampleFeatures,
+    conv_features,
+    resample_features,
+)
+from jax_convgrad._src.dispatch.rules import (
+    BACKENDS,
+    Features,
+    Rule,
+    RuleTable,
+    at_least,
+    at_most,
+    between,
+    none_of,
+)
+from jax_convgrad._src.dispatch.tables import TABLES, choose
+from jax_convgrad._src.dtypes import FLOAT_DTYPES
+from jax_convgrad._src.runtime import registry
+from jax_convgrad.bench import problems
+from jax_convgrad.bench.case_files import parse_case
+
+BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
+# Two times that differ by less are the same: runs of one machine do. Within it a rule may prefer what fuses.
+TIE = 0.03
+# No measurement says these: they name what a backend cannot compute, or cannot compute at every size.
+CAPABILITIES = {
+    "cuda: wider result",
+    "cuda: beyond memory",
+    "cuda: symbolic channels",
+    "cpu: symbolic channels",
+}
+# Rules whose cases are in the surveys' lists, and not in a run that was made yet.
+UNMEASURED = {
+    "cuda: dense gradients without TF32, unstrided",
+    "cuda: dense float64 and odd gradients, unstrided",
+    "cpu: few output channels, many weights",
+    "cpu: sums",
+}
+
+
+class Row(NamedTuple):
+    table: RuleTable
+    rule: Rule
+    platform: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.platform}: {self.rule.name}"
+
+
+ALL_TABLES = [
+    (platform, table)
+    for platforms in TABLES.values()
+    for platform, tables in platforms.items()
+    for table in tables
+]
+ROWS = [Row(table, rule, platform) for platform, table in ALL_TABLES for rule in table.rules]
+per_row = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+
+
+@functools.cache
+def measurements(file: str) -> dict[tuple[str, str], dict[str, Any]]:
+    rows = json.loads((BENCHMARKS / file).read_text())["rows"]
+    found = {(row["case"], row["pass"]): row for row in rows}
+    assert len(found) == len(rows), f"{file} has a case twice"
+    return found
+
+
+def measurement(identifier: str) -> dict[str, Any]:
+    file, case, pass_ = identifier.split("#")
+    found = measurements(file)
+    assert (case, pass_) in found, f"{file} has no {pass_} of {case}"
+    return found[case, pass_]
+
+
+def times(row: dict[str, Any]) -> dict[str, float]:
+    return {name: row[name] for name in sorted(BACKENDS) if isinstance(row.get(name), int | float)}
+
+
+def slower_by(row: dict[str, Any], backend: str) -> float:
+    """By what part of the fastest backend's time one is slower than it."""
+    measured = times(row)
+    assert len(measured) > 1, f"nothing to compare: {row['case']} {row['pass']}"
+    return measured[backend] / min(measured.values()) - 1
+
+
+@functools.cache
+def features_of(entry: str, pass_: str, platform: str) -> Features:
+    layer = json.loads(entry)
+    precision = layer.pop("precision", None)
+    is_thin = None
+    if platform == "cpu":
+        module = registry.cpu_module()
+        if module is None:
+            pytest.skip("no CPU module, which says what is thin")
+        is_thin = module.is_thin
+    return problems.features_of(problems.problem_of(parse_case(layer), pass_, precision), is_thin)
+
+
+def features(row: dict[str, Any], platform: str) -> Features:
+    return features_of(json.dumps(row["layer"], sort_keys=True), row["pass"], platform)
+
+
+@per_row
+def test_the_backend_is_the_fastest_one_measured_or_ties_with_it(row: Row):
+    for identifier in row.rule.evidence:
+        found = measurement(identifier)
+        assert slower_by(found, row.rule.backend) <= TIE, (identifier, times(found))
+
+
+@per_row
+def test_cases_against_are_those_that_another_backend_is_faster_for(row: Row):
+    for identifier in row.rule.against:
+        found = measurement(identifier)
+        assert slower_by(found, row.rule.backend) > TIE, (identifier, times(found))
+
+
+@per_row
+def test_cited_cases_are_in_the_domain_of_the_rule(row: Row):
+    for identifier in (*row.rule.evidence, *row.rule.against):
+        found = measurement(identifier)
+        if "layer" not in found:  # a whole program, of many layers
+            assert identifier.startswith("h100/dense_steps.json#"), identifier
+            continue
+        chosen = row.table.choose(features(found, row.platform))
+        assert chosen is row.rule, f"{identifier} is of the rule {chosen.name!r}"
+
+
+@per_row
+def test_a_rule_has_evidence_or_is_of_what_a_backend_cannot_do(row: Row):
+    without = row.name in CAPABILITIES | UNMEASURED
+    assert bool(row.rule.evidence) != without
+    assert not set(row.rule.evidence) & set(row.rule.against)
+
+
+def test_the_lists_of_rules_without_evidence_name_rules():
+    assert {row.name for row in ROWS} >= CAPABILITIES | UNMEASURED
+
+
+@pytest.mark.parametrize(
+    "platform, file", [("cuda", "h100/backends.json"), ("cpu", "cpu/backends.json")]
+)
+def test_no_measurement_against_a_rule_is_left_out(platform: str, file: str):
+    """Where the rule's backend is slower than another by more than a tie, the rule says so."""
+    missing = []
+    for (case, pass_), row in measurements(file).items():
+        if len(times(row)) < 2:
+            continue
+        found = features(row, platform)
+        rule, _ = choose(platform, None, found)
+        identifier = f"{file}#{case}#{pass_}"
+        if slower_by(row, rule.backend) > TIE and identifier not in rule.against:
+            missing.append((rule.name, identifier, times(row)))
+    assert not missing, "\n".join(map(str, missing))
+
+
+@per_row
+def test_reasons_are_one_sentence_without_figures(row: Row):
+    reason = row.rule.reason
+    numbers = [word for word in reason.replace(",", " ").split() if word[0].isdigit()]
+    assert all(word in ("2-D", "3-D", "16") for word in numbers), numbers
+    assert ". " not in reason and not reason.endswith(".")
+
+
+def test_every_rule_is_reached():
+    """By a cited case, or by one of some drawn problems: none is hidden behind those in front of it."""
+    reached = set()
+    module = registry.cpu_module()
+    is_thin = None if module is None else module.is_thin
+    for geometry in drawn_geometries(4, 3000):
+        for operator in ("conv_fprop", "conv_dgrad", "conv_wgrad"):
+            for dtype, tf32 in itertools.product(FLOAT_DTYPES, (True, False)):
+                precision = None if tf32 else "highest"
+                found = conv_features(operator, geometry, dtype, dtype, precision, is_thin)
+                for platform in ("cpu", "cuda"):
+                    reached.add((platform, choose(platform, None, found)[0].name))
+    geometry = next(iter(drawn_geometries(5, 1)))
+    for platform in ("cpu", "cuda"):
+        wider = conv_features("conv_fprop", geometry, "bfloat16", "float32")
+        reached.add((platform, choose(platform, None, wider)[0].name))
+    for dtype, copies, grows in itertools.product(FLOAT_DTYPES, (False, True), (False, True)):
+        for platform in ("cpu", "cuda"):
+            rule, _ = choose(platform, None, resample_features(dtype, copies, grows))
+            reached.add((platform, rule.name))
+    for row in ROWS:
+        for identifier in row.rule.evidence:
+            found = measurement(identifier)
+            if "layer" in found:
+                chosen = row.table.choose(features(found, row.platform))
+                reached.add((row.platform, chosen.name))
+    # Symbolic sizes are drawn nowhere: test_features.py has them.
+    missing = {(r.platform, r.rule.name) for r in ROWS} - reached
+    assert missing == {("cpu", "symbolic channels"), ("cuda", "symbolic channels")}
+
+
+def test_every_feature_is_read_by_a_rule():
+    for kind in (ConvFeatures, ResampleFeatures):
+        read = {
+            name
+            for tables in TABLES[kind].values()
+            for table in tables
+            for rule in table.rules
+            for every in rule.alternatives
+            for name in every
+        }
+        assert read == set(kind.__dataclass_fields__)
+
+
+def test_symbolic_channels_go_to_the_handlers():
+    import jax
+    from support.drawn_geometries import channels_last
+
+    from jax_convgrad._src.conv.geometry import ConvConfig, ConvGeometry
+
+    (channels,) = jax.export.symbolic_shape("c")
+    config = ConvConfig((1, 1), ((0, 0), (0, 0)), (1, 1), 1, channels_last(2))
+    geometry = ConvGeometry.make("t", config, (2, 8, 8, channels), (3, 3, channels, 16))
+    found = conv_features("conv_wgrad", geometry, "float32", "float32")
+    for platform, backend in (("cpu", "onednn"), ("cuda", "cudnn")):
+        rule, _ = choose(platform, None, found)
+        assert (rule.name, rule.backend) == ("symbolic channels", backend)
+
+
+def test_a_device_class_without_a_table_takes_the_platforms_first():
+    found = resample_features("float32", copies=True, grows=True)
+    assert choose("cuda", "sm_90", found)[1] == "sm_90"
+    assert choose("cuda", "sm_120", found)[1] == "sm_90"
+    assert choose("cpu", "avx2", found)[1] == "amx"
+    with pytest.raises(KeyError):
+        choose("tpu", None, found)
+
+
+def resample_rule(name: str = "all", when: Any = None, backend: str = "xla") -> Rule:
+    return Rule(name, {} if when is None else when, backend, "a reason", ())
+
+
+def test_the_first_rule_that_holds_is_chosen():
+    rules = (
+        resample_rule("copies", ({"copies": True, "grows": True}, {"dtype": {"float64"}})),
+        resample_rule(),
+    )
+    table = RuleTable("sm_90", ResampleFeatures, rules)
+    assert table.choose(resample_features("float32", True, True)) is rules[0]
+    assert table.choose(resample_features("float64", False, False)) is rules[0]
+    assert table.choose(resample_features("float32", True, False)) is rules[1]
+
+
+@pytest.mark.parametrize(
+    "when, text",
+    [
+        ({"copy": True}, "there is no feature 'copy'"),
+        ({"copies": 1}, "copies = 1 is no condition"),
+        ({"dtype": at_least(3)}, "is no condition"),
+        ({"dtype": {"float32", 64}}, "is no condition"),
+        ({"dtype": set()}, "is no condition"),
+        ({"grows": none_of("float32")}, "is no condition"),
+    ],
+)
+def test_a_condition_that_cannot_be_is_an_error(when: Any, text: str):
+    with pytest.raises(ValueError, match=text):
+        RuleTable("sm_90", ResampleFeatures, (resample_rule("first", when), resample_rule()))
+
+
+def test_tables_end_in_a_catch_all_and_have_no_name_twice():
+    last = resample_rule("last", {"copies": True})
+    for rules in ((last,), (resample_rule(), last), (resample_rule("a"), resample_rule("b"))):
+        with pytest.raises(ValueError, match="the last rule, and no other"):
+            RuleTable("sm_90", ResampleFeatures, rules)
+    with pytest.raises(ValueError, match="one name"):
+        RuleTable(
+            "sm_90", ResampleFeatures, (resample_rule("all", {"copies": True}), resample_rule())
+        )
+    with pytest.raises(ValueError, match="is no backend"):
+        resample_rule(backend="matmul")
+
+
+def test_conditions_on_sizes():
+    assert 3 in at_least(3) and 2 not in at_least(3)
+    assert 3 in at_most(3) and 4 not in at_most(3)
+    assert [n for n in range(6) if n in between(2, 4)] == [2, 3, 4]
+    for condition in (at_least(0), at_most(9), between(0, 9)):
+        assert None not in condition  # a symbolic size
+    assert "float16" in none_of("float32") and "float32" not in none_of("float32")
