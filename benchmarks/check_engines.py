@@ -30,7 +30,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests")
 import jax
 import jax.numpy as jnp
 import numpy as np
-from support.cases import PLAIN_CASES, Case, conv_oracle, from_layout, to_layout
+from support.conv_cases import PLAIN_CASES, Case
+from support.conv_oracle import conv_oracle
+from support.layouts import from_layout, to_layout
 
 import jax_convgrad
 from jax_convgrad import plans

@@ -40,7 +40,7 @@ import numpy as np
 from jax import lax
 
 import jax_convgrad
-from jax_convgrad._src.dispatch import tables
+from jax_convgrad._src.dispatch import decide, tables
 from jax_convgrad._src.dispatch.features import ConvFeatures
 from jax_convgrad._src.dispatch.rules import Rule
 from jax_convgrad._src.runtime import registry
@@ -144,16 +144,15 @@ def of_model(task: Any, step: bool) -> Program:
 @contextlib.contextmanager
 def computed_by_handlers(operators: tuple[str, ...]) -> Iterator[None]:
     """Dense layers with stride 1: these operators by the handlers, the others by XLA."""
-    decided = tables.choose
 
     def choose(platform: str, device_class: str | None, features: Any) -> tuple[Rule, str]:
         dense = isinstance(features, ConvFeatures) and features.is_dense
         if not dense or features.spatial_rank > 2 or features.is_strided or features.is_dilated:
-            return decided(platform, device_class, features)
+            return tables.choose(platform, device_class, features)
         backend = "cudnn" if features.operator in operators else "xla"
         return Rule("to be measured", {}, backend, "to be measured", ()), device_class or ""
 
-    with mock.patch.object(tables, "choose", choose):
+    with mock.patch.object(decide, "choose", choose):
         yield
 
 

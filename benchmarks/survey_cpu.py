@@ -174,6 +174,7 @@ def main() -> None:
             print(line(row), flush=True)
             if arguments.json:
                 measured.write(arguments.json, head, rows)
+    worker.shutdown()
 
 
 def make_worker() -> concurrent.futures.ProcessPoolExecutor:

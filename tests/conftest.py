@@ -132,7 +132,7 @@ def _bounded_memory() -> Iterator[None]:
 
 @pytest.fixture
 def uninstalled() -> Iterator[None]:
-    """install() is off, before and after, and no route is forced."""
+    """install() is off, before and after, and no backend is forced."""
     jax_convgrad.uninstall()
     with override_backend(None):
         yield

@@ -49,6 +49,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "the compiled modules and their settings": ("_src.runtime", "_src.timing"),
     "geometry and bands": (
         "_src.conv.arguments",
+        "_src.conv.arrays",
         "_src.conv.geometry",
         "_src.conv.precision",
         "_src.conv.subsample",

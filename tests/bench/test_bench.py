@@ -24,7 +24,7 @@ import jax
 import numpy as np
 import pytest
 from support import torch_oracles
-from support.cases import may_transform
+from support.comparisons import may_transform
 from support.rounding import may_use_tf32
 
 import jax_convgrad
@@ -121,7 +121,8 @@ def test_a_case_survives_the_way_through_json() -> None:
         (entry(k=[3]), r"k must have one entry per spatial axis \(2\)"),
         (entry(k=0), "k must be a whole number of at least 1, got 0"),
         (entry(s=1.5), "s must be a whole number of at least 1, got 1.5"),
-        (entry(p=-1), "p must be a whole number of at least 0, got -1"),
+        (entry(kind="convt", p=-1), "p must be a whole number of at least 0, got -1"),
+        (entry(p=-9), "p must be a whole number of at least -[0-9]+, got -9"),
         (entry(n=True), "n must be a whole number of at least 1, got True"),
         (entry(g=4), "g = 4 does not divide cin = 4 and cout = 6"),
         (entry(k=9), "the output would be empty"),
@@ -198,7 +199,7 @@ def test_every_form_computes_the_same(
 ) -> None:
     """Small integers are exact in float32, so that any difference is a wrong index.
 
-    On a GPU the others' libraries may transform: see NOTE [Transforming engines] in cases.py.
+    On a GPU the others' libraries may transform: see NOTE [Transforming engines] in support/comparisons.py.
     """
     form = FORMS[name]
     on_gpu = jax.default_backend() == "gpu"

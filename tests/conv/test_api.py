@@ -13,26 +13,12 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.test_util import check_grads
-from support.cases import (
-    ABORTING_CASES,
-    CONV_CASES,
-    FLOATS,
-    NDHWC,
-    NHWC,
-    PLAIN_CASES,
-    TRANSPOSED_CASES,
-    Case,
-    TransposedCase,
-    assert_exact,
-    cast,
-    conv_oracle,
-    from_layout,
-    ids,
-    in_layout,
-    to_layout,
-    value_and_gradients,
-)
+from support.comparisons import FLOATS, assert_exact, cast, value_and_gradients
+from support.conv_cases import ABORTING_CASES, CONV_CASES, PLAIN_CASES, Case, ids, in_layout
+from support.conv_oracle import conv_oracle
+from support.layouts import NDHWC, NHWC, from_layout, to_layout
 from support.rounding import check_errors, random_data
+from support.transposed_cases import TRANSPOSED_CASES, TransposedCase
 
 import jax_convgrad
 from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_transpose, conv_wgrad
@@ -253,7 +239,7 @@ def test_conv_transpose_of_mirrored_images_is_exact(
     case: TransposedCase, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ):
     # What layers do whose weights are tens of megabytes.
-    monkeypatch.setattr("jax_convgrad.conv._mirrors_images", lambda *shapes: True)
+    monkeypatch.setattr("jax_convgrad._src.conv.api._mirrors_images", lambda *shapes: True)
     operands, dy, expected = transposed_problem(case, "float32", rng)
     layer = lambda x, w, bias: conv_transpose(x, w, **case.keywords, bias=bias)  # noqa: E731
     program = str(jax.make_jaxpr(layer)(*operands))

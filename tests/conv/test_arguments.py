@@ -432,32 +432,38 @@ def test_bad_input_of_arrays(row: Row):
 def test_shapes_are_checked_again_when_a_primitive_is_bound_by_hand():
     """What a transformation gone wrong, or a caller past the operators, would do."""
     from jax_convgrad._src.conv import arguments, primitives
+    from jax_convgrad._src.conv.geometry import ConvGeometry
+    from jax_convgrad._src.dispatch.problem import ConvOperator, ConvProblem
 
+    x_shape, w_shape = (2, 4, 9, 9), (6, 4, 3, 3)
     config = arguments.make_config(
         "test",
-        (2, 4, 9, 9),
-        (6, 4, 3, 3),
+        x_shape,
+        w_shape,
         strides=1,
         padding="VALID",
         dilation=1,
         groups=1,
         dimension_numbers=None,
     )
-    parameters = {
-        "config": config,
-        "precision": None,
-        "preferred_element_type": np.dtype(np.float32),
-    }
-    with pytest.raises(ValueError, match="got 5"):
-        primitives.conv_fprop_p.bind(jnp.zeros((2, 4, 9, 9)), jnp.zeros((6, 5, 3, 3)), **parameters)
-    with pytest.raises(ValueError, match="dy must have the shape"):
-        primitives.conv_dgrad_p.bind(
-            jnp.zeros((2, 6, 6, 7)), jnp.zeros((6, 4, 3, 3)), x_shape=(2, 4, 9, 9), **parameters
-        )
+    geometry = ConvGeometry.make("test", config, x_shape, w_shape)
+
+    def bound(operator: ConvOperator, first: Any, second: Any, of: ConvOperator) -> Any:
+        problem = ConvProblem.make(of, geometry, np.float32)
+        primitive = primitives.PRIMITIVES[operator]
+        return primitive.bind(first, second, problem=problem, decision=None)
+
+    x, w, dy = jnp.zeros(x_shape), jnp.zeros(w_shape), jnp.zeros((2, 6, 7, 7))
+    x, w, dy = (array.astype(np.float32) for array in (x, w, dy))
+    with pytest.raises(ValueError, match=r"w has shape \(6, 5, 3, 3\), the problem's has \(6, 4"):
+        bound("conv_fprop", x, jnp.zeros((6, 5, 3, 3), np.float32), "conv_fprop")
+    with pytest.raises(
+        ValueError, match=r"dy has shape \(2, 6, 6, 7\), the problem's has \(2, 6, 7"
+    ):
+        bound("conv_dgrad", dy[:, :, 1:], w, "conv_dgrad")
     with pytest.raises(TypeError, match="same dtype"):
-        primitives.conv_wgrad_p.bind(
-            jnp.zeros((2, 4, 9, 9)),
-            jnp.zeros((2, 6, 7, 7), jnp.float16),
-            w_shape=(6, 4, 3, 3),
-            **parameters,
-        )
+        bound("conv_wgrad", x, dy.astype(np.float16), "conv_wgrad")
+    with pytest.raises(TypeError, match="operands are float64, those of the problem float32"):
+        bound("conv_wgrad", x.astype(np.float64), dy.astype(np.float64), "conv_wgrad")
+    with pytest.raises(ValueError, match="conv_wgrad: its problem is one of conv_dgrad"):
+        bound("conv_wgrad", x, dy, "conv_dgrad")

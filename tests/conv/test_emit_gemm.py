@@ -11,28 +11,22 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import AxisType
-from support.cases import (
-    FLOATS,
-    NDHWC,
-    NHWC,
-    NWC,
-    Case,
-    assert_exact,
-    conv_oracle,
-    exact_ints,
-    ids,
-    to_layout,
-    value_and_gradients,
-)
+from support.comparisons import FLOATS, assert_exact, exact_ints, value_and_gradients
+from support.conv_cases import Case, ids
+from support.conv_oracle import conv_oracle
+from support.layouts import NDHWC, NHWC, NWC, to_layout
 from support.meshes import DEVICES, collectives, make_mesh, put
 
 from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_wgrad
 from jax_convgrad._src.conv import arguments
 from jax_convgrad._src.conv.geometry import ConvConfig, ConvGeometry
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.decide import Decision, decide
+from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.override import override_backend
+from jax_convgrad._src.dispatch.problem import ConvOperator, ConvProblem
 
 PRODUCTS = {"stablehlo.dot_general"}
+OPERATORS: tuple[ConvOperator, ...] = ("conv_fprop", "conv_dgrad", "conv_wgrad")
 SCRAMBLED = lax.ConvDimensionNumbers((2, 0, 3, 1), (1, 3, 0, 2), (3, 1, 0, 2))
 
 CASES = [
@@ -69,6 +63,10 @@ def geometry(case: Case) -> ConvGeometry:
     return ConvGeometry.make("test", config, case.logical("x"), case.logical("w"))
 
 
+def decided(operator: ConvOperator, case: Case, dtype: str = "float32") -> Decision:
+    return decide(ConvProblem.make(operator, geometry(case), dtype), Target.of("cpu"))
+
+
 @pytest.fixture
 def forced() -> Iterator[None]:
     with override_backend("gemm"):
@@ -83,15 +81,16 @@ def kinds(lowered: str) -> set[str]:
 
 @pytest.mark.parametrize("case", CASES + OTHERS, ids=ids)
 def test_which_windows_lie_side_by_side(case: Case) -> None:
-    assert geometry(case).tiles == (case in CASES)
+    assert geometry(case).has_nonoverlapping_windows == (case in CASES)
 
 
 def test_windows_on_images_of_unknown_size_are_not_known_to() -> None:
     rows, batch = jax.export.symbolic_shape("2*r, n")
     numbers = lax.conv_dimension_numbers((1,) * 4, (1,) * 4, ("NHWC", "HWIO", "NHWC"))
     config = ConvConfig((2, 2), ((0, 0), (0, 0)), (1, 1), 1, numbers)
-    for x, tiles in (((1, rows, 8, 3), False), ((batch, 8, 8, 3), True)):
-        assert ConvGeometry.make("test", config, x, (2, 2, 3, 4)).tiles == tiles
+    for x, known in (((1, rows, 8, 3), False), ((batch, 8, 8, 3), True)):
+        made = ConvGeometry.make("test", config, x, (2, 2, 3, 4))
+        assert made.has_nonoverlapping_windows == known
 
 
 @pytest.mark.usefixtures("forced")
@@ -122,36 +121,33 @@ def test_operators_are_exact(case: Case, dtype: str, rng: np.random.Generator) -
 @pytest.mark.usefixtures("forced")
 @pytest.mark.parametrize("case", OTHERS, ids=ids)
 def test_other_problems_go_where_they_go_unforced(case: Case) -> None:
-    for operator in ("conv_fprop", "conv_dgrad", "conv_wgrad"):
-        chosen = routes.choose("cpu", operator, geometry(case), "float32", "float32")
+    for operator in OPERATORS:
+        overridden = decided(operator, case)
         with override_backend(None):
-            assert chosen == routes.choose("cpu", operator, geometry(case), "float32", "float32")
+            assert overridden == decided(operator, case)
 
 
+@pytest.mark.usefixtures("needs_cpu_handlers")
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_the_cpus_measured_routes(dtype: str) -> None:
+def test_the_cpus_measured_backends(dtype: str) -> None:
     def of(channels: int, window: int, out_channels: int = 512) -> list[str]:
         w = (out_channels, channels, window, window)
         case = Case("t", (2, channels, 32, 32), w, (window,) * 2)
-        operators = ("conv_fprop", "conv_dgrad", "conv_wgrad")
         with override_backend(None):
-            return [
-                routes.choose("cpu", operator, geometry(case), dtype, dtype).name
-                for operator in operators
-            ]
+            return [decided(operator, case, dtype).backend for operator in OPERATORS]
 
     if dtype == "float64":
-        assert of(3, 16) == of(4, 4) == of(64, 2) == ["matmul"] * 3
+        assert of(3, 16) == of(4, 4) == of(64, 2) == ["gemm"] * 3
     elif dtype == "float16":
-        assert of(3, 16) == ["swap", "matmul", "matmul"]
-        assert of(4, 4) == of(64, 8) == ["swap", "swap", "matmul"]
+        assert of(3, 16) == ["xla_rewritten", "gemm", "gemm"]
+        assert of(4, 4) == of(64, 8) == ["xla_rewritten", "xla_rewritten", "gemm"]
     else:
-        product, handler = ["onednn", "matmul", "onednn"], ["onednn"] * 3
+        product, handler = ["onednn", "gemm", "onednn"], ["onednn"] * 3
         assert of(3, 16) == of(4, 8) == product
         assert of(8, 16) == handler
         # In float32 XLA:CPU, or this project's kernels for few channels, are faster for small windows.
         single = dtype == "float32"
-        assert of(3, 4) == (["onednn", "swap", "onednn"] if single else product)
+        assert of(3, 4) == (["onednn", "xla_rewritten", "onednn"] if single else product)
         assert of(3, 8, out_channels=64) == (handler if single else product)
 
 
@@ -293,7 +289,7 @@ def test_precisions_mean_what_they_mean_to_convolutions(
 
 @pytest.mark.devices(8)
 def test_split_rows_without_shardy(rng: np.random.Generator) -> None:
-    """By the measured routes: the older partitioner cannot cut 32 split rows into 2 patches of 16."""
+    """By the measured rules: the older partitioner cannot cut 32 split rows into 2 patches of 16."""
     mesh = make_mesh(AxisType.Auto)
     dtype = "float16" if jax.default_backend() == "cpu" else "bfloat16"
     x = rng.integers(-3, 4, (2, 32, 32, 3)).astype(dtype)

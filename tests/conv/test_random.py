@@ -23,15 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import oracles
-from support.cases import (
-    EXACT_LIMIT,
-    FLOATS,
-    Case,
-    assert_exact,
-    conv_oracle,
-    exact_ints,
-    to_layout,
-)
+from support.comparisons import EXACT_LIMIT, FLOATS, assert_exact, exact_ints
+from support.conv_cases import Case
+from support.conv_oracle import conv_oracle
+from support.layouts import to_layout
 from support.random_cases import draw_case
 
 from jax_convgrad import (

@@ -12,25 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from support.cases import (
-    FLOATS,
-    NDHWC,
-    NHWC,
-    NWC,
-    Case,
-    TransposedCase,
-    assert_exact,
-    conv_oracle,
-    ids,
-    to_layout,
-    value_and_gradients,
-)
+from support.comparisons import FLOATS, assert_exact, value_and_gradients
+from support.conv_cases import Case, ids
+from support.conv_oracle import conv_oracle
+from support.layouts import NDHWC, NHWC, NWC, to_layout
+from support.transposed_cases import TransposedCase
 
 from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_transpose, conv_wgrad
 from jax_convgrad._src.conv import arguments
 from jax_convgrad._src.conv.geometry import ConvConfig, ConvGeometry
 from jax_convgrad._src.conv.subsample import subsample
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch import decide as decide_module
 from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
 
@@ -120,12 +112,12 @@ def test_no_common_factor_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "route"),
-    [*((dtype, None) for dtype in FLOATS), ("float32", "xla"), ("float32", "swap")],
+    ("dtype", "backend"),
+    [*((dtype, None) for dtype in FLOATS), ("float32", "xla"), ("float32", "xla_rewritten")],
 )
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_operators_are_exact(
-    case: Case, dtype: str, route: str | None, rng: np.random.Generator
+    case: Case, dtype: str, backend: str | None, rng: np.random.Generator
 ) -> None:
     data = case.data(rng, dtype)
     y, dx, dw = conv_oracle(case, *data)
@@ -141,7 +133,7 @@ def test_operators_are_exact(
             conv_wgrad(x, dy, case.logical("w"), **keywords),
         )
 
-    with override_backend(route):
+    with override_backend(backend):
         got = jax.jit(run)(x, w, dy)
     for name, array, wanted, spec in zip(
         ("y", "dx", "dw"), got, (y, dx, dw), (case.numbers[i] for i in (2, 0, 1)), strict=True
@@ -211,11 +203,11 @@ def test_a_kernel_without_taps() -> None:
 
 
 def test_handlers_see_the_smaller_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The routes are chosen, and the handlers called, for what is left."""
+    """The rules are asked, and the handlers called, for what is left."""
     found = registry.PlatformHandlers(
         frozenset(registry.CONV_TARGETS.values()), frozenset({"float32"})
     )
-    monkeypatch.setattr(registry, "require", lambda platform, warn=True: found)
+    monkeypatch.setattr(registry, "require", lambda platform: found)
     x, w = jnp.ones((2, 9, 9, 8)), jnp.ones((3, 3, 8, 16))
 
     def f(x: Any, w: Any) -> Any:
@@ -232,8 +224,10 @@ def test_handlers_see_the_smaller_problem(monkeypatch: pytest.MonkeyPatch) -> No
             assert attribute in call, call
         assert "tensor<2x5x5x8xf32>" in call
     asked = []
-    choose = routes.choose
-    monkeypatch.setattr(routes, "choose", lambda *a: asked.append(a[2].config) or choose(*a))
+    features = decide_module.conv_features
+    monkeypatch.setattr(
+        decide_module, "conv_features", lambda *a: asked.append(a[1].config) or features(*a)
+    )
     jax.jit(lambda *a: f(*a)).trace(*arguments).lower(lowering_platforms=("cuda",))
     assert [(config.strides, config.dilation) for config in asked] == [((1, 2), (1, 1))]
 

@@ -14,15 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.cases import (
-    FLOATS,
-    conv_oracle,
-    draw_wide,
-    exact_ints,
-    from_layout,
-    in_layout,
-    value_and_gradients,
-)
+from support.comparisons import FLOATS, exact_ints, value_and_gradients
+from support.conv_cases import draw_wide, in_layout
+from support.conv_oracle import conv_oracle
+from support.layouts import from_layout
 
 import jax_convgrad
 

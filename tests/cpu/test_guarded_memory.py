@@ -13,10 +13,12 @@ import sys
 import numpy as np
 import pytest
 from support import native
-from support.cases import NWC, Case, conv_oracle, in_layout
+from support.conv_cases import Case, in_layout
+from support.conv_oracle import conv_oracle
 from support.drawn_convs import Call
 from support.ffi_host import HandlerError, Host
 from support.guarded_memory import HostArray
+from support.layouts import NWC
 
 from jax_convgrad._src.runtime import registry
 

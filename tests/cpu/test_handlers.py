@@ -17,7 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import oracles
-from support.cases import Shape, assert_exact, draw_wide, exact_ints, to_layout
+from support.comparisons import assert_exact, exact_ints
+from support.conv_cases import draw_wide
+from support.layouts import Shape, to_layout
 from support.processors import PROCESSORS_WITH_LESS, passed_on
 
 from jax_convgrad._src.runtime import registry

@@ -1,6 +1,6 @@
-"""The CUDA handlers on a GPU, forced for every form, whatever the routes say.
+"""The CUDA handlers on a GPU, forced for every form, whatever the rules say.
 
-`pytest --route cudnn` does the same with all other tests. Skipped where JAX runs on no GPU;
+`pytest --backend cudnn` does the same with all other tests. Skipped where JAX runs on no GPU;
 JAX_CONVGRAD_REQUIRE_CUDA=1 makes that, and a missing module, a failure.
 """
 
@@ -23,20 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from support.cases import (
-    FLOATS,
-    PLAIN_CASES,
-    Case,
-    assert_exact,
-    cast,
-    conv_oracle,
-    from_layout,
-    ids,
-    in_layout,
-    relative_error,
-    to_layout,
-    value_and_gradients,
-)
+from support.comparisons import FLOATS, assert_exact, cast, relative_error, value_and_gradients
+from support.conv_cases import PLAIN_CASES, Case, ids, in_layout
+from support.conv_oracle import conv_oracle
+from support.layouts import from_layout, to_layout
 from support.rounding import check_errors, random_data
 
 import jax_convgrad
@@ -75,7 +65,9 @@ def test_convolutions_are_exact(case: Case, dtype: str, rng: np.random.Generator
 @pytest.mark.parametrize(
     "case", [case for case in PLAIN_CASES if 0 not in (*case.x, *case.w, *case.y)], ids=ids
 )
-def test_the_measured_routes_are_exact(case: Case, dtype: str, rng: np.random.Generator) -> None:
+def test_the_backends_of_the_rules_are_exact(
+    case: Case, dtype: str, rng: np.random.Generator
+) -> None:
     with override_backend(None):
         check_exact(case, dtype, rng, anywhere=True)
 
@@ -655,7 +647,7 @@ def test_one_program_and_many_are_the_same_with_command_buffers(tmp_path: pathli
         """
         import jax, jax.numpy as jnp, hashlib
         import jax_convgrad
-        from jax_convgrad._src.dispatch import routes
+        from jax_convgrad._src.dispatch.override import override_backend
         def loss(params, x):
             for w in params[:-1]:
                 x = jax.nn.relu(jax_convgrad.conv_fprop(

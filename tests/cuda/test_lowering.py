@@ -32,13 +32,16 @@ from jax_convgrad import conv_wgrad, plans
 from jax_convgrad._src import compat
 from jax_convgrad._src.conv import arguments, emit_ffi
 from jax_convgrad._src.conv.geometry import ConvGeometry
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.decide import decide
+from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.override import override_backend
+from jax_convgrad._src.dispatch.problem import ConvProblem
 from jax_convgrad._src.runtime import registry, settings
 
 BUILT = importlib.util.find_spec("jax_convgrad._src.runtime._cuda") is not None
 NHWC = ("NHWC", "HWIO", "NHWC")
 NCHW = ("NCHW", "OIHW", "NCHW")
+H100 = Target("cuda", "sm_90")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +66,12 @@ def cuda_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
             frozenset(registry.CONV_TARGETS.values()),
             frozenset({"float16", "bfloat16", "float32", "float64"}),
         )
-        monkeypatch.setattr(registry, "require", lambda platform, warn=True: found)
+        monkeypatch.setattr(registry, "require", lambda platform: found)
 
 
 @pytest.fixture(autouse=True)
 def on_cudnn() -> Iterator[None]:
-    """The handlers, whatever was measured to be faster; tests of the routes say so."""
+    """The handlers, whatever was measured to be faster; tests of the rules say so."""
     with override_backend("cudnn"):
         yield
 
@@ -332,10 +335,10 @@ def _padding(call: Call) -> tuple[list[int], list[int]]:
     return low, high
 
 
-def _route(
+def _backend(
     operator: str, dtype: str, channels: tuple[int, int], window: int = 3, **keywords: Any
 ) -> str:
-    """The measured route of a layer with a square image."""
+    """The backend, by the rules of an H100, of a layer with a square image."""
     rank = keywords.pop("rank", 2)
     groups, precision = keywords.get("groups", 1), keywords.pop("precision", None)
     shapes_ = (
@@ -348,18 +351,19 @@ def _route(
     )
     geometry = ConvGeometry.make("test", config, *shapes_)
     with override_backend(None):
-        route = routes.choose("cuda", operator, geometry, dtype, dtype, precision)
-    assert route.reason
-    return route.name
+        problem = ConvProblem.make(operator, geometry, dtype, dtype, precision)
+        decision = decide(problem, H100)
+    assert decision.reason
+    return decision.backend
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_measured_routes(dtype: str) -> None:
+def test_the_rules_of_an_h100(dtype: str) -> None:
     half, double = dtype in ("float16", "bfloat16"), dtype == "float64"
     operators = ("conv_fprop", "conv_dgrad", "conv_wgrad")
 
     def of(channels: tuple[int, int], **keywords: Any) -> list[str]:
-        return [_route(operator, dtype, channels, **keywords) for operator in operators]
+        return [_backend(operator, dtype, channels, **keywords) for operator in operators]
 
     gradients_by = ["xla" if double else "cudnn"] * 2
     assert of((8, 16)) == of((8, 16), rank=1) == ["xla", *gradients_by]
@@ -379,21 +383,23 @@ def test_measured_routes(dtype: str) -> None:
     assert of((3, 16), dilation=2, rank=3) == of((3, 16), rank=3) == ["cudnn"] * 3
     assert of((3, 16), dilation=2) == ["xla", "cudnn", "cudnn"]
     assert of((3, 16), dilation=2, rank=1) == ["cudnn", "xla", "cudnn"]
-    assert of((3, 16), dilation=2, strides=2) == ["cudnn"] * 3
+    assert of((3, 16), dilation=2, strides=3) == ["cudnn"] * 3
+    # Without the factor that they share this is the plain one.
+    assert of((3, 16), dilation=2, strides=2) == of((3, 16))
     assert of((8, 16), padding=((-1, 0), (0, 0))) == ["xla", gradients_by[0], "cudnn"]
     assert of((8, 16), groups=2) == ["xla"] * 3
     # Windows side by side.
     if double:
         assert of((3, 16), strides=3) == ["xla"] * 3
     else:
-        product = ["matmul"] * 3
+        product = ["gemm"] * 3
         assert of((3, 16), strides=3) == of((4, 16), strides=3, rank=1) == product
         assert of((1, 16), strides=3, rank=3) == product
-        assert of((8, 16), strides=3, rank=3) == ["cudnn", "matmul", "cudnn"]
-        assert of((8, 16), strides=9, window=9) == ["xla", "matmul", "cudnn"]
+        assert of((8, 16), strides=3, rank=3) == ["cudnn", "gemm", "cudnn"]
+        assert of((8, 16), strides=9, window=9) == ["xla", "gemm", "cudnn"]
     assert of((8, 16), strides=3) == ["xla", *gradients_by]
     if dtype == "float32":
-        assert "matmul" not in of((3, 16), strides=3, precision="highest")
+        assert "gemm" not in of((3, 16), strides=3, precision="highest")
     few, many = ["cudnn", "xla", "cudnn"], ["cudnn"] * 3
     if dtype == "float32":
         few, many = ["cudnn", "cudnn", "xla"], ["cudnn", "xla", "xla"]
@@ -426,7 +432,8 @@ def test_measured_routes(dtype: str) -> None:
             (8, 8, 3, 3),
         )  # fmt: skip
         with override_backend(None):
-            assert routes.choose("cuda", operator, geometry, "bfloat16", "float32").name == "xla"
+            problem = ConvProblem.make(operator, geometry, "bfloat16", "float32")
+            assert decide(problem, H100).backend == "xla"
 
 
 def test_dense_convolutions_with_stride_1_stay_with_xla() -> None:
@@ -742,7 +749,7 @@ def test_the_part_of_one_device() -> None:
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_symbolic_channels_and_windows_go_to_the_handlers(dtype: Any, groups: int) -> None:
-    """No row of the measured routes can be looked up."""
+    """No rule can be looked up."""
     c, o, k = jax.export.symbolic_shape("c, o, k", constraints=["k <= 9"])
     shapes_ = (2, 9, 9, groups * c), (k, 3, c, groups * o)
     arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes_]

@@ -24,7 +24,8 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.cases import CONV_CASES, Case, conv_oracle, ids
+from support.conv_cases import CONV_CASES, Case, ids
+from support.conv_oracle import conv_oracle
 from support.framework_layers import CHANNELS, FLAX, OUTPUTS, SIZES, per_axis
 from support.lax_layers import LAYERS
 from support.meshes import make_mesh, need_devices
@@ -34,7 +35,9 @@ import jax_convgrad
 from jax_convgrad import ExplanationRow, explain
 from jax_convgrad._src.conv.arguments import make_config
 from jax_convgrad._src.conv.geometry import ConvGeometry
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.dispatch.decide import WITHOUT_CUSTOM_CALLS, decide
+from jax_convgrad._src.dispatch.devices import Target
+from jax_convgrad._src.dispatch.problem import ConvProblem
 from jax_convgrad._src.explain import equations, walk, xla
 from jax_convgrad._src.explain.roofline import Memory, conv_roofline, reach, resample_roofline
 from jax_convgrad._src.resize.bands import Rule, make_band
@@ -44,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("uninstalled", "without_x64")
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 NONE = ((0, 0), (0, 0))
-on_cpu = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the CPU's routes")
+on_cpu = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the CPU's rules")
 
 
 def check(f: Callable[..., Any], *arguments: Any) -> list[ExplanationRow]:
@@ -123,7 +126,7 @@ def test_groups_of_the_batch_are_named():
     assert forward.sizes == dw.sizes == "2x8x8, 16 to 16, k3 s1 p1 g16"
     assert forward.xla == "convolution with a window of 3x3, 16 groups"
     assert dw.xla.startswith("convolution with a window of 8x8, batch_group_count 16")
-    assert (routes.BATCH_GROUPS_ON_CPU in dw.xla) == (jax.default_backend() == "cpu")
+    assert (xla._BATCH_GROUPS_ON_CPU in dw.xla) == (jax.default_backend() == "cpu")
 
 
 def test_this_package_s_own_layers():
@@ -171,7 +174,7 @@ def test_a_resize_by_a_name_from_before():
             assert (forward.operator, forward.sizes) == ("resize", "2x8x8x16 to 2x16x24x16")
             assert (backward.operator, backward.sizes) == ("resize", "2x16x24x16 to 2x8x8x16")
             for row in (forward, backward):
-                assert not row.ours and row.route == "xla" and row.roofline is None
+                assert not row.ours and row.backend == "xla" and row.roofline is None
                 assert "by another name" in row.reason
             jax_convgrad.install()
     (row,) = explain(lambda x: jax.image.resize(x, (4, 4), "nearest"), np.ones((2, 2), "c8")).rows
@@ -194,7 +197,7 @@ def test_what_is_no_member_of_the_family():
     (row,) = check(strided_and_dilated, X, W)
     assert row.operator is None and row.roofline is None and not row.ours
     assert row.sizes == "2x8x8x16 with 3x3x16x16 to 2x10x10x16"
-    assert (row.route, row.reason[:34]) == ("xla", "strided or dilated in all three ar")
+    assert (row.backend, row.reason[:34]) == ("xla", "strided or dilated in all three ar")
     (row,) = check(conv, X.astype(np.int8), W.astype(np.int8))
     assert row.reason == "int8 and int8 to int8 is not for this package"
     (row,) = check(conv, X.astype(np.complex64), W.astype(np.complex64))
@@ -207,7 +210,7 @@ def test_what_is_no_member_of_the_family():
 @on_cpu
 @pytest.mark.usefixtures("needs_cpu_handlers")
 @pytest.mark.parametrize(("inputs", "outputs"), [(24, 24), (128, 4), (24, 4)])
-def test_reasons_are_the_routes_own(inputs: int, outputs: int):
+def test_reasons_are_the_decision_s_own(inputs: int, outputs: int):
     x, w = np.ones((2, 8, 8, inputs), np.float32), np.ones((3, 3, inputs, outputs), np.float32)
     config = make_config(
         "test",
@@ -220,12 +223,16 @@ def test_reasons_are_the_routes_own(inputs: int, outputs: int):
         dimension_numbers=NHWC,
     )
     geometry = ConvGeometry.make("test", config, x.shape, w.shape)
-    route = routes.choose("cpu", "conv_fprop", geometry, "float32", "float32")
+    problem = ConvProblem.make("conv_fprop", geometry, "float32")
+    decision = decide(problem, Target.of("cpu"))
     (row,) = check(conv, x, w)
-    assert row.reason == route.reason
+    assert (row.evidence, row.measured_on) == (decision.evidence, decision.measured_on)
+    assert row.reason.startswith(decision.reason)
+    if decision.is_measured_here:
+        assert row.reason == decision.reason
     # Into few channels XLA is faster, but not from few.
-    assert row.ours == (route.name == "onednn") == ((inputs, outputs) != (128, 4))
-    assert row.route == ("onednn" if row.ours else "xla")
+    assert row.ours == (decision.backend == "onednn") == ((inputs, outputs) != (128, 4))
+    assert row.backend == ("onednn" if row.ours else "xla")
 
 
 @on_cpu
@@ -244,11 +251,11 @@ def test_what_subsampling_leaves():
 
 def test_without_handlers_the_fallback_says_so(monkeypatch: pytest.MonkeyPatch):
     absent = registry.PlatformHandlers(reason="not built")
-    monkeypatch.setattr(registry, "require", lambda platform, warn=True: absent)
+    monkeypatch.setattr(registry, "require", lambda platform: absent)
     # Of stride 2, which the handlers have on every platform.
     f = lambda x: jnp.sum(jax.image.resize(conv(x, W, 2), (2, 8, 8, 16), "linear"))  # noqa: E731
     for row in check(jax.grad(f), X):
-        assert row.route in ("swap", "xla")
+        assert row.backend in ("xla_rewritten", "xla")
         assert row.reason.startswith("no handler")
 
 
@@ -258,7 +265,7 @@ def test_on_cuda_the_reasons_are_cuda_s(monkeypatch: pytest.MonkeyPatch):
         frozenset((*registry.CONV_TARGETS.values(), registry.RESAMPLE_TARGET)),
         frozenset(("float32", "bfloat16")),
     )
-    monkeypatch.setattr(registry, "require", lambda platform, warn=True: there)
+    monkeypatch.setattr(registry, "require", lambda platform: there)
 
     def f(x: Any, w: Any) -> Any:
         y = lax.conv_transpose(x, w, (2, 2), "SAME")
@@ -266,20 +273,24 @@ def test_on_cuda_the_reasons_are_cuda_s(monkeypatch: pytest.MonkeyPatch):
 
     w = np.ones((4, 4, 16, 16), np.float32)
     jaxpr = jax.make_jaxpr(jax.value_and_grad(f, (0, 1)))(X, w).jaxpr
-    found = walk.find(jaxpr, equations.is_problem)
-    asked = [equations.make("cuda", entry) for entry in found]
-    routed = {(p.operator, p.sizes): (p.ours, p.route) for p in asked}
-    ours, route = routed["conv_dgrad", "2x16x16, 16 to 16, k4 s2 p1"]
-    assert ours and route.name == "cudnn" and route.reason.startswith("XLA inserts zeros: dcgan4")
-    ours, route = routed["conv_fprop", "2x16x16, 16 to 16, k3 s1 p1"]
-    assert not ours and route.name == "xla" and route.reason.startswith("dense with stride 1: ")
+    found = walk.find(jaxpr, equations.is_described)
+    asked = [equations.describe("cuda", entry) for entry in found]
+    said = {(e.operator, e.sizes): (e.ours, e.backend) for e in asked}
+    ours, backend = said["conv_dgrad", "2x16x16, 16 to 16, k4 s2 p1"]
+    assert ours and backend.name == "cudnn"
+    assert backend.reason.startswith("XLA inserts the zeros of the strides")
+    assert any("dcgan4" in case for case in backend.evidence) and backend.measured_on == "sm_90"
+    ours, backend = said["conv_fprop", "2x16x16, 16 to 16, k3 s1 p1"]
+    assert not ours and backend.name == "xla"
+    assert backend.reason.startswith("times tie, and XLA adds the bias")
+    assert backend.evidence and backend.measured_on == "sm_90"
 
 
 @on_cpu
 @pytest.mark.usefixtures("needs_cpu_handlers")
 @pytest.mark.parametrize("name", list(LAYERS))
 def test_the_compiled_program_makes_the_calls(name: str):
-    """Used rows on a handler's route are the calls of the compiled program, the others are not in it."""
+    """Used rows of a handler are the calls of the compiled program, the others are not in it."""
     layer, *shapes = LAYERS[name]
     x, w = (np.ones(shape, np.float32) for shape in shapes)
 
@@ -295,7 +306,7 @@ def test_the_compiled_program_makes_the_calls(name: str):
         calls = called(compiled(program, x, w))
         jax_convgrad.uninstall()
         calls.pop("convolution", None)
-        assert Counter(row.operator for row in rows if row.route == "onednn") == calls
+        assert Counter(row.operator for row in rows if row.backend == "onednn") == calls
 
 
 def test_unused_rows_are_not_lowered():
@@ -426,16 +437,16 @@ def test_programs_that_xla_divides():
         list(explain(jitted, x).rows),
         check(lambda x: jitted(x), x),
     ]
-    alone = [(row.ours, row.route) for row in check(jax.grad(f), x)]
+    alone = [(row.ours, row.backend) for row in check(jax.grad(f), x)]
     for rows in divided:
         assert len(rows) == 4
-        assert [(row.ours, row.route) for row in rows] == alone
-        assert all(row.reason.endswith(equations.IN_PARTS) == row.ours for row in rows)
+        assert [(row.ours, row.backend) for row in rows] == alone
+        assert all(row.reason.endswith(equations.PARTITIONED) == row.ours for row in rows)
     mapped = jax.shard_map(jax.grad(f), mesh=mesh, in_specs=P("data"), out_specs=P("data"))
     for arguments in (x, jax.device_put(x, sharding)):
         rows = check(mapped, arguments)
         assert len(rows) == 4
-        assert not any(row.reason.endswith(equations.IN_PARTS) for row in rows)
+        assert not any(row.reason.endswith(equations.PARTITIONED) for row in rows)
         assert rows[0].sizes == "1x8x8, 16 to 16, k3 s1 p1"
     assert not any(row.xla_seconds for row in explain(jitted, x, measure=True).rows)
     if mesh.size > 2:
@@ -444,7 +455,7 @@ def test_programs_that_xla_divides():
             jax.grad(f), mesh=grid, in_specs=P("data"), out_specs=P("data"), axis_names={"data"}
         )
         rows = check(partly, x)
-        assert {row.reason for row in rows} == {routes.OPERATIONS_ONLY.reason}
+        assert {row.reason for row in rows} == {WITHOUT_CUSTOM_CALLS}
         assert [row.ours for row in rows] == [row.primitive == "resample" for row in rows]
 
 
@@ -630,7 +641,7 @@ def test_equal_equations_are_timed_once(monkeypatch: pytest.MonkeyPatch):
         timed.append([(a.shape, str(a.dtype)) for a in operands.arrays])
         return dict.fromkeys(functions, float(len(timed)))
 
-    monkeypatch.setattr("jax_convgrad._src.timing.compare.compare", compare)
+    monkeypatch.setattr("jax_convgrad._src.explain.program.compare", compare)
     half = lambda x: conv(x.astype(jnp.bfloat16), W.astype(jnp.bfloat16))  # noqa: E731
     rows = explain(lambda x: (twice(x), half(x), conv(x, W, 2), half(x)), X, measure=True).rows
     assert [row.xla_seconds for row in rows] == [1, 1, 2, 3, 2]
@@ -644,7 +655,7 @@ def test_a_row_that_cannot_be_timed(monkeypatch: pytest.MonkeyPatch):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nand more")
         return dict.fromkeys(functions, 1.0)
 
-    monkeypatch.setattr("jax_convgrad._src.timing.compare.compare", compare)
+    monkeypatch.setattr("jax_convgrad._src.explain.program.compare", compare)
     with pytest.warns(UserWarning, match="could not be timed: RESOURCE_EXHAUSTED: out of memory$"):
         rows = explain(lambda x: conv(conv(x, W), W[:1, :1]), X, measure=True).rows
     assert [row.xla_seconds for row in rows] == [1, None]
@@ -671,7 +682,7 @@ def test_what_is_timed(installed: bool, monkeypatch: pytest.MonkeyPatch):
         np.testing.assert_allclose(*results, rtol=1e-6, atol=1e-4)
         return dict.fromkeys(functions, 1.0)
 
-    monkeypatch.setattr("jax_convgrad._src.timing.compare.compare", compare)
+    monkeypatch.setattr("jax_convgrad._src.explain.program.compare", compare)
     own, few = np.ones((3, 2, 16, 128), np.float32), np.ones((3, 3, 128, 2), np.float32)
 
     def f(x: Any, w: Any, own: Any, few: Any) -> Any:
@@ -717,7 +728,7 @@ def test_the_table():
             ("operator", row.operator or "convolution"),
             ("sizes", row.sizes),
             ("runs", f"{row.count} "),
-            ("by", row.route if row.ours else "XLA"),
+            ("by", row.backend if row.ours else "XLA"),
         ):
             assert line[header.index(f"  {title} ") + 2 :].startswith(text)
     # The two that are alike share their notes.
@@ -873,4 +884,4 @@ def check_layer(apply: Callable[..., Any], weights: Any, rank: int) -> None:
     }
     assert len({row.sizes for row in rows}) == 1
     if jax.default_backend() == "cpu" and registry.require("cpu").reason is None:
-        assert all(row.ours and row.route == "onednn" for row in rows)
+        assert all(row.ours and row.backend == "onednn" for row in rows)

@@ -25,7 +25,7 @@ from jax_convgrad._src.runtime import registry
 pytestmark = [
     pytest.mark.frameworks,
     pytest.mark.skipif(
-        jax.default_backend() != "cpu", reason="asks for the calls that the CPU's routes choose"
+        jax.default_backend() != "cpu", reason="asks for the calls that the CPU's rules choose"
     ),
     pytest.mark.usefixtures("uninstalled", "without_x64"),
 ]

@@ -40,7 +40,7 @@ from jax_convgrad._src.runtime import registry
 pytestmark = [
     pytest.mark.optimised,
     pytest.mark.skipif(
-        jax.default_backend() != "cpu", reason="asks for the calls that the CPU's routes choose"
+        jax.default_backend() != "cpu", reason="asks for the calls that the CPU's rules choose"
     ),
     pytest.mark.usefixtures("uninstalled"),
 ]
@@ -103,17 +103,17 @@ def test_a_compiled_function_is_compiled_anew(needs_cpu_handlers: None, rng: np.
         assert_same(f(x, w), expected)
 
 
-@pytest.mark.parametrize("route", ["swap", "xla"])
+@pytest.mark.parametrize("backend", ["xla_rewritten", "xla"])
 @per_layer
-def test_routes_without_handlers_keep_lax_s_forms_or_better_them(
-    name: str, route: str, rng: np.random.Generator
+def test_backends_without_handlers_keep_lax_s_forms_or_better_them(
+    name: str, backend: str, rng: np.random.Generator
 ):
     layer, *shapes = LAYERS[name]
     x, w = ints(rng, *shapes)
     f = jax.grad(functools.partial(loss, layer), (0, 1))
     expected = f(x, w)
     jax_convgrad.install()
-    with override_backend(route):
+    with override_backend(backend):
         jax.clear_caches()
         text = compiled(f, x, w)
         assert called(text).keys() == {"convolution"}
@@ -242,103 +242,12 @@ def test_dense_layers_on_cuda(numbers: tuple[str, str, str], cuda_handlers: None
 # What JAX does to programs.
 
 
-@pytest.fixture
-def both() -> Callable[..., Any]:
-    """both(f, *arguments): the results without and with install(), and that they are the same."""
-
-    def run(f: Callable[..., Any], *arguments: Any) -> None:
-        jax_convgrad.uninstall()
-        expected = jax.jit(f)(*arguments)
-        jax_convgrad.install()
-        assert_same(jax.jit(f)(*arguments), expected)
-
-    return run
-
-
-@per_layer
-def test_forward_mode(name: str, both: Any, rng: np.random.Generator):
-    layer, *shapes = LAYERS[name]
-    x, w, dx, dw = ints(rng, *shapes, *shapes)
-    both(lambda *a: jax.jvp(layer, a[:2], a[2:]), x, w, dx, dw)
-    both(lambda *a: jax.jvp(jax.grad(functools.partial(loss, layer)), a[:2], a[2:]), x, w, dx, dw)
-    both(lambda x, w: jax.linearize(functools.partial(layer, x), w)[1](w), x, w)
-
-
-@per_layer
-def test_second_derivatives(name: str, both: Any, rng: np.random.Generator):
-    layer, *shapes = LAYERS[name]
-    x, w, v = ints(rng, *shapes, shapes[1])
-    gradient = jax.grad(functools.partial(loss, layer), (0, 1))
-    both(lambda x, w: jax.vjp(gradient, x, w)[1]((x, w)), x, w)
-    f = lambda t, x, w: jnp.sum(layer(x, w + t * v) ** 3)  # noqa: E731
-    both(jax.grad(jax.grad(jax.grad(f))), 1.0, x[:1], w)
-
-
-def test_hessian(both: Any, rng: np.random.Generator):
-    x, w = ints(rng, (1, 3, 2, 2), (2, 2, 2, 3))
-    both(jax.hessian(functools.partial(loss, transposed), (0, 1)), x, w)
-    both(jax.jacfwd(jax.jacrev(functools.partial(loss, strided))), x, w)
-
-
-@per_layer
-@pytest.mark.parametrize("axes", [(0, None), (None, 1), (0, 2)])
-def test_vmap(name: str, axes: Any, both: Any, rng: np.random.Generator):
-    layer, *shapes = LAYERS[name]
-    x, w = (
-        a if axis is None else jnp.stack([a, -a, 2 * a], axis)
-        for a, axis in zip(ints(rng, *shapes), axes, strict=True)
-    )
-    both(jax.vmap(jax.value_and_grad(functools.partial(loss, layer), (0, 1)), axes), x, w)
-
-
-@per_layer
-def test_control_flow_and_remat(name: str, both: Any, rng: np.random.Generator):
-    layer, *shapes = LAYERS[name]
-    x, w = ints(rng, *shapes)
-    one = functools.partial(loss, layer)
-
-    def scanned(w: Any) -> Any:
-        return lax.scan(lambda t, x: (t + one(x, w), None), 0.0, jnp.stack([x, -x]))[0]
-
-    def chosen(w: Any, flag: Any) -> Any:
-        return lax.cond(flag, lambda w: one(x, w), lambda w: 2 * one(x, w), w)
-
-    both(jax.grad(scanned), w)
-    both(jax.grad(chosen), w, True)
-    both(lambda w: lax.fori_loop(0, 3, lambda i, t: t + one(x, w * i), 0.0), w)
-    both(
-        lambda w: lax.while_loop(
-            lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] + one(x, w)), (0, 0.0)
-        ),
-        w,
-    )
-    both(jax.grad(jax.checkpoint(one), (0, 1)), x, w)
-
-    @jax.custom_vjp
-    def custom(w: Any) -> Any:
-        return one(x, w)
-
-    custom.defvjp(lambda w: (one(x, w), w), lambda w, ct: (ct * jax.grad(one, 1)(x, w),))
-    both(jax.grad(custom), w)
-
-
-def test_without_jit(rng: np.random.Generator):
-    layer, *shapes = LAYERS["transposed"]
-    x, w = ints(rng, *shapes)
-    f = jax.grad(functools.partial(loss, layer), (0, 1))
-    expected = f(x, w)
-    jax_convgrad.install()
-    with jax.disable_jit():
-        assert_same(f(x, w), expected)
-    assert_same(f(x, w), expected)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @per_layer
 def test_the_package_s_own_layers_stay_what_they_are(
     name: str, dtype: Any, rng: np.random.Generator
 ):
-    """Their pure-JAX routes emit convolutions of lax's, which go on to XLA."""
+    """Their forms in pure JAX are convolutions of lax's, which go on to XLA."""
     if name == "depthwise":
         layer = lambda x, w: jax_convgrad.conv_general_dilated(  # noqa: E731
             x, w, (2, 2), "SAME", dimension_numbers=NHWC, feature_group_count=x.shape[-1]
@@ -449,45 +358,6 @@ def test_shard_map(
     assert called(text)["conv_wgrad"] == 1
     assert set(collectives(text)) == {"all-reduce"}
     assert_same(run(split, replicated), expected)
-
-
-def test_vmap_inside_shard_map(mesh: Any, rng: np.random.Generator):
-    layer, x, w, split, replicated = split_problem("transposed", mesh, rng)
-    each = jax.vmap(jax.grad(lambda w, x: loss(layer, x[None], w)), (None, 0))
-    f = jax.jit(
-        jax.shard_map(
-            each, mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data"), check_vma=False
-        )
-    )
-    expected = jax.jit(each)(w, x)
-    jax_convgrad.install()
-    assert_same(f(replicated, split), expected)
-
-
-def test_pmap(rng: np.random.Generator):
-    layer, (_, *rest), w = LAYERS["transposed"]
-    x, w = ints(rng, (DEVICES, 1, *rest), w)
-    f = jax.pmap(
-        lambda x, w: lax.psum(jax.grad(functools.partial(loss, layer), 1)(x, w), "i"),
-        "i",
-        in_axes=(0, None),
-    )
-    expected = f(x, w)
-    jax_convgrad.install()
-    assert_same(f(x, w), expected)
-
-
-def test_explicit_mesh(rng: np.random.Generator):
-    layer, (_, *rest), w = LAYERS["strided"]
-    x, w = ints(rng, (2 * DEVICES, *rest), w)
-    f = jax.jit(jax.grad(functools.partial(loss, layer), (0, 1)))
-    expected = f(x, w)
-    jax_convgrad.install()
-    for devices in (jax.devices()[:DEVICES], jax.devices()[:1]):
-        axis = (jax.sharding.AxisType.Explicit,)
-        with jax.set_mesh(jax.make_mesh((len(devices),), ("data",), axis, devices=devices)):
-            dx, dw = f(jax.device_put(x, P("data")), jax.device_put(w, P()))
-        assert_same((dx, dw), expected)
 
 
 def test_export_holds_xla_s_convolutions(rng: np.random.Generator):

@@ -91,7 +91,7 @@ def test_jax_s_own(name: str, checkout: pathlib.Path):
     """Whatever fails with install() fails without it, or is known."""
     file = checkout / "tests" / name
     failed, passed = run(file, "-k", SUITES[name], installed=True)
-    assert passed > 20, f"{passed} tests passed: the names have changed"
+    assert passed >= 20, f"{passed} tests passed: the names have changed"
     unknown = failed - set(KNOWN.get(name, ()))
     if unknown:
         without, _ = run(file, "-k", " or ".join(sorted(unknown)), installed=False)

@@ -1,4 +1,4 @@
-"""The classifier: every equation that lax makes of a convolution is read, and read right.
+"""Matches: every equation that lax makes of a convolution is an operator, and the right one.
 
 All arrays hold small integers, float64, so that equal means equal.
 """
@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from support.cases import CONV_CASES, TRANSPOSED_CASES, Case, TransposedCase, ids
+from support.conv_cases import CONV_CASES, Case, ids
 from support.equations import Equation, by_oracle, equations
+from support.transposed_cases import TRANSPOSED_CASES, TransposedCase
 
 from jax_convgrad._src.conv.arguments import make_config
 from jax_convgrad._src.conv.geometry import ConvGeometry
-from jax_convgrad._src.install.match import Unread, classify
+from jax_convgrad._src.install.match import NoMatch, match
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 NCHW = ("NCHW", "OIHW", "NCHW")
@@ -63,12 +64,12 @@ def programs(
 
 
 def check(equation: Equation, rng: np.random.Generator, by_xla: bool) -> bool:
-    """Whether the equation is read; raises if it is read wrongly."""
-    reading = equation.classify()
-    if reading is None:
+    """Whether the equation has a match; raises if it has a wrong one."""
+    found = equation.match()
+    if found is None:
         return False
     lhs, rhs = (rng.integers(-3, 4, s).astype(np.float64) for s in (equation.lhs, equation.rhs))
-    got = reading.apply(lhs, rhs, by_oracle)
+    got = found.apply(lhs, rhs, functools.partial(by_oracle, found))
     np.testing.assert_array_equal(got, equation.by_definition(lhs, rhs), err_msg=str(equation))
     if by_xla:
         keywords = {
@@ -85,7 +86,7 @@ CASES = CONV_CASES + [case for case in TRANSPOSED_CASES if case.is_lax]
 
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
-def test_what_lax_derives_is_read_right(case: Any, rng: np.random.Generator):
+def test_what_lax_derives_is_matched_right(case: Any, rng: np.random.Generator):
     """Against lax's own result for gradients, against the definition for all of it."""
     for name, (program, shapes) in programs(*layer_of(case)).items():
         for equation in equations(program, *shapes):
@@ -126,17 +127,17 @@ def random_equation(rng: np.random.Generator) -> Equation | None:
     return equation
 
 
-def test_random_equations_are_read_right():
-    read = 0
+def test_random_equations_are_matched_right():
+    matched = 0
     for seed in range(RANDOM):
         rng = np.random.default_rng(seed)
         equation = random_equation(rng)
         if equation is not None:
-            read += check(equation, rng, by_xla=False)
-    assert read >= RANDOM // 3
+            matched += check(equation, rng, by_xla=False)
+    assert matched >= RANDOM // 3
 
 
-# What is read as what. Each row: a layer of NHWC or NCHW arrays and the operators that its value and its
+# What matches what. Each row: a layer of NHWC or NCHW arrays and the operators that its value and its
 # gradients must be, with the geometry of the layer itself.
 
 CONVOLUTIONS = [
@@ -174,7 +175,7 @@ def test_a_convolution_and_its_gradients(
     keywords = {"window_strides": (1, 1), "padding": "SAME", **keywords}
     layer = functools.partial(lax.conv_general_dilated, dimension_numbers=numbers, **keywords)
     program, shapes = programs(layer, x, w)["gradients"]
-    forward, dx, dw = sorted_readings(program, shapes)
+    forward, dx, dw = sorted_matches(program, shapes)
     config = make_config(
         "test",
         x,
@@ -185,39 +186,40 @@ def test_a_convolution_and_its_gradients(
         groups=keywords.get("feature_group_count", 1),
         dimension_numbers=numbers,
     )
-    for reading in (forward, dx, dw):
-        assert not reading.swapped
-        assert reading.reversed == ("rhs" if reading is dx else None)
-        assert reading.x_shape == x and reading.w_shape == w
-        assert_same_but_unread(reading.config, config, x, w)
+    for found in (forward, dx, dw):
+        assert not found.swapped
+        assert found.reversed_array == ("rhs" if found is dx else None)
+        assert found.geometry.x_shape == x and found.geometry.w_shape == w
+        assert_same_but_unread(found.geometry.config, config, x, w)
 
 
 def test_a_transposed_convolution_and_its_gradients():
-    """One convolution underneath, three ways; the weight gradient is read with its operands swapped."""
+    """One convolution underneath, three ways; the weight gradient has its operands swapped."""
     x, w = (8, 7, 7, 6), (4, 4, 6, 3)
     program, shapes = programs(lambda x, w: lax.conv_transpose(x, w, (2, 2), "SAME"), x, w)[
         "gradients"
     ]
-    dx, forward, dw = sorted_readings(program, shapes)
+    dx, forward, dw = sorted_matches(program, shapes)
     assert (forward.operator, dx.operator, dw.operator) == (
         "conv_dgrad",
         "conv_fprop",
         "conv_wgrad",
     )
-    assert forward.config.strides == (2, 2) and forward.config.padding == ((1, 1), (1, 1))
-    assert forward.config == dx.config == dw.config
-    assert (dw.swapped, dw.reversed, forward.reversed) == (True, "out", "rhs")
-    assert forward.x_shape == dw.x_shape == (8, 14, 14, 3)
+    config = forward.geometry.config
+    assert config.strides == (2, 2) and config.padding == ((1, 1), (1, 1))
+    assert config == dx.geometry.config == dw.geometry.config
+    assert (dw.swapped, dw.reversed_array, forward.reversed_array) == (True, "out", "rhs")
+    assert forward.geometry.x_shape == dw.geometry.x_shape == (8, 14, 14, 3)
     # The reversed weights that lax makes for dx are those that the convolution underneath has.
-    assert dx.reversed is None
+    assert dx.reversed_array is None
 
 
-def sorted_readings(program: Any, shapes: Any) -> list[Any]:
-    readings = [equation.classify() for equation in equations(program, *shapes)]
-    assert None not in readings
-    assert sorted(r.operator for r in readings) == ["conv_dgrad", "conv_fprop", "conv_wgrad"]
+def sorted_matches(program: Any, shapes: Any) -> list[Any]:
+    matches = [equation.match() for equation in equations(program, *shapes)]
+    assert None not in matches
+    assert sorted(m.operator for m in matches) == ["conv_dgrad", "conv_fprop", "conv_wgrad"]
     order = ("conv_fprop", "conv_dgrad", "conv_wgrad")
-    return sorted(readings, key=lambda r: order.index(r.operator))
+    return sorted(matches, key=lambda m: order.index(m.operator))
 
 
 def assert_same_but_unread(got: Any, wanted: Any, x: Any, w: Any) -> None:
@@ -232,10 +234,10 @@ def assert_same_but_unread(got: Any, wanted: Any, x: Any, w: Any) -> None:
         assert got.dilation[i] == wanted.dilation[i] or geometry.kernel[i] == 1
 
 
-def test_every_derivative_of_a_network_with_its_batch_in_front_is_read():
+def test_every_derivative_of_a_network_with_its_batch_in_front_is_matched():
     """All that lax derives, to the second order and under vmap, but for what would copy images: per-example
     weight gradients, whose groups are parts of the batch for lax, and second derivatives with groups."""
-    unread = set()
+    unmatched = set()
     for numbers in (NHWC, NCHW):
         for _, x, w, keywords in CONVOLUTIONS:
             if numbers == NCHW:
@@ -246,10 +248,10 @@ def test_every_derivative_of_a_network_with_its_batch_in_front_is_read():
             )
             for name, (program, shapes) in programs(layer, x, w).items():
                 for equation in equations(program, *shapes):
-                    if equation.classify() is None:
-                        unread.add((name, "feature_group_count" in keywords))
+                    if equation.match() is None:
+                        unmatched.add((name, "feature_group_count" in keywords))
     per_example = {(name, False) for name in ("vmap-images", "vmap-last", "vmap-both")}
-    assert unread == {*per_example, ("second", True)}
+    assert unmatched == {*per_example, ("second", True)}
 
 
 # What is left to XLA.
@@ -265,8 +267,8 @@ def test_equations_outside_the_family():
         "dimension_numbers": numbers,
     }
 
-    def read(x: Any = (2, 9, 9, 4), w: Any = (3, 3, 4, 5), **changes: Any) -> str | None:
-        """Why the equation is not read."""
+    def why_not(x: Any = (2, 9, 9, 4), w: Any = (3, 3, 4, 5), **changes: Any) -> str | None:
+        """Why the equation has no match."""
         params = {**plain, **changes}
         dtype = np.float64
         y = jax.eval_shape(
@@ -274,18 +276,18 @@ def test_equations_outside_the_family():
             jax.ShapeDtypeStruct(x, dtype),
             jax.ShapeDtypeStruct(w, dtype),
         )
-        found = classify(x, w, y.shape, **params)
-        return found.reason if isinstance(found, Unread) else None
+        found = match(x, w, y.shape, **params)
+        return found.reason if isinstance(found, NoMatch) else None
 
-    assert read() is None
+    assert why_not() is None
     everywhere = "strided or dilated in all three arrays, as no member of the family is"
-    assert read(window_strides=(2, 2), lhs_dilation=(3, 3)) == everywhere
+    assert why_not(window_strides=(2, 2), lhs_dilation=(3, 3)) == everywhere
     # Each axis is another operator.
-    assert read(window_strides=(2, 1), lhs_dilation=(1, 2)) == everywhere
-    groups = read(x=(4, 9, 9, 4), w=(3, 3, 4, 6), batch_group_count=2)
+    assert why_not(window_strides=(2, 1), lhs_dilation=(1, 2)) == everywhere
+    groups = why_not(x=(4, 9, 9, 4), w=(3, 3, 4, 6), batch_group_count=2)
     assert groups == "groups where the family has none: it would have to copy images"
-    assert read(x=(0, 9, 9, 4)) == "an array without elements"
-    assert read(x=(2, 9, 9, 0), w=(3, 3, 0, 5)) == "an array without elements"
+    assert why_not(x=(0, 9, 9, 4)) == "an array without elements"
+    assert why_not(x=(2, 9, 9, 0), w=(3, 3, 0, 5)) == "an array without elements"
     none: dict[str, Any] = {
         "window_strides": (),
         "padding": (),
@@ -293,20 +295,20 @@ def test_equations_outside_the_family():
         "rhs_dilation": (),
         "dimension_numbers": lax.ConvDimensionNumbers((0, 1), (0, 1), (0, 1)),
     }
-    assert read(x=(2, 4), w=(5, 4), **none) == "0 spatial axes, not 1 to 3"
+    assert why_not(x=(2, 4), w=(5, 4), **none) == "0 spatial axes, not 1 to 3"
     four = {name: (1,) * 4 for name in ("window_strides", "lhs_dilation", "rhs_dilation")}
     four_numbers = lax.ConvDimensionNumbers(*(tuple(range(6)),) * 3)
     x, w = (2, 4, 5, 5, 5, 5), (5, 4, 3, 3, 3, 3)
-    why = read(x, w, **four, padding=((1, 1),) * 4, dimension_numbers=four_numbers)
+    why = why_not(x, w, **four, padding=((1, 1),) * 4, dimension_numbers=four_numbers)
     assert why == "4 spatial axes, not 1 to 3"
 
 
-def test_a_symbolic_batch_is_read_and_a_symbolic_image_is_not():
+def test_a_symbolic_batch_is_matched_and_a_symbolic_image_is_not():
     n, h = jax.export.symbolic_shape("n, h")
-    for shape, is_read in (((n, 9, 9, 4), True), ((2, h, 9, 4), False)):
+    for shape, is_matched in (((n, 9, 9, 4), True), ((2, h, 9, 4), False)):
         layer = lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=NHWC)  # noqa: E731
         (equation,) = equations(layer, shape, (3, 3, 4, 5))
-        assert (equation.classify() is not None) == is_read
+        assert (equation.match() is not None) == is_matched
 
 
 def test_a_reversal_of_lax_and_ours_cancel():
@@ -315,9 +317,9 @@ def test_a_reversal_of_lax_and_ours_cancel():
     dy = jnp.ones((2, 5, 5, 5))
     layer = lambda x: lax.conv_general_dilated(x, w, (2, 2), "SAME", dimension_numbers=NHWC)  # noqa: E731
     (_, equation) = equations(lambda x, dy: jax.vjp(layer, x)[1](dy), x.shape, dy.shape)
-    reading = equation.classify()
+    found = equation.match()
 
     def operands(w: Any) -> Any:
-        return reading.operands(dy, lax.rev(w, (0, 1)))[1]
+        return found.operands(dy, lax.rev(w, (0, 1)))[1]
 
     assert "reverse(" not in jax.jit(operands).lower(w).compile().as_text()

@@ -18,12 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from support.cases import Case, assert_exact, conv_oracle, in_layout, to_layout
+from support.comparisons import assert_exact
+from support.conv_cases import Case, in_layout
+from support.conv_oracle import conv_oracle
 from support.equations import Equation, equations
+from support.layouts import to_layout
 from support.random_cases import draw_case
 
 import jax_convgrad
-from jax_convgrad._src.install.lowering_rules import decide
+from jax_convgrad._src.install.lowering_rules import decide_equation
 
 CASES = int(os.environ.get("JAX_CONVGRAD_INSTALL_CASES", "100"))
 FIRST = int(os.environ.get("JAX_CONVGRAD_INSTALL_FIRST", "0"))
@@ -72,7 +75,7 @@ def may_be_wrong(equation: Equation, dtype: str) -> bool:
     """Whether XLA:CPU computes an equation itself and may abort or be wrong, as it is without install():
     see the two notes in conv/emit_xla.py, [What XLA takes for a group] and [No negative low padding]."""
     avals = (jax.ShapeDtypeStruct(s, dtype) for s in (equation.lhs, equation.rhs, equation.out))
-    if decide("cpu", *avals, {**equation.params, "precision": None}).replaced:
+    if decide_equation("cpu", *avals, {**equation.params, "precision": None}).replaced:
         return False
     spatial = equation.params["dimension_numbers"].rhs_spec[2:]
     axes = zip(

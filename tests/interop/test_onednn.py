@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 from support import foreign_oracles, oracles
-from support.cases import assert_exact, from_layout, relative_error, to_layout
+from support.comparisons import assert_exact, relative_error
+from support.layouts import from_layout, to_layout
 
 from jax_convgrad import onednn
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 from support import foreign_oracles, onnx_node_tests, oracles
-from support.cases import assert_exact, relative_error
+from support.comparisons import assert_exact, relative_error
 
 from jax_convgrad import onnx
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 from support import torch_oracles
-from support.cases import relative_error, value_and_gradients
+from support.comparisons import relative_error, value_and_gradients
 from support.torch_oracles import TIGHT
 
 from jax_convgrad import torch

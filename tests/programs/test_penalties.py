@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from support.cases import relative_error
+from support.comparisons import relative_error
 from support.layer_cases import NHWC, compiled_text, convolutions_in, equations, operators_in
 
 import jax_convgrad

@@ -1,7 +1,6 @@
 """The layers in programs: control flow, memory given back, compiling ahead of time, finding NaNs, names.
 
-Scan, cond and loops of the convolution layers are in test_transformations.py, of resizes in
-test_resize_transformations.py; here are those around gradients of all three.
+Single functions inside of control flow are in transformations/; here are training steps around gradients.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from support.layer_cases import (
     resample_is_called,
     squares,
 )
-from support.meshes import DEVICES
 
 from jax_convgrad._src.runtime import registry
 
@@ -101,19 +99,6 @@ def test_cond(name: str, rng: np.random.Generator):
         assert_same(jax.jit(ours)(params, x, flag), theirs(params, x, flag))
 
 
-@pytest.mark.matrix("pmap", devices=2)
-@per_layer
-def test_pmap(name: str, rng: np.random.Generator):
-    layer = LAYERS[name]
-    x, params = layer.ints(rng)
-    xs = jnp.stack([(-1) ** i * x for i in range(DEVICES)])
-    devices = jax.devices()[:DEVICES]
-    gradients = lambda f: jax.value_and_grad(squares(f), (0, 1))  # noqa: E731
-    got = jax.pmap(gradients(layer.ours), in_axes=(None, 0), devices=devices)(params, xs)
-    expected = [gradients(layer.theirs)(params, x) for x in xs]
-    assert_same(got, jax.tree.map(lambda *a: jnp.stack(a), *expected))
-
-
 # Memory that is given back.
 
 
@@ -178,17 +163,6 @@ def test_ahead_of_time(name: str, rng: np.random.Generator):
     assert len(traces) == 1
     with pytest.raises(TypeError, match="compiled"):
         compiled(params, x[:1])
-
-
-@pytest.mark.matrix("disable_jit")
-@per_layer
-def test_without_jit(name: str, rng: np.random.Generator):
-    layer = LAYERS[name]
-    x, params = layer.ints(rng)
-    expected = jax.value_and_grad(squares(layer.theirs), (0, 1))(params, x)
-    with jax.disable_jit():
-        got = jax.jit(jax.value_and_grad(squares(layer.ours), (0, 1)))(params, x)
-        assert_same(got, expected)
 
 
 # Finding things.

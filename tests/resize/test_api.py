@@ -2,7 +2,7 @@
 
 Run as they are, these tests take whatever serves the device: the compiled handler where it is there,
 the pure-JAX forms where it is not. What JAX can do to the functions is in
-test_resize_transformations.py, other libraries' conventions in interop/test_resize.py.
+transformations/, other libraries' conventions in interop/test_resize.py.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 from support import resize_oracles as oracles
-from support.cases import FLOATS, assert_equal
+from support.comparisons import FLOATS, assert_equal
 from support.rounding import half_ulp
 
 from jax_convgrad import resample, resample_transpose, resize, scale_and_translate
+from jax_convgrad._src.dispatch.decide import decide
+from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.override import override_backend
+from jax_convgrad._src.dispatch.problem import ResampleProblem
 from jax_convgrad._src.resize import emit_xla
-from jax_convgrad._src.resize import primitives as resize_primitives
 from jax_convgrad._src.resize.bands import Rule, make_band
 from jax_convgrad._src.runtime import registry
 
@@ -300,9 +302,9 @@ def test_identity_returns_the_input(rng: np.random.Generator):
 def test_only_axes_that_change_are_touched(rng: np.random.Generator):
     x = normal(rng, (2, 5, 6, 3))
     (equation,) = jax.make_jaxpr(lambda x: resize(x, (2, 5, 9, 3), "linear"))(x).eqns
-    assert equation.primitive.name == "resample" and equation.params["axes"] == (2,)
+    assert equation.primitive.name == "resample" and equation.params["problem"].axes == (2,)
     (equation,) = jax.make_jaxpr(lambda x: resize(x, (4, 5, 9, 3), "cubic"))(x).eqns
-    assert equation.params["axes"] == (0, 2)
+    assert equation.params["problem"].axes == (0, 2)
 
 
 def test_more_than_three_axes(rng: np.random.Generator):
@@ -416,12 +418,12 @@ def test_the_choice_of_a_form_is_one_that_exists(platform: str | None, rng: np.r
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("method", METHODS)
-def test_the_routes_agree(method: str, dtype: str, rng: np.random.Generator):
+def test_the_backends_agree(method: str, dtype: str, rng: np.random.Generator):
     """The handler, where there is one, and pure JAX: at most their last roundings differ."""
     x, after = normal(rng, (2, 9, 12, 5), dtype), (2, 14, 5, 5)
     results = []
-    for route in ("native", "xla"):
-        with override_backend(route):
+    for backend in ("native", "xla"):
+        with override_backend(backend):
             f = lambda x: resize(x, after, method)  # noqa: E731
             results.append(jax.jit(lambda x: (lambda y, b: (y, *b(y)))(*jax.vjp(f, x)))(x))  # noqa: B023
     for native, plain in zip(*results, strict=True):
@@ -449,7 +451,7 @@ def lowered(f: Callable[..., Any], x: jax.ShapeDtypeStruct, platform: str) -> st
 def test_one_call_for_all_axes_with_their_tables(
     platform: str, dtype: str, wide: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(registry, "require", lambda platform, warn=True: _Served())
+    monkeypatch.setattr(registry, "require", lambda platform: _Served())
     names = {"bf16": "bfloat16", "f16": "float16", "f64": "float64"}
     x = jax.ShapeDtypeStruct((2, 4, 6, 5, 3), names[dtype])
     with override_backend("native"):
@@ -472,10 +474,10 @@ def test_the_handler_runs_where_it_is_there(method: str, dtype: str):
     served = registry.find(platform).serves(registry.RESAMPLE_TARGET, dtype)
     x = jax.ShapeDtypeStruct((2, 8, 8, 4), dtype)
 
-    def text(route: str | None) -> str:
-        # A function of its own: a route is chosen when a program is lowered, not when it is found again.
+    def text(backend: str | None) -> str:
+        # A function of its own: a backend is chosen when a program is lowered, not when it is found again.
         gradient = jax.jit(lambda dy: resample_transpose(dy, (2, 4, 4, 4), method=method))
-        with override_backend(route):
+        with override_backend(backend):
             return gradient.lower(x).as_text()
 
     assert ("@jax_convgrad_resample(" in text(None)) == served
@@ -506,12 +508,12 @@ def test_copies_are_left_to_xla(
     sizes: tuple[int, ...],
     copies: bool,
 ):
-    x = jax.ShapeDtypeStruct((2, 4, 4, 4), dtype)
     bands = tuple(make_band(4, size, Rule(method)) for size in sizes)
     with override_backend(None):
-        route = resize_primitives.choose_route(platform, x, bands, axes, operations_only=False)
-    assert route.reason.startswith("copies") == copies
-    assert not copies or route.name == "xla"
+        problem = ResampleProblem((2, 4, 4, 4), np.dtype(dtype), bands, axes)
+        decision = decide(problem, Target.of(platform))
+    assert ("copies" in decision.reason) == copies
+    assert not copies or decision.backend == "xla"
 
 
 def test_a_platform_without_handlers_is_lowered_in_plain_xla():

@@ -17,8 +17,9 @@ import jax_convgrad
 from jax_convgrad import plans
 from jax_convgrad._src.conv import arguments
 from jax_convgrad._src.conv.geometry import ConvGeometry
-from jax_convgrad._src.dispatch import routes
-from jax_convgrad._src.dispatch.decide import PLATFORMS
+from jax_convgrad._src.dispatch.decide import PLATFORMS, Decision, decide
+from jax_convgrad._src.dispatch.devices import Target
+from jax_convgrad._src.dispatch.problem import ConvOperator, ConvProblem
 from jax_convgrad._src.dtypes import FLOAT_DTYPES
 from jax_convgrad._src.runtime import registry
 
@@ -171,21 +172,35 @@ def geometry(*, channels: int = 8, groups: int = 1) -> ConvGeometry:
     return ConvGeometry.make("test", config, x_shape, w_shape)
 
 
+def decided(platform: str | None, operator: ConvOperator, dtype: str) -> Decision:
+    return decide(ConvProblem.make(operator, geometry(), dtype), Target.of(platform))
+
+
+@pytest.fixture
+def handlers_of_all_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stays away from them does so by the rules alone."""
+    targets = frozenset(registry.TARGETS)
+    found = registry.PlatformHandlers(targets, frozenset(map(str, FLOAT_DTYPES)))
+    monkeypatch.setattr(registry, "require", lambda platform: found)
+
+
+@pytest.mark.usefixtures("handlers_of_all_dtypes")
 @pytest.mark.parametrize("operator", list(registry.CONV_TARGETS))
-@pytest.mark.parametrize("platform", ["cpu", "tpu", "rocm", None])
-def test_routes_are_total_and_say_why(operator: str, platform: str | None):
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu", "rocm", None])
+def test_decisions_are_total_and_say_why(operator: ConvOperator, platform: str | None):
     for dtype in FLOAT_DTYPES:
-        route = routes.choose(platform, operator, geometry(), dtype, dtype)
-        assert route.reason
-        assert route.name in PLATFORMS | {"xla", "swap"}
-        if platform in ("tpu", "rocm", None):
-            assert route.name not in PLATFORMS
+        decision = decided(platform, operator, dtype)
+        assert decision.reason
+        assert decision.backend in {*PLATFORMS, "xla", "xla_rewritten"}
+        if decision.backend in PLATFORMS:
+            assert PLATFORMS[decision.backend] == platform
 
 
+@pytest.mark.usefixtures("handlers_of_all_dtypes")
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_the_cpu_handlers_are_never_asked_for_what_onednn_lacks(dtype: str):
     for operator in registry.CONV_TARGETS:
-        assert routes.choose("cpu", operator, geometry(), dtype, dtype).name == "swap"
+        assert decided("cpu", operator, dtype).backend == "xla_rewritten"
 
 
 def test_handlers_serve_what_they_have_only():

@@ -20,7 +20,8 @@ from support.layer_cases import LAYERS, OPERATORS, Layer, assert_same, equations
 
 import jax_convgrad
 from jax_convgrad import conv_fprop, conv_general_dilated, conv_transpose, onnx, resize
-from jax_convgrad._src.dispatch import routes
+from jax_convgrad._src.conv import primitives
+from jax_convgrad._src.conv.precision import allows_tf32
 from jax_convgrad._src.dispatch.override import override_backend
 
 CONVOLUTIONS = [name for name, layer in LAYERS.items() if layer.params]
@@ -35,7 +36,8 @@ def precisions(f: Callable[..., Any], *arguments: Any) -> set[Any]:
     names = {*OPERATORS, "conv_general_dilated"} - {"resample"}
     found = [e for e in equations(f, *arguments) if e.primitive.name in names]
     assert found, "there is no convolution in it"
-    return {equation.params["precision"] for equation in found}
+    ours = [e.params["problem"].precision for e in found if "problem" in e.params]
+    return {*ours, *(e.params["precision"] for e in found if "problem" not in e.params)}
 
 
 @per_convolution
@@ -74,13 +76,13 @@ def test_the_default_precision_is_not_asked_for_again(
     x, params = layer.ints(rng)
     x, params = jax.tree.map(lambda array: array.astype(np.float32), (x, params))
     asked: list[bool] = []
-    choose = routes.choose
+    decide = primitives.decide
 
-    def spy(*arguments: Any) -> Any:
-        asked.append(routes.allows_tf32(arguments[-1]))
-        return choose(*arguments)
+    def spy(problem: Any, target: Any) -> Any:
+        asked.append(allows_tf32(problem.precision))
+        return decide(problem, target)
 
-    monkeypatch.setattr(routes, "choose", spy)
+    monkeypatch.setattr(primitives, "decide", spy)
     gradients = jax.grad(squares(layer.ours), (0, 1))
     for traced_under, lowered_under in ((None, "highest"), ("highest", None)):
         with jax.default_matmul_precision(traced_under):

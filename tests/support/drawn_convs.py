@@ -12,7 +12,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from support.cases import Case, Pairs, Shape, conv_oracle, in_layout
+from support.conv_cases import Case, in_layout
+from support.conv_oracle import conv_oracle
+from support.layouts import Pairs, Shape
 
 from jax_convgrad._src.runtime import registry
 

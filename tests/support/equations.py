@@ -9,10 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 from support import oracles
-from support.cases import from_layout, to_layout
+from support.layouts import from_layout, to_layout
 
-from jax_convgrad._src.conv.geometry import ConvConfig
-from jax_convgrad._src.install.match import Reading, Unread, classify
+from jax_convgrad._src.install.match import Match, NoMatch, match
 from jax_convgrad._src.shapes import Shape
 
 _PARAMETERS = (
@@ -35,9 +34,9 @@ class Equation:
     out: Shape
     params: dict[str, Any]
 
-    def classify(self) -> Reading | None:
-        reading = classify(self.lhs, self.rhs, self.out, **self.params)
-        return None if isinstance(reading, Unread) else reading
+    def match(self) -> Match | None:
+        found = match(self.lhs, self.rhs, self.out, **self.params)
+        return None if isinstance(found, NoMatch) else found
 
     def by_definition(self, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
         """The result in float64: zeros really inserted, every group of the batch by itself."""
@@ -81,15 +80,17 @@ def _walk(jaxpr: Any) -> Iterator[Equation]:
                     yield from _walk(inner)
 
 
-def by_oracle(
-    operator: str, first: Any, second: Any, config: ConvConfig, shape: Shape | None
-) -> np.ndarray:
-    """One operator of the family by definition: what `Reading.apply` is given to run."""
+def by_oracle(found: Match, first: Any, second: Any) -> np.ndarray:
+    """The operator of a match by definition: what `Match.apply` is given to run."""
+    config, operator = found.geometry.config, found.operator
     specs = dict(zip("xwy", config.dimension_numbers, strict=True))
-    roles = {"conv_fprop": "xwy", "conv_dgrad": "ywx", "conv_wgrad": "xyw"}[operator]
-    operands = [from_layout(a, specs[r]) for a, r in zip((first, second), roles, strict=False)]
-    if shape is not None:
-        operands.append(tuple(shape[axis] for axis in specs[roles[2]]))
+    *roles, result_role = {"conv_fprop": "xwy", "conv_dgrad": "ywx", "conv_wgrad": "xyw"}[operator]
+    for array, role in zip((first, second), roles, strict=True):
+        assert array.shape == found.geometry.shape_of(role)
+    operands = [from_layout(a, specs[r]) for a, r in zip((first, second), roles, strict=True)]
+    if operator != "conv_fprop":
+        shape = found.geometry.shape_of(result_role)
+        operands.append(tuple(shape[axis] for axis in specs[result_role]))
     result = getattr(oracles, operator)(
         *operands,
         strides=config.strides,
@@ -97,4 +98,4 @@ def by_oracle(
         dilation=config.dilation,
         groups=config.groups,
     )
-    return to_layout(result, specs[roles[2]])
+    return to_layout(result, specs[result_role])

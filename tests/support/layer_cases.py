@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from support.cases import may_transform
+from support.comparisons import may_transform
 
 from jax_convgrad import conv_fprop, conv_general_dilated, conv_transpose, resize
 from jax_convgrad._src.runtime import registry

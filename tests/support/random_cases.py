@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 from jax import lax
-from support.cases import EXACT_LIMIT, Case
+from support.comparisons import EXACT_LIMIT
+from support.conv_cases import Case
 
 
 def draw_case(

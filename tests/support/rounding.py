@@ -29,7 +29,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from support.cases import Case, conv_oracle, relative_error
+from support.comparisons import relative_error
+from support.conv_cases import Case
+from support.conv_oracle import conv_oracle
 
 _TF32_BITS = 11  # of the significand, ten of them stored
 _NAMES = ("y", "dx", "dw")

@@ -1,8 +1,7 @@
 """vmap of the layers and of their gradients: the values of a Python loop, and never a loop.
 
 One call per operator, whatever is mapped: per-example weight gradients are one grouped wgrad.
-vmap of the operators in every position is in test_transformations.py, that of other resizes in
-test_resize_transformations.py.
+vmap of every function over every axis is in test_vmap.py.
 """
 
 from __future__ import annotations
@@ -132,7 +131,11 @@ def test_per_example_gradients(name: str, rng: np.random.Generator):
         (alone,) = [
             e for e in equations(gradients, params, x[0]) if e.primitive is primitives.conv_wgrad_p
         ]
-        assert wgrad.params["config"].groups == 5 * alone.params["config"].groups
+
+        def groups(equation: Any) -> int:
+            return equation.params["problem"].geometry.config.groups
+
+        assert groups(wgrad) == 5 * groups(alone)
 
 
 # Each with what its derivatives are.

@@ -93,6 +93,7 @@ def test_inside_of_a_custom_rule(name: str, rng: np.random.Generator):
     function.check(gradients)
 
 
+@pytest.mark.matrix("disable_jit")
 @per_function
 def test_without_jit(name: str, rng: np.random.Generator):
     function = FUNCTIONS[name]

@@ -1,10 +1,7 @@
-"""Derivatives of the layers in every way that JAX has, and what they keep and compute on the way.
+"""What the layers keep between the passes, and what is computed again under jax.checkpoint.
 
 What is computed again is counted in the traced program: XLA:CPU merges it with the forward pass, lax's
-convolutions too.
-
-Values are exact on small integers, see layers.py. Gradients through gradients of whole networks are in
-programs/test_penalties.py, derivatives against finite differences in conv/test_api.py and resize/test_api.py.
+convolutions too. Values are exact on small integers, see support/layer_cases.py.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
-from jax.experimental import jet
 from support.layer_cases import (
     LAYERS,
     NHWC,
@@ -29,144 +25,9 @@ from support.layer_cases import (
     ints,
     operators_in,
     per_layer,
-    squares,
 )
 
 from jax_convgrad import conv_general_dilated, conv_transpose, onednn, onnx, resize, torch
-
-# Forward mode.
-
-
-@pytest.mark.matrix("jvp, jacfwd")
-@per_layer
-def test_forward_mode(name: str, rng: np.random.Generator):
-    layer = LAYERS[name]
-    (x, params), (dx, dparams) = layer.ints(rng), layer.ints(rng)
-    got = jax.jvp(layer.ours, (x, params), (dx, dparams))
-    assert_same(got, jax.jvp(layer.theirs, (x, params), (dx, dparams)))
-    f = functools.partial(jax.jvp, lambda x: layer.ours(x, params))
-    assert operators_in(f, (x,), (dx,)) == Counter({layer.forward: 2})
-    jacobian = jax.jit(jax.jacfwd(layer.ours))(x, params)
-    assert_same(jacobian, jax.jacfwd(layer.theirs)(x, params))
-
-
-@per_layer
-def test_taylor_series(name: str, rng: np.random.Generator):
-    """`jax.experimental.jet`, of the image and the weights at once."""
-    layer = LAYERS[name]
-    x, params = layer.ints(rng)
-
-    def cube(f: Callable[..., Any], x: Any, params: Any) -> Any:
-        return f(x * x, params)
-
-    series = [layer.ints(rng) for _ in range(3)]
-    terms = [[leaf] for leaf in jax.tree.leaves((x, params))]
-    for term in series:
-        for leaves, leaf in zip(terms, jax.tree.leaves(term), strict=True):
-            leaves.append(leaf)
-    structure = jax.tree.structure((x, params))
-
-    def flat(f: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *leaves: cube(f, *jax.tree.unflatten(structure, leaves))
-
-    primals, rest = [leaves[0] for leaves in terms], [leaves[1:] for leaves in terms]
-    got = jet.jet(flat(layer.ours), primals, rest)
-    expected = jet.jet(flat(layer.theirs), primals, rest)
-    # Factorials divide the terms.
-    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-3)
-    jax.tree.map(close, got, expected)
-
-
-@pytest.mark.matrix("jacrev")
-@per_layer
-def test_jacobians_agree(name: str, rng: np.random.Generator):
-    layer = LAYERS[name]
-    x, params = layer.ints(rng)
-    for argument in (0, 1) if params else (0,):
-        forwards = jax.jacfwd(layer.ours, argument)(x, params)
-        assert_same(jax.jit(jax.jacrev(layer.ours, argument))(x, params), forwards)
-
-
-@pytest.mark.matrix("linearize, linear_transpose")
-@per_layer
-def test_linearize_and_transpose(name: str, rng: np.random.Generator):
-    layer = LAYERS[name]
-    (x, params), (dx, dparams) = layer.ints(rng), layer.ints(rng)
-    value, linear = jax.linearize(layer.ours, x, params)
-    expected = jax.jvp(layer.theirs, (x, params), (dx, dparams))
-    assert_same((value, linear(dx, dparams)), expected)
-    # Linear in the image where there is no bias to add.
-    without = (*params[:1], None) if params else ()
-    by_image = lambda x: layer.ours(x, without)  # noqa: E731
-    (back,) = jax.linear_transpose(by_image, x)(value)
-    assert_same(jnp.vdot(back, dx), jnp.vdot(value, by_image(dx)))
-    (again,) = jax.linear_transpose(lambda y: jax.linear_transpose(by_image, x)(y)[0], value)(dx)
-    assert_same(again, by_image(dx))
-
-
-# Reverse mode, alone and over itself.
-
-
-@pytest.mark.matrix("grad, vjp")
-@per_layer
-def test_gradients(name: str, rng: np.random.Generator):
-    layer = LAYERS[name]
-    x, params = layer.ints(rng)
-    gradients = jax.value_and_grad(squares(layer.ours), (0, 1))
-    expected = jax.value_and_grad(squares(layer.theirs), (0, 1))(params, x)
-    assert_same(gradients(params, x), expected)
-    assert_same(jax.jit(gradients)(params, x), expected)
-    assert operators_in(gradients, params, x) == layer.gradients + Counter([layer.forward])
-
-
-@pytest.mark.matrix("hessian")
-@per_layer
-def test_hessian(name: str, rng: np.random.Generator):
-    layer = LAYERS[name]
-    x, params = layer.ints(rng)
-    argument = 0 if params else 1
-    ours, theirs = (
-        jax.jit(jax.hessian(squares(f), argument))(params, x) for f in (layer.ours, layer.theirs)
-    )
-    assert_same(ours, theirs)
-
-
-@pytest.mark.matrix("Hessian-vector products")
-@pytest.mark.parametrize("way", ["forward over reverse", "reverse over forward", "reverse twice"])
-@per_layer
-def test_hessian_vector_products(name: str, way: str, rng: np.random.Generator):
-    layer = LAYERS[name]
-    (x, params), (dx, dparams) = layer.ints(rng), layer.ints(rng)
-
-    def product(layer: Callable[..., Any], way: str) -> Any:
-        loss = lambda point: squares(layer)(*point)  # noqa: E731
-        point, along = (params, x), (dparams, dx)
-        if way == "forward over reverse":
-            return jax.jvp(jax.grad(loss), (point,), (along,))[1]
-        if way == "reverse over forward":
-            return jax.grad(lambda point: jax.jvp(loss, (point,), (along,))[1])(point)
-        inner = lambda a: sum(jax.tree.leaves(jax.tree.map(jnp.vdot, jax.grad(loss)(a), along)))  # noqa: E731
-        return jax.grad(inner)(point)
-
-    got = jax.jit(lambda: product(layer.ours, way))()
-    assert_same(got, product(layer.theirs, "forward over reverse"))
-
-
-@pytest.mark.matrix("derivatives of any order")
-@per_layer
-def test_third_derivative(name: str, rng: np.random.Generator):
-    layer = LAYERS[name]
-    (x, params), (dx, dparams) = layer.ints(rng), layer.ints(rng)
-
-    def along(layer: Any, t: Any) -> Any:
-        at = lambda a, da: a + t * da  # noqa: E731
-        return jnp.sum(layer(at(x, dx), jax.tree.map(at, params, dparams)) ** 2)
-
-    def third(layer: Any) -> Any:
-        return jax.grad(jax.jacfwd(jax.grad(functools.partial(along, layer))))(1.0)
-
-    assert_same(third(layer.ours), third(layer.theirs))
-
 
 # What is kept between the passes.
 

@@ -10,14 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from support.contract import FUNCTIONS, Function, per_function
-from support.layer_cases import assert_same
+from support.layer_cases import assert_same, ints
 from support.meshes import DEVICES, make_mesh, put
+
+from jax_convgrad import resize
 
 pytestmark = pytest.mark.optimised
 
@@ -118,10 +121,16 @@ def test_pmap(name: str, rng: np.random.Generator):
     arrays = function.ints(rng, examples={0: DEVICES})
     axes = (0, *(None,) * (len(function.shapes) - 1))
     gradients = lambda f: jax.grad(function.squares(f), function.every)  # noqa: E731
-    expected = jax.vmap(gradients(function.theirs), axes)(*arrays)
+    first, *rest = jax.vmap(gradients(function.theirs), axes)(*arrays)
+    summed = [jnp.broadcast_to(g.sum(0), g.shape) for g in rest]
     with function.active() as ours:
-        devices = jax.devices()[:DEVICES]
-        assert_same(jax.pmap(gradients(ours), in_axes=axes, devices=devices)(*arrays), expected)
+
+        def local(*arrays: Any) -> Any:
+            first, *rest = gradients(ours)(*arrays)
+            return first, rest, lax.psum(rest, "i")
+
+        run = jax.pmap(local, "i", in_axes=axes, devices=jax.devices()[:DEVICES])
+        assert_same(run(*arrays), (first, rest, summed))
 
 
 @pytest.mark.matrix("jit of sharded arrays", devices=2)
@@ -138,24 +147,16 @@ def test_sharded_jit(name: str, rng: np.random.Generator):
         assert_same(jax.jit(both(ours))(*split), expected)
 
 
-@pytest.mark.parametrize("axis", [1, 3])
-@per_function
-def test_sharded_jit_along_other_axes(name: str, axis: int, rng: np.random.Generator):
-    """Of the first array: one that is convolved or resized, and the last. XLA pads what does not divide."""
-    function = FUNCTIONS[name]
-    arrays = function.ints(rng)
-    mesh = make_mesh(AxisType.Auto)
-    axis = min(axis, arrays[0].ndim - 1)
-    gradients = lambda f: jax.grad(function.squares(f), function.every)  # noqa: E731
-    expected = gradients(function.theirs)(*arrays)
-    way = jax.sharding.NamedSharding(mesh, P(*(None,) * axis, "data"))
-
-    with function.active() as ours:
-
-        def split_inside(first: Any, *rest: Any) -> Any:
-            return gradients(ours)(lax.with_sharding_constraint(first, way), *rest)
-
-        assert_same(jax.jit(split_inside)(*arrays), expected)
+@pytest.mark.parametrize("axis", [0, 1, 3])
+def test_sharded_jit_of_a_resize(axis: int, rng: np.random.Generator):
+    """Split along the batch, along a resized axis, along the channels."""
+    shape = [2, 4, 6, 3]
+    shape[axis] = DEVICES * 2
+    (x,) = ints(rng, tuple(shape))
+    after = (shape[0], shape[1] * 2, 3, shape[3])
+    gradient = lambda f: jax.grad(lambda x: jnp.sum(f(x, after, "linear", False) ** 2))  # noqa: E731
+    split = put(x, make_mesh(AxisType.Auto), *(None,) * axis, "data")
+    assert_same(jax.jit(gradient(resize))(split), gradient(jax.image.resize)(x))
 
 
 @pytest.mark.matrix("sharding in types", devices=2)
@@ -176,6 +177,48 @@ def test_explicit_mesh(name: str, rng: np.random.Generator):
         for gradient, array in zip(gradients, split, strict=True):
             assert jax.typeof(gradient).sharding == jax.typeof(array).sharding
     assert_same(got, expected)
+
+
+def test_a_resized_axis_in_an_explicit_mesh(rng: np.random.Generator):
+    """It is whole in the result, and split in the gradient as it is in the image."""
+    (x,) = ints(rng, (2, 2 * DEVICES, 6, 3))
+    grow = lambda x: resize(x, (2, DEVICES, 6, 3), "linear")  # noqa: E731
+    with jax.set_mesh(make_mesh(AxisType.Explicit)):
+        by_rows = jax.device_put(x, P(None, "data"))
+        assert jax.typeof(jax.jit(grow)(by_rows)).sharding.spec[1] is None
+        back = jax.jit(jax.grad(lambda x: grow(x).sum()))(by_rows)
+        assert jax.typeof(back).sharding.spec[1] == "data"
+
+
+@per_check
+@per_function
+def test_what_all_devices_have(name: str, check_vma: bool, rng: np.random.Generator):
+    """Arrays that are the same everywhere give results that are, and meet arrays that are split."""
+    function = FUNCTIONS[name]
+    arrays = function.ints(rng)
+    (shifts,) = ints(rng, (DEVICES, *arrays[0].shape))
+    moved = lambda f: lambda a, shift, *rest: f(a + shift, *rest)  # noqa: E731
+    every = tuple(range(len(arrays) + 1))
+    axes = (None, 0, *(None,) * (len(arrays) - 1))
+    both = lambda f: jax.grad(function.squares(moved(f)), every)  # noqa: E731
+    loss = lambda *a: jnp.sum(jax.vmap(moved(function.theirs), axes)(*a) ** 2)  # noqa: E731
+    expected = jax.grad(loss, every)(arrays[0], shifts, *arrays[1:]), function.theirs(*arrays)
+    specs = tuple(P() if axis is None else P("data") for axis in axes)
+    with function.active() as ours:
+
+        def local(a: Any, shift: Any, *rest: Any) -> Any:
+            da, dshift, *drest = both(ours)(a, shift[0], *rest)
+            whole = (da, *drest) if check_vma else lax.psum((da, *drest), "data")
+            return (whole[0], dshift[None], *whole[1:]), ours(a, *rest)
+
+        run = jax.shard_map(
+            local,
+            mesh=make_mesh(AxisType.Auto),
+            in_specs=specs,
+            out_specs=(specs, P()),
+            check_vma=check_vma,
+        )
+        assert_same(jax.jit(run)(arrays[0], shifts, *arrays[1:]), expected)
 
 
 @per_function

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import jax_internals
 from support.contract import FUNCTIONS, per_function
 from support.layer_cases import LAYERS, assert_same
 
@@ -81,7 +82,7 @@ def test_the_compiled_program_is_found_again(name: str, rng: np.random.Generator
         for _ in range(3):
             f(*function.ints(rng))
             bands.make_band.cache_clear()
-    assert len(traces) == 1 and f._cache_size() == 1
+        assert len(traces) == 1 and jax_internals.cache_size(f) == 1
 
 
 def test_a_static_shape_is_found_again(rng: np.random.Generator):
@@ -91,4 +92,4 @@ def test_a_static_shape_is_found_again(rng: np.random.Generator):
         x, _ = LAYERS["resize"].ints(rng)
         f(x, (2, 8, 3, 3))
         bands.make_band.cache_clear()
-    assert f._cache_size() == 1
+    assert jax_internals.cache_size(f) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -10,7 +12,7 @@ from jax_convgrad._src import compat
 from jax_convgrad._src.shapes import Pairs
 
 
-def pad_spatial(array: Array, pairs: Pairs, spec: tuple[int, ...]) -> Array:
+def pad_spatial(array: Array, pairs: Pairs, spec: Sequence[int]) -> Array:
     """``array`` with its spatial axes padded with zeros by ``pairs``; negative numbers crop."""
     if not any(low or high for low, high in pairs):
         return array
@@ -20,7 +22,7 @@ def pad_spatial(array: Array, pairs: Pairs, spec: tuple[int, ...]) -> Array:
     return lax.pad(array, np.zeros((), array.dtype), amounts)
 
 
-def insert_zeros(array: Array, dilation: tuple[int, ...], spec: tuple[int, ...]) -> Array:
+def insert_zeros(array: Array, dilation: Sequence[int], spec: Sequence[int]) -> Array:
     """``dilation`` - 1 zeros between the elements along each spatial axis."""
     amounts = [(0, 0, 0)] * array.ndim
     for axis, d in zip(spec[2:], dilation, strict=True):
@@ -28,7 +30,7 @@ def insert_zeros(array: Array, dilation: tuple[int, ...], spec: tuple[int, ...])
     return lax.pad(array, np.zeros((), array.dtype), amounts)
 
 
-def swap_channels(spec: tuple[int, ...]) -> tuple[int, ...]:
+def swap_channels(spec: Sequence[int]) -> tuple[int, ...]:
     """A dimension specification with its first two roles exchanged."""
     return (spec[1], spec[0], *spec[2:])
 

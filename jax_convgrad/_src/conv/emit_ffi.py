@@ -22,6 +22,7 @@ float32 operands at most twice. Those serve symbolic numbers of channels too.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -225,7 +226,7 @@ def _append_channel(array: Array, axis: int, groups: int) -> Array:
     return array.reshape(*before, groups * array.shape[axis + 1], *after)
 
 
-def _channels_last(spec: tuple[int, ...]) -> tuple[int, ...]:
+def _channels_last(spec: Sequence[int]) -> tuple[int, ...]:
     """Major-to-minor order N, spatial, C of an activation with dimension specification ``spec``."""
     return (spec[0], *spec[2:], spec[1])
 
@@ -246,5 +247,5 @@ def _split_uneven(config: ConvConfig) -> tuple[Pairs, ConvConfig]:
     return excess, config.replace(padding=even)
 
 
-def _int64(values: tuple[int, ...]) -> np.ndarray:
+def _int64(values: Sequence[int]) -> np.ndarray:
     return np.asarray(values, np.int64)

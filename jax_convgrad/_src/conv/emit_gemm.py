@@ -10,7 +10,7 @@ It serves every geometry that `ConvGeometry.has_nonoverlapping_windows` holds fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import jax.numpy as jnp
 from jax import Array
@@ -60,6 +60,6 @@ def _axes(config: ConvConfig) -> tuple[str, str, str]:
     )
 
 
-def _ordered(spec: tuple[int, ...], names: Iterable[str]) -> str:
+def _ordered(spec: Sequence[int], names: Iterable[str]) -> str:
     """Names of batch or output channels, channels and spatial axes, as the array has its axes."""
     return "".join(name for _, name in sorted(zip(spec, names, strict=True)))

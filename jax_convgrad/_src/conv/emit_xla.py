@@ -140,7 +140,7 @@ def _wgrad(problem: ConvProblem, x: Array, dy: Array, *, batch_groups: bool) -> 
 
 
 def _crop_low(
-    array: Array, spec: tuple[int, ...], padding: Sequence[tuple[int, int]]
+    array: Array, spec: Sequence[int], padding: Sequence[tuple[int, int]]
 ) -> tuple[Array, list[tuple[int, int]]]:
     """Takes a negative low padding off the spatial axes: (the rest of the array, the other padding)."""
     if any(low < 0 for low, _ in padding):

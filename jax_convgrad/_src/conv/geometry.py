@@ -238,7 +238,7 @@ def _windows(size: int, kernel: int, stride: int, pair: tuple[int, int], dilatio
     return compat.at_least_zero(room // stride + 1)
 
 
-def _logical(spec: tuple[int, ...], first: int, second: int, spatial: Shape) -> Shape:
+def _logical(spec: Sequence[int], first: int, second: int, spatial: Shape) -> Shape:
     shape: list[int] = [0] * len(spec)
     for axis, size in zip(spec, (first, second, *spatial), strict=True):
         shape[axis] = size

@@ -122,7 +122,7 @@ def _spatial(geometry: ConvGeometry) -> tuple[str, ...]:
 
 def _sizes(geometry: ConvGeometry) -> dict[str, tuple[int, ...]]:
     groups = geometry.config.groups
-    sizes = {
+    sizes: dict[str, tuple[int, ...]] = {
         "n": (geometry.batch,),
         "g": (groups,),
         "i": (geometry.in_channels // groups,),

@@ -55,7 +55,7 @@ class Subsample:
 
     @property
     def _axes(self) -> tuple[int, ...]:
-        return self.config.dimension_numbers.lhs_spec[2:]
+        return tuple(self.config.dimension_numbers.lhs_spec[2:])
 
 
 def subsample(config: ConvConfig, x_shape: Shape) -> Subsample | None:

@@ -184,9 +184,10 @@ def _decide_resample(problem: ResampleProblem, target: Target) -> Decision:
     if name in PLATFORMS and PLATFORMS[name] != target.platform:
         return made(XLA, "overridden for another platform")
     if name in (NATIVE, *PLATFORMS):
-        backend, reason, evidence, measured_on = NATIVE, "overridden", (), None
+        chosen: _Chosen = (NATIVE, "overridden", (), None)
     else:
-        backend, reason, evidence, measured_on = _resample_by_rule(problem, target.platform, target)
+        chosen = _resample_by_rule(problem, target.platform, target)
+    backend, reason, evidence, measured_on = chosen
     if backend == NATIVE and not target.serves(registry.RESAMPLE_TARGET, problem.dtype):
         return made(XLA, "no handler")
     return made(backend, reason, evidence=evidence, measured_on=measured_on)

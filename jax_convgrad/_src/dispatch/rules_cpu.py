@@ -181,7 +181,10 @@ AMX = RuleTable(
             },
             backend="xla_rewritten",
             reason="oneDNN fills so few result channels up to a block, XLA:CPU does not",
-            evidence=(),
+            evidence=(
+                *_measured("128 to 8, k3, float32", "fprop"),
+                *_measured("128 to 3, k3, float32", "fprop"),
+            ),
         ),
         # XLA inserts the zeros of a strided gradient: at 16x16 it multiplies 256 times too much.
         Rule(
@@ -198,6 +201,7 @@ AMX = RuleTable(
             reason="oneDNN fills so few result channels up to a block, XLA:CPU does not",
             evidence=(
                 *_measured("patches 4 to 1152, k2 s2, float32", "dx"),
+                *_measured("3 to 128, k3, float32", "dx"),
                 *_measured("patches 3 to 512, k4 s4, float32", "dx"),
                 *_measured("patches 8 to 128, k4 s4, float32", "dx"),
             ),

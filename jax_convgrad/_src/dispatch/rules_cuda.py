@@ -107,8 +107,8 @@ SM_90 = RuleTable(
             backend="xla",
             reason="XLA calls the same kernel of cuDNN, and fuses",
             evidence=(
-                *_measured("conv mobilenet_dw bf16 (64x112x112, 96 to 96, k3 s2 p1 g96)", "fprop"),
                 *_measured("conv mobilenet_dw f32 (64x112x112, 96 to 96, k3 s2 p1 g96)", "fprop"),
+                *_measured("conv mobilenet_dw bf16 (64x112x112, 96 to 96, k3 s2 p1 g96)", "fprop"),
             ),
         ),
         Rule(
@@ -124,6 +124,7 @@ SM_90 = RuleTable(
             backend="xla",
             reason="XLA calls the same kernel of cuDNN, and fuses",
             evidence=(
+                *_measured("conv convnext_dw7 bf16 (64x14x14, 384 to 384, k7 s1 p3 g384)", "dw"),
                 *_measured("conv convnext_dw7 bf16 (64x56x56, 96 to 96, k7 s1 p3 g96)", "dw"),
             ),
         ),
@@ -137,7 +138,7 @@ SM_90 = RuleTable(
                     "convt fcn8_up_g f32 (8x64x64, 21 to 21, k16 s8 p4 g21)", "fprop", "dw", "dx"
                 ),
                 *_measured(
-                    "convt dla_dw_up bf16 (8x64x64, 256 to 256, k4 s2 p1 g256)", "fprop", "dw", "dx"
+                    "convt dla_dw_up bf16 (8x64x64, 256 to 256, k4 s2 p1 g256)", "fprop", "dx", "dw"
                 ),
                 *_measured(
                     "convt dla_dw_up f32 (8x64x64, 256 to 256, k4 s2 p1 g256)", "fprop", "dw", "dx"
@@ -152,10 +153,8 @@ SM_90 = RuleTable(
             when={**_DOUBLE, "operator": "conv_fprop", "spatial_rank": 3},
             backend="cudnn",
             reason="XLA transposes 3-D arrays",
-            evidence=(
-                *_measured("convt k4s2_3d f64 (2x12x12x12, 64 to 64, k4 s2 p1)", "dx"),
-                *_measured("convt unet3d_up f64 (1x16x16x16, 64 to 32, k2 s2)", "dx"),
-            ),
+            evidence=(*_measured("convt k4s2_3d f64 (2x12x12x12, 64 to 64, k4 s2 p1)", "dx"),),
+            against=(*_measured("convt unet3d_up f64 (1x16x16x16, 64 to 32, k2 s2)", "dx"),),
         ),
         Rule(
             name="float64 dW",
@@ -164,11 +163,13 @@ SM_90 = RuleTable(
             reason="cuDNN's float64 engines change formats at each call, XLA only where it must",
             evidence=(
                 *_measured("convt k4s2_3d f64 (2x12x12x12, 64 to 64, k4 s2 p1)", "dw"),
-                *_measured("convt unet3d_up f64 (1x16x16x16, 64 to 32, k2 s2)", "dw"),
                 *_measured("convt dcgan3 f64 (32x8x8, 512 to 256, k4 s2 p1)", "dw"),
                 *_measured("convt k6s2 f64 (16x16x16, 128 to 128, k6 s2 p2)", "dw"),
+                *_measured("convt k3s2p1op1 f64 (8x32x32, 128 to 64, k3 s2 p1 op1)", "dw"),
             ),
             against=(
+                *_measured("convt unet3d_up f64 (1x16x16x16, 64 to 32, k2 s2)", "dw"),
+                *_measured("convt unet_up f64 (2x32x32, 256 to 128, k2 s2)", "dw"),
                 *_measured("convt unet_up_wide f64 (4x32x32, 512 to 256, k2 s2)", "dw"),
                 *_measured("conv k3s2 f64 (16x64x64, 64 to 128, k3 s2 p1)", "dw"),
             ),
@@ -181,8 +182,12 @@ SM_90 = RuleTable(
             evidence=(
                 *_measured("convt k3s2p1op1 f64 (8x32x32, 128 to 64, k3 s2 p1 op1)", "fprop"),
                 *_measured("convt unet_up_wide f64 (4x32x32, 512 to 256, k2 s2)", "fprop"),
-                *_measured("convt unet_up f64 (2x32x32, 256 to 128, k2 s2)", "fprop"),
+                *_measured("convt vocoder_up f64 (8x512, 256 to 128, k16 s8 p4)", "fprop"),
+                *_measured("conv k3s2 f64 (16x64x64, 64 to 128, k3 s2 p1)", "dx"),
+            ),
+            against=(
                 *_measured("convt unet3d_up f64 (1x16x16x16, 64 to 32, k2 s2)", "fprop"),
+                *_measured("convt unet_up f64 (2x32x32, 256 to 128, k2 s2)", "fprop"),
             ),
         ),
         Rule(
@@ -208,14 +213,14 @@ SM_90 = RuleTable(
             backend="cudnn",
             reason="XLA transposes 3-D arrays",
             evidence=(
-                *_measured(
-                    "convt unet3d_up bf16 (2x64x64x64, 64 to 32, k2 s2)", "fprop", "dx", "dw"
-                ),
+                *_measured("convt vnet_k3 f32 (2x32x32x32, 64 to 64, k3 s2 p1 op1)", "dx", "fprop"),
+                *_measured("convt unet3d_up bf16 (2x64x64x64, 64 to 32, k2 s2)", "dw", "dx"),
                 *_measured(
                     "conv conv3d bf16 (2x32x32x32, 64 to 64, k3 s1 p1)", "dw", "fprop", "dx"
                 ),
                 *_measured("conv conv3d f32 (2x32x32x32, 64 to 64, k3 s1 p1)", "fprop", "dx", "dw"),
             ),
+            against=(*_measured("convt unet3d_up bf16 (2x64x64x64, 64 to 32, k2 s2)", "fprop"),),
         ),
         Rule(
             name="dilated forward, 2-D",
@@ -306,7 +311,7 @@ SM_90 = RuleTable(
             reason="cuDNN's float64 engines change formats at each call, XLA only where it must",
             evidence=(
                 *_measured(
-                    "conv resnext_g32_s2 f64 (16x56x56, 256 to 256, k3 s2 p1 g32)", "fprop", "dw"
+                    "conv resnext_g32_s2 f64 (16x56x56, 256 to 256, k3 s2 p1 g32)", "dw", "fprop"
                 ),
                 *_measured("convt group4_up f64 (2x64x64, 256 to 256, k4 s2 p1 g4)", "dx", "dw"),
             ),
@@ -321,12 +326,10 @@ SM_90 = RuleTable(
                     "conv per_example_s2 bf16 (1x32x32, 2048 to 2048, k4 s2 p1 g32)", "fprop"
                 ),
                 *_measured(
-                    "conv resnext_g32_s2 bf16 (64x56x56, 256 to 256, k3 s2 p1 g32)", "fprop"
-                ),
-                *_measured(
                     "conv per_example_s2 f32 (1x32x32, 2048 to 2048, k4 s2 p1 g32)", "fprop"
                 ),
-                *_measured("convt group4_up bf16 (8x64x64, 256 to 256, k4 s2 p1 g4)", "dx"),
+                *_measured("conv resnext_g32_s2 f32 (64x56x56, 256 to 256, k3 s2 p1 g32)", "fprop"),
+                *_measured("convt group4_up f32 (8x64x64, 256 to 256, k4 s2 p1 g4)", "dx"),
             ),
         ),
         Rule(
@@ -359,13 +362,14 @@ SM_90 = RuleTable(
             backend="xla",
             reason="XLA's tuning finds engines for many groups that cuDNN's heuristics do not offer",
             evidence=(
-                *_measured(
-                    "conv per_example_s2 f32 (1x32x32, 2048 to 2048, k4 s2 p1 g32)", "dw", "dx"
-                ),
+                *_measured("conv per_example_s2 f32 (1x32x32, 2048 to 2048, k4 s2 p1 g32)", "dw"),
                 *_measured(
                     "conv resnext_g32_s2 f32 (64x56x56, 256 to 256, k3 s2 p1 g32)", "dx", "dw"
                 ),
                 *_measured("convt group4_up f32 (8x64x64, 256 to 256, k4 s2 p1 g4)", "dw"),
+            ),
+            against=(
+                *_measured("conv per_example_s2 f32 (1x32x32, 2048 to 2048, k4 s2 p1 g32)", "dx"),
             ),
         ),
         Rule(
@@ -405,18 +409,29 @@ SM_90 = RuleTable(
                     "2-D U-Net, bfloat16: forward",
                     "2-D U-Net, float32: forward",
                 ),
+                *_measured("conv vgg_3x3 f32 (32x28x28, 256 to 256, k3 s1 p1), highest", "fprop"),
+                *_measured("conv resnet_3x3 f64 (16x56x56, 64 to 64, k3 s1 p1)", "fprop"),
                 *_measured("conv cropped bf16 (32x56x56, 64 to 64, k3 s1 p-1)", "fprop"),
                 *_measured("conv cropped f32 (32x56x56, 64 to 64, k3 s1 p-1)", "fprop"),
+            ),
+            against=(
+                *_measured("conv to_rgb bf16 (16x128x128, 64 to 3, k3 s1 p1)", "fprop"),
                 *_measured("conv cropped_2 f32 (16x28x28, 256 to 256, k3 s1 p-2)", "fprop"),
             ),
-            against=(*_measured("conv cropped_2 bf16 (16x28x28, 256 to 256, k3 s1 p-2)", "fprop"),),
         ),
         Rule(
             name="dense gradients without TF32, unstrided",
             when={"dtype": "float32", "allows_tf32": False, "is_strided": False},
             backend="xla",
             reason="XLA may take engines that transform (Winograd), which the handlers' search leaves out",
-            evidence=(),
+            evidence=(
+                *_measured(
+                    "conv vgg_3x3 f32 (32x28x28, 256 to 256, k3 s1 p1), highest", "dw", "dx"
+                ),
+                *_measured(
+                    "conv resnet_3x3 f32 (64x56x56, 64 to 64, k3 s1 p1), highest", "dx", "dw"
+                ),
+            ),
         ),
         Rule(
             name="dense float64 and odd gradients, unstrided",
@@ -426,7 +441,11 @@ SM_90 = RuleTable(
             ),
             backend="xla",
             reason="times tie, and XLA fuses",
-            evidence=(),
+            evidence=(*_measured("conv resnet_3x3 f64 (16x56x56, 64 to 64, k3 s1 p1)", "dw"),),
+            against=(
+                *_measured("conv resnet_3x3 f64 (16x56x56, 64 to 64, k3 s1 p1)", "dx"),
+                *_measured("conv to_rgb bf16 (16x128x128, 64 to 3, k3 s1 p1)", "dx", "dw"),
+            ),
         ),
         Rule(
             name="dense gradients, unstrided",
@@ -442,12 +461,16 @@ SM_90 = RuleTable(
                     "2-D U-Net, float32: step",
                     "vocoder, float32: step",
                 ),
-                *_measured("conv cropped_2 bf16 (16x28x28, 256 to 256, k3 s1 p-2)", "dx"),
-                *_measured("conv cropped_2 f32 (16x28x28, 256 to 256, k3 s1 p-2)", "dx"),
+                *_measured(
+                    "convt convt_dil2 bf16 (8x64x64, 128 to 128, k3 s2 p2 op1 d2)", "fprop", "dw"
+                ),
+                *_measured("conv resnet_3x3 bf16 (64x56x56, 64 to 64, k3 s1 p1)", "dw", "dx"),
             ),
             against=(
                 *_measured("conv cropped f32 (32x56x56, 64 to 64, k3 s1 p-1)", "dx"),
                 *_measured("conv cropped bf16 (32x56x56, 64 to 64, k3 s1 p-1)", "dx"),
+                *_measured("conv cropped_2 f32 (16x28x28, 256 to 256, k3 s1 p-2)", "dx"),
+                *_measured("conv cropped_2 bf16 (16x28x28, 256 to 256, k3 s1 p-2)", "dx"),
             ),
         ),
         Rule(
@@ -457,14 +480,14 @@ SM_90 = RuleTable(
             reason="XLA inserts the zeros of the strides",
             evidence=(
                 *_measured("convt fcn8_up bf16 (8x64x64, 21 to 21, k16 s8 p4)", "fprop"),
-                *_measured("convt dcgan4 bf16 (128x16x16, 256 to 128, k4 s2 p1)", "fprop"),
-                *_measured("conv stem7x7 bf16 (64x224x224, 3 to 64, k7 s2 p3)", "dx"),
+                *_measured("convt dcgan5 bf16 (128x32x32, 128 to 3, k4 s2 p1)", "fprop"),
+                *_measured("convt dcgan4 f32 (128x16x16, 256 to 128, k4 s2 p1)", "fprop"),
+                *_measured("conv downsample2 bf16 (64x56x56, 96 to 192, k2 s2)", "dx"),
             ),
             against=(
-                *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "dx"),
                 *_measured("conv patch2_16ch f32 (64x64x64, 16 to 1536, k2 s2)", "dx"),
+                *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "dx"),
                 *_measured("conv reduce2 bf16 (8x32x32, 320 to 320, k2 s2)", "dx"),
-                *_measured("conv downsample2 bf16 (64x56x56, 96 to 192, k2 s2)", "dx"),
             ),
         ),
         Rule(
@@ -473,21 +496,27 @@ SM_90 = RuleTable(
             backend="xla",
             reason="XLA fills up odd channels once for all operators of a layer",
             evidence=(
-                *_measured("convt dcgan5 bf16 (128x32x32, 128 to 3, k4 s2 p1)", "dw"),
-                *_measured("convt fcn8_up bf16 (8x64x64, 21 to 21, k16 s8 p4)", "dw"),
+                *_measured("convt fcn8_up bf16 (8x64x64, 21 to 21, k16 s8 p4)", "dw", "dx"),
                 *_measured("conv stem7x7 bf16 (64x224x224, 3 to 64, k7 s2 p3)", "fprop", "dw"),
             ),
-            against=(*_measured("convt dcgan5 bf16 (128x32x32, 128 to 3, k4 s2 p1)", "dx"),),
+            against=(*_measured("convt dcgan5 bf16 (128x32x32, 128 to 3, k4 s2 p1)", "dw", "dx"),),
         ),
         Rule(
             name="dense forward, strided, even padding",
             when={"operator": "conv_fprop", "has_uneven_padding": False},
             backend="xla",
             reason="times tie, and XLA fuses",
-            evidence=(*_measured("conv patch2_16ch f32 (64x64x64, 16 to 1536, k2 s2)", "fprop"),),
+            evidence=(
+                *_measured("conv downsample2 bf16 (64x56x56, 96 to 192, k2 s2)", "fprop"),
+                *_measured("conv reduce2 bf16 (8x32x32, 320 to 320, k2 s2)", "fprop"),
+                *_measured("conv patch2_16ch f32 (64x64x64, 16 to 1536, k2 s2)", "fprop"),
+                *_measured("conv reduce4 f32 (8x64x64, 128 to 128, k4 s4)", "fprop"),
+            ),
             against=(
                 *_measured("conv patch4_8ch bf16 (64x128x128, 8 to 256, k4 s4)", "fprop"),
                 *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "fprop"),
+                *_measured("conv reduce4 bf16 (8x64x64, 128 to 128, k4 s4)", "fprop"),
+                *_measured("conv reduce8 bf16 (8x128x128, 64 to 64, k8 s8)", "fprop"),
             ),
         ),
         Rule(
@@ -496,6 +525,7 @@ SM_90 = RuleTable(
             backend="cudnn",
             reason="XLA pads in a pass of its own where the two sides differ",
             evidence=(
+                *_measured("convt k3s2p1op1 f32 (16x32x32, 256 to 128, k3 s2 p1 op1)", "dx"),
                 *_measured("convt k3s2p1op1 bf16 (16x32x32, 256 to 128, k3 s2 p1 op1)", "dx"),
             ),
         ),
@@ -506,8 +536,9 @@ SM_90 = RuleTable(
             reason="the search finds a faster engine for strided weight gradients than XLA takes",
             evidence=(
                 *_measured("convt dcgan2 bf16 (128x4x4, 1024 to 512, k4 s2 p1)", "dw"),
+                *_measured("conv reduce4 f32 (8x64x64, 128 to 128, k4 s4)", "dw"),
                 *_measured("conv patch4_8ch bf16 (64x128x128, 8 to 256, k4 s4)", "dw"),
-                *_measured("convt dcgan4 bf16 (128x16x16, 256 to 128, k4 s2 p1)", "dw"),
+                *_measured("conv reduce8 bf16 (8x128x128, 64 to 64, k8 s8)", "dw"),
             ),
             against=(
                 *_measured("conv patch2_16ch f32 (64x64x64, 16 to 1536, k2 s2)", "dw"),

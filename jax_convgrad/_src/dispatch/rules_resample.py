@@ -33,7 +33,30 @@ AMX = RuleTable(
             when={},
             backend="native",
             reason="the kernel passes over memory once for all axes",
-            evidence=(),
+            evidence=(
+                *_measured_cpu(
+                    "resize lanczos_down f32 (8x256x256, 3 to 112x112, lanczos3 antialias)",
+                    "dx",
+                    "fprop",
+                ),
+                *_measured_cpu(
+                    "resize linear_aa_down f32 (8x256x256, 3 to 112x112, linear antialias)",
+                    "fprop",
+                    "dx",
+                ),
+                *_measured_cpu(
+                    "resize deeplab_ac f32 (2x33x33, 21 to 257x257, linear align_corners)",
+                    "dx",
+                    "fprop",
+                ),
+                *_measured_cpu("resize trilinear2x f32 (1x32x32x32, 16 to 64x64x64, linear)", "dx"),
+            ),
+            against=(
+                *_measured_cpu(
+                    "resize trilinear2x f32 (1x32x32x32, 16 to 64x64x64, linear)", "fprop"
+                ),
+                *_measured_cpu("resize odd_scale f32 (2x75x113, 32 to 187x301, linear)", "dx"),
+            ),
         ),
     ),
 )
@@ -58,7 +81,18 @@ SM_90 = RuleTable(
             reason="the kernel passes over memory once for all axes",
             evidence=(
                 *_measured_cuda(
+                    "resize nearest_down2x bf16 (8x128x128, 512 to 64x64, nearest)", "dx"
+                ),
+                *_measured_cuda(
                     "resize nearest2x bf16 (8x64x64, 512 to 128x128, nearest)", "fprop"
+                ),
+            ),
+            against=(
+                *_measured_cuda(
+                    "resize nearest_down2x bf16 (8x128x128, 512 to 64x64, nearest)", "fprop"
+                ),
+                *_measured_cuda(
+                    "resize nearest_down2x f32 (8x128x128, 512 to 64x64, nearest)", "fprop", "dx"
                 ),
             ),
         ),

@@ -166,8 +166,9 @@ def _convolution(platform: str, equation: Any, operations_only: bool) -> Equatio
     )
     theirs = xla.lax_form(problem)
     timed: dict[str, Timed] = {"xla": (theirs, compat.jax_rules)}
-    context = contextlib.nullcontext if decision.backend != XLA else None
-    context = context or _handler(platform, operator, dtype, out.dtype)
+    context: Callable[[], contextlib.AbstractContextManager[Any]] | None = contextlib.nullcontext
+    if decision.backend == XLA:
+        context = _handler(platform, operator, dtype, out.dtype)
     if context is not None:
         timed["ours"] = functools.partial(equation.primitive.bind, **equation.params), context
     empty = decision.backend == ZEROS

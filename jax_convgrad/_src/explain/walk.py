@@ -72,9 +72,8 @@ class Found:
 def _internal() -> tuple[str, ...]:
     import jaxlib
 
-    import jax_convgrad
-
-    return tuple(f"{Path(m.__file__ or '').parent}/" for m in (jax, jaxlib, jax_convgrad))
+    theirs = (Path(module.__file__ or "").parent for module in (jax, jaxlib))
+    return tuple(f"{folder}/" for folder in (*theirs, Path(__file__).parents[2]))
 
 
 def _is_installed(file: str) -> bool:
@@ -157,8 +156,10 @@ def _enter(equation: Any, place: _Place, names: tuple[tuple[str, str], ...]) -> 
     if loop is not None:
         description, count = loop
         changes["within"] = (*place.within, description)
-        known = place.count is not None and count is not None
-        changes["count"] = place.count * count if known else None
+        if place.count is None or count is None:
+            changes["count"] = None
+        else:
+            changes["count"] = place.count * count
     manual = compat.manual_axes(equation)
     if manual is not None:
         mesh, axes = manual

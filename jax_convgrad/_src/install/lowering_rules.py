@@ -188,10 +188,12 @@ def _lower(platform: str, theirs: Any, ctx: Any, lhs: Any, rhs: Any, **params: A
     """The rule for one platform; ``theirs`` is the one that it replaced."""
     if compat.in_implementation() or compat.is_export(ctx):
         return theirs(ctx, lhs, rhs, **params)
+    (lhs_aval, rhs_aval), (out_aval,) = ctx.avals_in, ctx.avals_out
     found = decide_equation(
         platform,
-        *ctx.avals_in,
-        *ctx.avals_out,
+        lhs_aval,
+        rhs_aval,
+        out_aval,
         params,
         custom_calls=not compat.is_partitioned_without_custom_calls(ctx),
     )

@@ -243,7 +243,8 @@ def auto_pads(
     end (UPPER) or at the beginning (LOWER).
     """
     name = "SAME" if auto_pad == "SAME_UPPER" else auto_pad
-    return tuple(tuple(pair) for pair in lax.padtype_to_pads(sizes, dilated_kernel, strides, name))
+    pads = lax.padtype_to_pads(sizes, dilated_kernel, strides, name)
+    return tuple((low, high) for low, high in pads)
 
 
 def describe(**named: Shape) -> str:

@@ -508,7 +508,7 @@ class _Attributes:
 
     @property
     def data_spec(self) -> tuple[int, ...]:
-        return self.config.dimension_numbers.lhs_spec
+        return tuple(self.config.dimension_numbers.lhs_spec)
 
     @property
     def kernel(self) -> Shape:

@@ -261,8 +261,8 @@ def _conv(
     common.check_channels(function, config, "group", ("W", w_shape), ("X", x_shape), None)
     if auto_pad != "NOTSET":
         kernel = tuple(map(dilated, w_shape[2:], config.dilation))
-        pads = common.auto_pads(auto_pad, x_shape[2:], kernel, config.strides)
-        config = config.replace(padding=pads)
+        pairs = common.auto_pads(auto_pad, x_shape[2:], kernel, config.strides)
+        config = config.replace(padding=pairs)
     return common.plain(function, config, x_shape, w_shape)
 
 

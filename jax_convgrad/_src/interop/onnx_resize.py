@@ -231,7 +231,8 @@ def _problem(
     if (scales is None) == (sizes is None):
         given = "neither" if scales is None else "both"
         raise ValueError(f"{function}: exactly one of scales and sizes must be given, got {given}")
-    shape, factors = list(x_shape), [None] * rank
+    shape: list[Any] = list(x_shape)
+    factors: list[float | Fraction | None] = [None] * rank
     if scales is not None:
         if keep_aspect_ratio_policy != "stretch":
             raise ValueError(
@@ -260,14 +261,14 @@ def _problem(
                 Fraction(1) if size == x_shape[axis] else Fraction(size, max(x_shape[axis], 1))
                 for axis, size in wanted.items()
             ]
-            factor = min(ratios) if keep_aspect_ratio_policy == "not_larger" else max(ratios)
+            ratio = min(ratios) if keep_aspect_ratio_policy == "not_larger" else max(ratios)
             for axis in chosen:
-                if _stays(function, x_shape, axis, factor == 1):
+                if _stays(function, x_shape, axis, ratio == 1):
                     continue
-                shape[axis] = math.floor(factor * x_shape[axis] + Fraction(1, 2))
-                factors[axis] = factor
-    known = [axis for axis in chosen if isinstance(x_shape[axis], int)]
-    if any(shape[axis] < 1 <= x_shape[axis] for axis in known):
+                shape[axis] = math.floor(ratio * x_shape[axis] + Fraction(1, 2))
+                factors[axis] = ratio
+    sized = [axis for axis in chosen if isinstance(x_shape[axis], int)]
+    if any(shape[axis] < 1 <= x_shape[axis] for axis in sized):
         raise ValueError(
             f"{function}: an axis of X, of shape {x_shape}, would have no elements left: {tuple(shape)}"
         )

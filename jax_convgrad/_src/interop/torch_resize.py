@@ -206,11 +206,12 @@ def _scales(function: str, scale_factor: Any, rank: int, shape: Shape) -> list[f
             entry = entry.item()
         if isinstance(entry, (bool, np.bool_)) or not isinstance(entry, numbers.Real):
             raise TypeError(f"{function}: scale_factor must be numbers, got {scale_factor!r}")
-        if not (math.isfinite(entry) and entry > 0):
+        factor = float(entry)
+        if not (math.isfinite(factor) and factor > 0):
             raise ValueError(
                 f"{function}: scale_factor must be positive and finite, got {scale_factor}"
             )
-        scales.append(float(entry))
+        scales.append(factor)
     return scales
 
 

@@ -273,6 +273,8 @@ def _filtered(n: int, m: int, x: np.ndarray, rule: Rule) -> Band:
 def _area(n: int, m: int, rule: Rule) -> Band:
     """Each output is the mean of what its interval covers, elements cut by its ends in parts."""
     i = np.arange(m, dtype=np.int64)
+    left: np.ndarray
+    right: np.ndarray
     if rule.scale is None:
         # In units of 1 / m of an element everything is an integer.
         left, right = i * n, (i + 1) * n

@@ -21,7 +21,9 @@ from jax_convgrad._src.sharding.solver import PartitionedCall, ShardingRule
 def rule(problem: ResampleProblem) -> ShardingRule:
     """By what a resize can be divided."""
     factors = tuple((f"a{axis}",) for axis in range(len(problem.shape)))
-    sizes = {f"a{axis}": (size,) for axis, size in enumerate(problem.shape)}
+    sizes: dict[str, tuple[int, ...]] = {
+        f"a{axis}": (size,) for axis, size in enumerate(problem.shape)
+    }
     resized = {
         f"a{axis}": band.out_size for axis, band in zip(problem.axes, problem.bands, strict=True)
     }

@@ -162,9 +162,10 @@ def _shardy_rule(rule: ShardingRule) -> Any:
     )
     # In the order in which the arrays name them, by which Shardy numbers them and wants these sorted.
     named = dict.fromkeys(f for array in rule.arrays for factors in array for f in factors)
+    sizes: dict[str, Any] = {factor: rule.sizes[factor][0] for factor in sorted(inside)}
     return SdyShardingRule(
         tuple(operands),
         (result,),
         reduction_factors=tuple(factor for factor in named if factor in rule.summed),
-        **{factor: rule.sizes[factor][0] for factor in sorted(inside)},
+        **sizes,
     )
