@@ -125,13 +125,13 @@ NB_MODULE(_cuda, module) {
              "The cuDNN to open where none is in the process yet.");
 
   module.def("plans", Plans, "Every plan since they were cleared, the most recently used first.");
-  module.def("remember_choices", &jax_convgrad::LoadChoices, nb::arg("choices"),
+  module.def("load_choices", &jax_convgrad::LoadChoices, nb::arg("choices"),
              "Pairs of a problem, as plans() shows it, and the engine to take for it.");
-  module.def("remembered_choices", &jax_convgrad::LoadedChoices,
-             "The pairs that remember_choices was given, less those cleared since.");
+  module.def("loaded_choices", &jax_convgrad::LoadedChoices,
+             "The pairs that load_choices was given, less those cleared since.");
   module.def("clear_plans", &jax_convgrad::ClearPlans,
-             "Forgets remembered choices, and plans but for programs lowered before.");
-  module.def("set_most_plans", &jax_convgrad::SetMaxPlans, nb::arg("most"),
+             "Forgets loaded choices, and plans except those of programs lowered before.");
+  module.def("set_max_plans", &jax_convgrad::SetMaxPlans, nb::arg("count"),
              "How many plans are kept; those that leave are made again with the same engine.");
   module.def("generation", &jax_convgrad::Generation,
              "How often plans were cleared, which a call on CUDA carries along.");

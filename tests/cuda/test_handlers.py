@@ -123,7 +123,7 @@ def test_every_engine_is_right_where_padding_is_uneven(
         assert not {e.split("_")[0] for e in engines} & WRONG_ENGINES[operator]
     for engine in sorted(engines):
         plans.clear()
-        registry.cuda_module().remember_choices([(plan["problem"], engine)])
+        registry.cuda_module().load_choices([(plan["problem"], engine)])
         got = np.asarray(run(*operands)).astype(np.float64)
         assert [plan["engine"] for plan in plans.list()] == [engine]
         # Engines that transform, and those that round partial sums, are not exact.
@@ -276,7 +276,7 @@ def _dilated(case: Case, arrays: Any) -> Any:
     gradients = {p["problem"] for p in plans.list() if not p["problem"].startswith("conv_fprop")}
     assert len(gradients) == 2
     plans.clear()
-    registry.cuda_module().remember_choices([(p, "native_dilated") for p in gradients])
+    registry.cuda_module().load_choices([(p, "native_dilated") for p in gradients])
     results = jax.block_until_ready(run(*arrays))  # handlers run after the call has returned
     engines = {p["problem"]: (p["engine"], p["note"]) for p in plans.list()}
     assert {engines[p] for p in gradients} == {("native_dilated", "")}, plans.list()
@@ -525,7 +525,7 @@ def test_a_loaded_choice_that_does_not_work_is_replaced(rng: np.random.Generator
     expected = jax.block_until_ready(jax.jit(_layer())(x, w))
     (plan,) = plans.list()
     plans.clear()
-    registry.cuda_module().remember_choices([(plan["problem"], "eng9999_k1=1")])
+    registry.cuda_module().load_choices([(plan["problem"], "eng9999_k1=1")])
     got = jax.block_until_ready(jax.jit(_layer())(x, w))
     (again,) = plans.list()
     assert again["chosen_by"] == "default"
@@ -559,7 +559,7 @@ def test_a_compiled_program_keeps_its_engines(rng: np.random.Generator) -> None:
 
     def take(engine: str) -> Any:
         plans.clear()
-        registry.cuda_module().remember_choices([(plan["problem"], engine)])
+        registry.cuda_module().load_choices([(plan["problem"], engine)])
         program = jax.jit(lambda pairs: [wgrad(x, dy) for x, dy in pairs]).lower(pairs).compile()
         for _ in range(3):  # a graph is captured after a program's first runs
             jax.block_until_ready(program(pairs))
@@ -589,7 +589,7 @@ def test_plans_that_left_the_cache_come_back_with_their_engines(rng: np.random.G
         run = jax.jit(lambda xs, w, layer=layer: [layer(x, w) for x in xs]).lower(xs, w).compile()
         programs.append((run, xs, w, []))
     module = registry.cuda_module()
-    module.set_most_plans(1)
+    module.set_max_plans(1)
     try:
         for _ in range(5):
             for run, xs, w, seen in programs:
@@ -598,7 +598,7 @@ def test_plans_that_left_the_cache_come_back_with_their_engines(rng: np.random.G
                 (plan,) = plans.list()
                 seen.append((plan["engine"], plan["chosen_by"], out))
     finally:
-        module.set_most_plans(4096)
+        module.set_max_plans(4096)
     for *_, seen in programs:
         assert len(set(seen)) == 1
     assert {plan["chosen_by"] for plan in plans.list()} == {"exhaustive"}

@@ -593,13 +593,13 @@ def test_caches_are_cleared_only_where_something_was_lowered(
 
 def test_loaded_choices_are_kept_for_the_next_file(module: Any, tmp_path: Any) -> None:
     plans.clear()
-    module.remember_choices([("a problem", "eng1_k2=3"), ("another", "eng2")])
+    module.load_choices([("a problem", "eng1_k2=3"), ("another", "eng2")])
     try:
         assert plans.save(tmp_path / "plans.json") == 2
         plans.clear()
         assert plans.save(tmp_path / "none.json") == 0
         assert plans.load(tmp_path / "plans.json") == 2
-        assert sorted(module.remembered_choices()) == [
+        assert sorted(module.loaded_choices()) == [
             ("a problem", "eng1_k2=3"),
             ("another", "eng2"),
         ]

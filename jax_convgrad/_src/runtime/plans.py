@@ -161,7 +161,7 @@ def save(path: str | os.PathLike[str]) -> int:
     module = registry.cuda_module()
     choices: dict[str, dict[str, Any]] = {}
     if module is not None:
-        for problem, engine in module.remembered_choices():
+        for problem, engine in module.loaded_choices():
             choices[problem] = {"problem": problem, "engine": engine, "chosen_by": "loaded"}
         for plan in reversed(module.plans()):
             choices[plan["problem"]] = {key: plan[key] for key in _SAVED}
@@ -212,7 +212,7 @@ def load(path: str | os.PathLike[str]) -> int:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"plans.load: {os.fspath(path)!r} holds no plans: {error}") from None
     if (module := registry.cuda_module()) is not None:
-        module.remember_choices(choices)
+        module.load_choices(choices)
     return len(choices)
 
 
