@@ -68,6 +68,23 @@ def test_the_default_precision_is_that_of_the_call(name: str, rng: np.random.Gen
 
 
 @per_convolution
+def test_mapping_a_traced_program_asks_for_the_default_precision(
+    name: str, rng: np.random.Generator
+):
+    layer = LAYERS[name]
+    x, params = layer.ints(rng)
+    leaves, tree = jax.tree.flatten(params)
+    stacked = [jnp.stack([array, array]) for array in (x, *leaves)]
+    for f in (layer.ours, layer.theirs):
+        flat = lambda x, *leaves, f=f: f(x, jax.tree.unflatten(tree, leaves))  # noqa: E731
+        traced = jax.extend.core.jaxpr_as_fun(jax.make_jaxpr(flat)(x, *leaves))
+        mapped = jax.vmap(traced)
+        assert precisions(mapped, *stacked) == {None}
+        with jax.default_matmul_precision("highest"):
+            assert precisions(mapped, *stacked) == {(lax.Precision.HIGHEST,) * 2}
+
+
+@per_convolution
 def test_the_default_precision_is_not_asked_for_again(
     name: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ):

@@ -157,13 +157,13 @@ def _transpose(
     target, known = ((first, second), (second, first))[position]
     wide = wider_dtype(ct.dtype, known.dtype)
     operands = compat.cast(ct, wide), compat.cast(known, wide)
-    derivative = problem.replace(operator=operator, dtype=wide, result_dtype=wide)
+    derivative = ConvProblem.make(operator, problem.geometry, wide, wide, problem.precision)
     result = bind(derivative, *(operands if cotangent_first else operands[::-1]))
     return compat.reshard_like(compat.cast(result, target.aval.dtype), target.aval)
 
 
 def _batch(operands: Any, axes: Any, *, problem: ConvProblem, decision: Any) -> tuple[Array, int]:
-    return batch(bind, tuple(operands), tuple(axes), problem)
+    return batch(bind, tuple(operands), tuple(axes), problem.resolved())
 
 
 def _lax_parameters(params: dict[str, Any]) -> dict[str, Any]:

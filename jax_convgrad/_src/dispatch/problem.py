@@ -49,7 +49,7 @@ class ConvProblem:
         result_dtype: Any = None,
         precision: Any = None,
     ) -> ConvProblem:
-        """The problem of an operator that is about to be bound.
+        """The problem of an operator that is about to be bound: a call's, or its derivative's.
 
         Raises:
           ValueError: ``precision`` is none of lax's.
@@ -82,6 +82,10 @@ class ConvProblem:
         return (
             f"({self.geometry}; {dtypes}; dimension_numbers={numbers}; precision={self.precision})"
         )
+
+    def resolved(self) -> ConvProblem:
+        """The same problem where it is bound again: a precision that was left open is JAX's default now."""
+        return self.replace(precision=compat.canonical_precision(self.precision))
 
     def replace(self, **changes: Any) -> ConvProblem:
         return dataclasses.replace(self, **changes)
