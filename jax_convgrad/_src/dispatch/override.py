@@ -10,6 +10,8 @@ import contextlib
 import contextvars
 from collections.abc import Iterator
 
+from jax_convgrad._src.dispatch.rules import BACKENDS
+
 _override: contextvars.ContextVar[str | None] = contextvars.ContextVar(
     "jax_convgrad_backend", default=None
 )
@@ -22,7 +24,12 @@ def override_backend(name: str | None) -> Iterator[None]:
     A handler's backend leaves out other platforms, and problems whose result is wider than the operands;
     "gemm" leaves out windows that overlap. What is left out is decided by the rules. None ends an override
     that an outer block made.
+
+    Raises:
+      ValueError: there is no such backend.
     """
+    if name is not None and name not in BACKENDS:
+        raise ValueError(f"override_backend: {name!r} is none of {', '.join(sorted(BACKENDS))}")
     token = _override.set(name)
     try:
         yield
