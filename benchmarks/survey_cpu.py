@@ -140,7 +140,7 @@ PROBLEMS: list[tuple[str, int, tuple[int, ...], int, int, int, dict[str, int]]] 
 # Of these only windows that do not overlap have a choice.
 PRODUCT_DTYPES = ("float16", "float64")
 ROUNDS = 9
-# No operator takes longer than that by each backend, but for its first round.
+# No operator takes longer than that by each backend, except in its first round.
 SECONDS = 3.0
 # A sample lasts at least that long, in as many calls as it takes.
 SAMPLE_SECONDS = 2e-3

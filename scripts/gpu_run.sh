@@ -16,7 +16,7 @@
 #   large      the tests that take most of the device's memory, one after the other
 #   random     tests/conv/test_random.py and test_wide.py alone, on the handlers (RANDOM_CASES, default 2000,
 #              and WIDE_CASES, default 400, from seed RANDOM_FIRST, default 0)
-#   installed  tests/install/test_random.py alone, with install(), by the measured routes (INSTALL_CASES,
+#   installed  tests/install/test_random.py alone, with install(), by the measured backends (INSTALL_CASES,
 #              default 1000)
 #   sanitizer  compute-sanitizer's memcheck over a subset of tests/cuda/test_handlers.py and
 #              test_resample.py

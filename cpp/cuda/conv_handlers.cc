@@ -77,7 +77,7 @@ struct RawCall {
 
 // What a call asks for, checked: all but the addresses of its arrays, and what follows from them.
 struct CheckedCall {
-  PlanKey plan;  // but for the alignment
+  PlanKey plan;  // except the alignment
   size_t result_bytes = 0;
   bool empty = false;  // some array has no elements: the result is a sum over nothing
 

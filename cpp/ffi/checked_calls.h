@@ -16,7 +16,7 @@
 namespace jax_convgrad {
 
 // All that the check of a call depends on, number by number: two calls with the same key are the
-// same but for the addresses of their arrays.
+// same except for the addresses of their arrays.
 class CallKey {
  public:
   CallKey& Add(int64_t value) {

@@ -40,7 +40,7 @@ struct ConvConfig {
   ::xla::ffi::Span<const int64_t> y_spec;
 };
 
-// The key of a call, but for what only one platform has: the operator, every attribute, and the
+// The key of a call, except what only one platform has: the operator, every attribute, and the
 // type and all sizes of every array.
 CallKey ConvCallKey(ConvKind kind, const ConvConfig& config, const ::xla::ffi::AnyBuffer& x,
                     const ::xla::ffi::AnyBuffer& w, const ::xla::ffi::AnyBuffer& y);

@@ -56,7 +56,7 @@ ffi::Error CheckResult(const ResampleConfig& config, const ffi::AnyBuffer& x,
   }
   if (same) return ffi::Error::Success();
   return InvalidArgument(kOp, ": y has shape ", ListText(y_dims), ", expected that of x, ",
-                         ListText(x_dims), ", but for the axes ", ListText(config.axes));
+                         ListText(x_dims), ", except for the axes ", ListText(config.axes));
 }
 
 // The table of one axis.

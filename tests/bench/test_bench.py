@@ -842,7 +842,7 @@ def test_an_interrupted_run_leaves_what_it_found(
 def test_ohwi_weights_are_those_that_the_handlers_read(
     kind: str, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No reordering is left between OHWI weights and a CUDA handler, but for grouped conv_transpose."""
+    """No reordering is left between OHWI weights and a CUDA handler, except for grouped conv_transpose."""
     found = registry.PlatformHandlers(
         frozenset(registry.CONV_TARGETS.values()), frozenset({"float32"})
     )

@@ -266,7 +266,7 @@ def test_a_long_time_is_the_host_s_time(gpu: Gpu) -> None:
             out = gpu.hold()
         seconds = gpu.clock.seconds_between(begin, gpu.clock.mark(out))
         by_host = time.perf_counter() - started
-        assert seconds < 1.001 * by_host  # it lies within, but for the two clocks' own speeds
+        assert seconds < 1.001 * by_host  # it lies within, except for the two clocks' own speeds
         return seconds > 0.9 * by_host
 
     assert _tries(attempt)

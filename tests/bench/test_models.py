@@ -101,7 +101,7 @@ def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         assert len(row["losses"]) == models.STEPS_COMPARED
         assert row["losses"][-1] < row["losses"][0]  # it trains
         assert row["differ"] < 1e-4
-    # 13 convolutions, each with two gradients but for the image's.
+    # 13 convolutions, each with two gradients except the image's.
     found = data["models"]["unet2"]
     assert found["explained"]["rows"] == 3 * 13 - 1
     assert found["compile"] == [1.5, 1.5]
@@ -114,7 +114,7 @@ def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_what_a_step_takes_at_least(monkeypatch: pytest.MonkeyPatch):
-    """By the route that is taken: XLA's time where XLA keeps the convolution."""
+    """By the backend that is chosen: XLA's time where XLA keeps the convolution."""
     explain, operations = jax_convgrad.explain, []
 
     def timed(*args: Any, measure: bool) -> Any:

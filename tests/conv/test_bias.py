@@ -1,7 +1,7 @@
 """The bias of the layers and its gradient, which is a sum over batch and space, in 16 bits.
 
 What a bias may not be is in test_arguments.py, how its gradient is summed over devices in
-test_partition.py, and the adapters' biases are in the adapters' own tests.
+tests/sharding, and the adapters' biases are in the adapters' own tests.
 """
 
 from __future__ import annotations

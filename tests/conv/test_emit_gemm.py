@@ -145,7 +145,7 @@ def test_the_cpus_measured_backends(dtype: str) -> None:
         product, handler = ["onednn", "gemm", "onednn"], ["onednn"] * 3
         assert of(3, 16) == of(4, 8) == product
         assert of(8, 16) == handler
-        # In float32 XLA:CPU, or this project's kernels for few channels, are faster for small windows.
+        # In float32 XLA:CPU, or this project's thin kernels, are faster for small windows.
         single = dtype == "float32"
         assert of(3, 4) == (["onednn", "xla_rewritten", "onednn"] if single else product)
         assert of(3, 8, out_channels=64) == (handler if single else product)

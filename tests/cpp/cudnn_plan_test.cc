@@ -108,7 +108,7 @@ void TestNotes() {
   CHECK(!candidates->transforms(0) && candidates->transforms(2));
 }
 
-void TestWrongEngines() {
+void TestEnginesWithErrata() {
   ConvProblem problem = Problem(ConvKind::kWgrad);
   Reset({Engine(1), Engine(2)});
   CHECK(Names(problem) == (Strings{"eng1", "eng2"}));
@@ -318,7 +318,7 @@ int main(int, char** arguments) {
   TestNames();
   TestOrderAndDuplicates();
   TestNotes();
-  TestWrongEngines();
+  TestEnginesWithErrata();
   TestDescriptors();
   TestPlans();
   TestErrors();

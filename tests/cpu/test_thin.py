@@ -31,7 +31,7 @@ needs_cpu_handlers = pytest.mark.usefixtures("needs_cpu_handlers", "by_the_handl
 
 @pytest.fixture
 def by_the_handlers() -> Iterator[None]:
-    """Also where a route to XLA is as fast."""
+    """Also where XLA is as fast."""
     with override_backend("onednn"):
         yield
 

@@ -80,7 +80,7 @@ def imports(block: Block) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def as_a_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """JAX's default of dtypes, the measured routes, `install` off before and after."""
+    """JAX's default of dtypes, the measured backends, `install` off before and after."""
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     jax_convgrad.uninstall()
     with jax.enable_x64(False), override_backend(None):

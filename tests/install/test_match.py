@@ -223,7 +223,7 @@ def sorted_matches(program: Any, shapes: Any) -> list[Any]:
 
 
 def assert_same_but_unread(got: Any, wanted: Any, x: Any, w: Any) -> None:
-    """The same convolution, but for padding at the high side that no window reads, and the strides and
+    """The same convolution, except for padding at the high side that no window reads, and the strides and
     dilations of axes with one element."""
     geometry = ConvGeometry.make("test", wanted, x, w)
     assert (got.groups, got.dimension_numbers) == (wanted.groups, wanted.dimension_numbers)
@@ -235,7 +235,7 @@ def assert_same_but_unread(got: Any, wanted: Any, x: Any, w: Any) -> None:
 
 
 def test_every_derivative_of_a_network_with_its_batch_in_front_is_matched():
-    """All that lax derives, to the second order and under vmap, but for what would copy images: per-example
+    """All that lax derives, to the second order and under vmap, except what would copy images: per-example
     weight gradients, whose groups are parts of the batch for lax, and second derivatives with groups."""
     unmatched = set()
     for numbers in (NHWC, NCHW):

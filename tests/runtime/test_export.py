@@ -177,7 +177,7 @@ def test_symbolic_sizes_by_adapters(rng: np.random.Generator):
 @pytest.mark.parametrize("strides", [1, 2])
 @pytest.mark.parametrize("layer", [conv_general_dilated, conv_transpose])
 def test_symbolic_channels(layer: Any, strides: int, dtype: str, rng: np.random.Generator):
-    """No row of the routes can be looked up, and a handler serves what comes."""
+    """No rule can be looked up, and a handler serves what comes."""
 
     def loss(layer: Any, x: Any, w: Any) -> Any:
         numbers = ("NHWC", "HWIO", "NHWC")
@@ -269,7 +269,7 @@ def test_each_platform_s_calls_are_in_the_artifact(name: str, monkeypatch: pytes
             layer, gradients, np.float32, ("cpu", "cuda")
         ).mlir_module()
     branches = re.findall(r"custom_call @(jax_convgrad_\w+)", text)
-    # By measured routes: oneDNN has all of these; some of CUDA's XLA has.
+    # By the rules: oneDNN has all of these; some of CUDA's XLA has.
     assert not Counter(cpu) - Counter(branches)
     assert set(branches) == set(cpu)
     if name == "resize":

@@ -163,7 +163,7 @@ def measure(case: Backward) -> dict[str, int]:
 @pytest.mark.parametrize("name", list(CASES))
 def test_peak_memory_of_a_backward_pass(name: str, cpu_handlers: bool):
     if not cpu_handlers:
-        pytest.skip("the pure-JAX routes take the memory that XLA takes")
+        pytest.skip("the pure-JAX backends take the memory that XLA takes")
     result = subprocess.run(
         [sys.executable, __file__, name],
         env=os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"},  # they save memory

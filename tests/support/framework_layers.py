@@ -6,7 +6,7 @@ from typing import Any
 
 RANKS = (1, 2, 3)
 SIZES = (7, 6, 5)
-CHANNELS, OUTPUTS = 12, 24  # more than the few that the routes leave to XLA
+CHANNELS, OUTPUTS = 12, 24  # more than the few that the rules leave to XLA
 
 # Keywords of a convolution, by what is tried.
 FLAX: dict[str, dict[str, Any]] = {

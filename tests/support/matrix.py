@@ -10,7 +10,7 @@ more than there are tests for:
     python tests/support/matrix.py --write    # writes it into the README
 
 Tests run on whatever device JAX has: scripts/gpu_run.sh runs these on a GPU. With
-JAX_CONVGRAD_REQUIRE_MATRIX=1 a marked test that is skipped is a failure, but for those that take more
+JAX_CONVGRAD_REQUIRE_MATRIX=1 a marked test that is skipped is a failure, except those that take more
 devices than there are: these are skipped then, and otherwise run on what there is.
 """
 

@@ -4,7 +4,7 @@ NOTE [Yardsticks]. Results on random data are measured against the error of XLA'
 dtype. That error is no measure of what the arithmetic allows where XLA
 
 * adds in float32 what may be computed in TF32: by default both may round float32 operands to TF32 on a
-  GPU, but for a tiny problem one of the two may have picked an engine that does not;
+  GPU, but in a tiny problem one of the two may have picked an engine that does not;
 * is right by luck, or is the reference itself: the same kernel of cuDNN has no error against itself.
 
 So the yardstick is the larger of XLA's error and that of the arithmetic, which is known:

@@ -74,13 +74,13 @@ size_t WElementBytes(const ConvProblem& problem) {
 }
 
 // Whether each group is run as a convolution of its own, one in each thread. For the weight
-// gradients of many groups oneDNN's one call takes up to 2.7 times as long: every thread sums for
+// gradients of many groups oneDNN's one call is up to 2.7 times slower: every thread sums for
 // all weights, and the change of their format is not shared among threads. Gradients of single
 // examples are such, with as many groups as examples. Small groups fill no vector alone, and oneDNN
 // has kernels for them.
 bool RunsGroupsApart(const ConvProblem& problem) {
   constexpr int64_t kMinGroupChannels = 32;
-  constexpr int64_t kMinRounds = 4;  // keeps all threads busy but for a part of the last
+  constexpr int64_t kMinRounds = 4;  // keeps all threads busy except in a part of the last
   const ConvGeometry& g = problem.geometry;
   return problem.kind == ConvKind::kWgrad && g.groups / problem.threads >= kMinRounds &&
          g.in_channels / g.groups >= kMinGroupChannels &&
@@ -137,7 +137,7 @@ std::vector<ChannelSlice> SliceChannels(const ConvProblem& problem, int64_t coun
 SlicedConv::SlicedConv(const ConvProblem& problem, int64_t count, int64_t at_once)
     : problem_(problem), at_once_(at_once) {
   for (const ChannelSlice& channels : SliceChannels(problem, count)) {
-    // All have the same sizes but for the last.
+    // All have the same sizes except the last.
     if (!slices_.empty() && slices_.back().channels.geometry == channels.geometry) {
       slices_.push_back({channels, slices_.back().plan});
       continue;

@@ -14,7 +14,7 @@ struct Axis {
   int64_t padded = 1;
 };
 
-// The spatial axes but for the last one, which lies in memory as rows of `row.size` bytes.
+// The spatial axes except the last one, which lies in memory as rows of `row.size` bytes.
 struct Layout {
   Axis outer, inner, row;
 };

@@ -18,7 +18,7 @@ namespace {
 // them is timed too (FindLateEngine). On an H100, over 123 operators of published layers
 // (benchmarks/h100/engine_ranks.txt), the engine that the heuristics name first takes 1.08 times as
 // long as the best they name (geometric mean; 5.8 times in one case), the best of the first 12
-// takes 1.010 times as long (1.70 at most). Nearly all of that is lost to the one engine behind
+// is 1.010 times slower (1.70 at most). Nearly all of that is lost to the one engine behind
 // them: with it the mean is 1.0003 (1.013 at most), where the first 32 of the list give 1.0017
 // (1.18). Timing so many costs about a tenth of a second, a third of what XLA spends on choosing
 // among its own.
@@ -28,7 +28,7 @@ constexpr int kGroups = 3;
 constexpr int kMaxRuns = 20;
 constexpr double kGroupMicroseconds = 300;
 // An engine whose second run takes this many times the best so far is not measured further, nor
-// one whose very first run, which may load kernels, takes kFirstRunRatio times as long as that.
+// one whose very first run, which may load kernels, takes kFirstRunRatio times that long.
 constexpr double kEarlyStopRatio = 3;
 constexpr double kFirstRunRatio = 10;
 

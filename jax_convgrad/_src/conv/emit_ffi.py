@@ -15,7 +15,7 @@ NOTE [Pairs of channels]. oneDNN's bfloat16 kernels take the channels that they 
 number the last is paired with what lies behind it, the first channel of the next group or pixel, and with
 a weight of zero: a NaN or an infinity there would come out where it does not belong, under `jax.vmap` in
 another example. So there is a channel of zeros behind them, which is as fast. Depthwise problems have
-kernels without pairs, but for some input gradients with strides; zeros would make those ten times slower,
+kernels without pairs, except some input gradients with strides; zeros would make those ten times slower,
 float32 operands at most twice. Those serve symbolic numbers of channels too.
 """
 

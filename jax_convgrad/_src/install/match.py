@@ -184,7 +184,7 @@ def _image(
 def _looks_transposed(spec: Shape) -> bool:
     """Whether weights lie as a gradient's do: I where layouts have O, outermost or innermost.
 
-    With stride 1 a convolution and an input gradient are the same map, but for a reversed kernel.
+    With stride 1 a convolution and an input gradient are the same map, except for a reversed kernel.
     """
     ends = (0, len(spec) - 1)
     return (spec[1] in ends and spec[0] not in ends) or spec[:2] == (1, 0)

@@ -1,4 +1,4 @@
-"""Bands applied in plain lax: the route wherever no handler serves.
+"""Bands applied in plain lax: where no handler serves.
 
 Sums are taken in float32 (float64 for float64) over all axes and rounded once. Along one axis there
 are three forms:

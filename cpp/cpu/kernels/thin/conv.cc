@@ -63,7 +63,7 @@ const ThinKernels* FindThinKernels() {
   return kernels;
 }
 
-// How many times as long oneDNN takes, on two processors with AVX-512 (survey_cpu.py; 1-D and 2-D
+// How many times slower oneDNN is, on two processors with AVX-512 (survey_cpu.py; 1-D and 2-D
 // layers of 1 to 100 MFLOP unless said otherwise):
 //
 //   4 to 4 channels 2.1 to 3.2, 8 to 8 1.3 to 1.6, 16 to 16 and more 0.97 to 1.1, and 1.1 to 3.4

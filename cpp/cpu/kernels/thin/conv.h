@@ -1,4 +1,4 @@
-// Thin convolutions, those of few channels, in float32, by kernels that read all arrays as they
+// Thin convolutions, with few channels on one side, in float32, by kernels that read all arrays as they
 // lie. oneDNN fills such channels up to blocks of 8 or 16, copies arrays to other formats and back,
 // or multiplies matrices that it makes of them.
 

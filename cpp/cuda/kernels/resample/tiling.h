@@ -22,7 +22,7 @@ enum class ResampleLoad {
   kFlat,      // elements of lines that are written as one: see flat.cuh
 };
 
-inline constexpr int kMaxThreads = 256;  // of a block, but for kFlat
+inline constexpr int kMaxThreads = 256;  // of a block, except for kFlat
 // Shared memory of a block, at most. Every GPU since compute capability 8.0 has it.
 inline constexpr int kMaxSharedBytes = 96 << 10;
 inline constexpr int kFlatThreads = 288;  // kFlat: of a block, at most

@@ -182,7 +182,7 @@ struct Walk : Lines<ShapeType> {
     }
   }
 
-  // Until all threads of a line see the rows that it began to copy, but for the last kPending.
+  // Until all threads of a line see the rows that it began to copy, except the last kPending.
   template <int kPending>
   CONVGRAD_DEVICE void AwaitRows() const {
     AwaitCopies<kPending>();
