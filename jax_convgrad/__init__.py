@@ -9,6 +9,7 @@ from jax_convgrad._src.conv.api import (
     conv_transpose,
     conv_wgrad,
 )
+from jax_convgrad._src.dispatch.info import info
 from jax_convgrad._src.explain.program import Explanation, explain
 from jax_convgrad._src.explain.roofline import Roofline
 from jax_convgrad._src.explain.rows import ExplanationRow
@@ -35,7 +36,6 @@ from jax_convgrad._src.runtime.registry import (
     MissingHandlersWarning,
     UnvalidatedLibraryWarning,
     has_cuda,
-    info,
     version,
 )
 

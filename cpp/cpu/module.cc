@@ -75,6 +75,8 @@ NB_MODULE(_cpu, module) {
         return versions;
       },
       "Versions of the libraries, major.minor, that the errata were validated on.");
+  module.def("describes_amx_tiles", &jax_convgrad::DescribesAmxTiles,
+             "Whether this processor's AMX, if it has one, is described as oneDNN needs it.");
   module.def(
       "supported_dtypes",
       [] {

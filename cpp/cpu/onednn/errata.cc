@@ -97,17 +97,7 @@ bool HasThreeAxes(const ConvGeometry& g) { return g.spatial == 3; }
 // which describes its tiles, empty. oneDNN 3.2 then configures no tile. Most of its convolutions
 // for AMX decline such a processor; brgconv_strided, an input gradient, does not, and its first
 // instruction on a tile ends the process. With the leaf filled in the same problems were right.
-bool HasUndescribedTiles(const ConvGeometry&) {
-  constexpr unsigned kLeaf = 0x1D, kPalette = 1, kTiles = 8, kRows = 16;
-  static const bool described = [] {
-    unsigned palettes = 0, sizes = 0, tiles = 0, rows = 0, unused = 0;
-    return __get_cpuid_count(kLeaf, 0, &palettes, &unused, &unused, &unused) != 0 &&
-           palettes >= kPalette &&
-           __get_cpuid_count(kLeaf, kPalette, &sizes, &tiles, &rows, &unused) != 0 &&
-           tiles >> 16 == kTiles && (rows & 0xFFFF) == kRows;
-  }();
-  return !described;
-}
+bool HasUndescribedTiles(const ConvGeometry&) { return !DescribesAmxTiles(); }
 
 // The scratch memory is too small for the rows that are copied there, and sums are written over
 // them, or behind it.
@@ -145,6 +135,18 @@ constexpr ffi::DataType kBF16 = ffi::DataType::BF16;
 constexpr char kAmx[] = "avx512_core_amx*";
 
 }  // namespace
+
+bool DescribesAmxTiles() {
+  constexpr unsigned kLeaf = 0x1D, kPalette = 1, kTiles = 8, kRows = 16;
+  static const bool described = [] {
+    unsigned palettes = 0, sizes = 0, tiles = 0, rows = 0, unused = 0;
+    return __get_cpuid_count(kLeaf, 0, &palettes, &unused, &unused, &unused) != 0 &&
+           palettes >= kPalette &&
+           __get_cpuid_count(kLeaf, kPalette, &sizes, &tiles, &rows, &unused) != 0 &&
+           tiles >> 16 == kTiles && (rows & 0xFFFF) == kRows;
+  }();
+  return described;
+}
 
 // clang-format off: a row stays on its lines.
 const std::array<OnednnErratum, 15> kOnednnErrata = {{

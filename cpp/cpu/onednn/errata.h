@@ -39,6 +39,9 @@ const OnednnErratum* FindErratum(ConvKind op, const ConvGeometry& geometry,
                                  ::xla::ffi::DataType operand_type, std::string_view implementation,
                                  int version);
 
+// Whether CPUID describes the tiles of AMX, without which oneDNN can use none of them.
+bool DescribesAmxTiles();
+
 }  // namespace jax_convgrad
 
 #endif  // JAX_CONVGRAD_CPU_ONEDNN_ERRATA_H_

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Sequence
 
 from jax_convgrad._src.dispatch.features import IsThin
 from jax_convgrad._src.runtime import registry
@@ -81,9 +82,22 @@ def cuda_class(capabilities: tuple[tuple[int, int], ...]) -> str | None:
 
 @functools.cache
 def _cpu_class() -> str | None:
+    found = _class_of_flags(_cpu_flags())
+    module = registry.cpu_module()
+    # Some hypervisors report AMX and hide its tiles: oneDNN has no use for it there.
+    if found == "amx" and module is not None and not module.describes_amx_tiles():
+        return "avx512"
+    return found
+
+
+def _class_of_flags(flags: Sequence[str]) -> str | None:
+    return next((name for flag, name in _CPU_CLASSES if flag in flags), None)
+
+
+def _cpu_flags() -> list[str]:
+    """The processor's flags as Linux lists them; none elsewhere."""
     try:
         text = pathlib.Path("/proc/cpuinfo").read_text()
     except OSError:
-        return None
-    flags = next((line for line in text.splitlines() if line.startswith("flags")), "").split()
-    return next((name for flag, name in _CPU_CLASSES if flag in flags), None)
+        return []
+    return next((line for line in text.splitlines() if line.startswith("flags")), "").split()

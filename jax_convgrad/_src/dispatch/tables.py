@@ -19,6 +19,11 @@ def choose(platform: str, device_class: str | None, features: Features) -> tuple
     Raises:
       KeyError: there are no rules for the platform.
     """
-    tables = TABLES[type(features)][platform]
-    table = next((t for t in tables if t.device_class == device_class), tables[0])
+    table = table_for(platform, device_class, type(features))
     return table.choose(features), table.device_class
+
+
+def table_for(platform: str, device_class: str | None, kind: type[Features]) -> RuleTable:
+    """The table of a class of devices; its platform's first where the class has none of its own."""
+    tables = TABLES[kind][platform]
+    return next((t for t in tables if t.device_class == device_class), tables[0])

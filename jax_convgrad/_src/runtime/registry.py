@@ -275,19 +275,8 @@ def version(distribution: str = _DISTRIBUTION) -> str:
         return "not installed as a package"
 
 
-def info() -> dict[str, Any]:
-    """Versions, and for each platform which handlers are there or why they are not.
-
-    Returns:
-      A dict with "versions" (package name to version, plus "python") and "handlers" (platform to a
-      dict with "available", "targets", "dtypes", "versions", "validated" (the versions of its
-      libraries, major.minor, on which their errata were validated) and "reason", None where available).
-
-    Example:
-      >>> import jax_convgrad
-      >>> sorted(jax_convgrad.info())
-      ['handlers', 'versions']
-    """
+def describe() -> dict[str, Any]:
+    """Versions, and for each platform which handlers are there or why they are not: `jax_convgrad.info`."""
     versions = {"python": machine.python_version()}
     versions |= {name: version(name) for name in (_DISTRIBUTION, "jax", "jaxlib", "numpy")}
     found = {name: _current(name, find(name)) for name in ("cpu", "cuda")}

@@ -1,0 +1,33 @@
+"""What `jax_convgrad.info` says: versions, handlers, and on what devices the rules were measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax_convgrad._src.dispatch.devices import device_class
+from jax_convgrad._src.dispatch.features import ConvFeatures
+from jax_convgrad._src.dispatch.tables import table_for
+from jax_convgrad._src.runtime import registry
+
+
+def info() -> dict[str, Any]:
+    """Versions, and for each platform which handlers are there or why they are not.
+
+    Returns:
+      A dict with "versions" (package name to version, plus "python") and "handlers" (platform to a
+      dict with "available", "targets", "dtypes", "versions", "validated" (the versions of its
+      libraries, major.minor, on which their errata were validated), "reason", None where available,
+      "device_class" (of the devices at hand, None where there are none or none that is known) and
+      "rules_measured_on" (the class of devices whose measurements choose the backends here).
+
+    Example:
+      >>> import jax_convgrad
+      >>> sorted(jax_convgrad.info())
+      ['handlers', 'versions']
+    """
+    found = registry.describe()
+    for platform, entry in found["handlers"].items():
+        here = device_class(platform)
+        entry["device_class"] = here
+        entry["rules_measured_on"] = table_for(platform, here, ConvFeatures).device_class
+    return found
