@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from typing import Any
 
 import numpy as np
 
+from jax_convgrad._src.runtime import registry
+
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+# Where a hypervisor reports AMX and hides its tiles, PyTorch's oneDNN ends the process in strided bfloat16
+# gradients (NOTE [Tiles that are not described] in cpp/cpu/onednn/errata.cc). It reads this when it is first
+# used; the package's own oneDNN runs the same kernels there with it and without.
+_module = registry.cpu_module() if HAS_TORCH else None
+if _module is not None and not _module.describes_amx_tiles():
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 # Norm-wise, for float64 results of which both sides round every sum: 64 units in the last place.
 TIGHT = 64 * float(np.finfo(np.float64).eps)
