@@ -61,7 +61,7 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
         are not timed, nor are those that fail, with a warning.
 
     Returns:
-      An `explain.Explanation`: ``rows`` is data, ``str()`` a table.
+      An `Explanation`: ``rows`` is data, ``str()`` a table.
 
     Example:
       >>> import jax, jax.numpy as jnp
