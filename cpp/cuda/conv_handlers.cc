@@ -1,4 +1,5 @@
-// The convolution handlers: checks, what needs no library, and errors as values. See handlers.h.
+// The convolution handlers: checks, calls that need no library, and errors as values. See
+// handlers.h.
 
 #include <cuda_runtime_api.h>
 
@@ -54,7 +55,7 @@ int64_t CommonAlignment(const ConvBuffers& buffers) {
   return static_cast<int64_t>(bits & (~bits + 1));
 }
 
-// The arguments of a call as they came.
+// The arguments of a call, unchecked.
 struct RawCall {
   ConvKind kind;
   int32_t device;
@@ -75,7 +76,7 @@ struct RawCall {
   }
 };
 
-// What a call asks for, checked: all but the addresses of its arrays, and what follows from them.
+// A checked call: everything except the addresses of its arrays and what follows from them.
 struct CheckedCall {
   PlanKey plan;  // except the alignment
   size_t result_bytes = 0;
@@ -88,7 +89,7 @@ struct CheckedCall {
   }
 };
 
-ffi::ErrorOr<CheckedCall> Check(const RawCall& raw, SearchMode mode) {
+ffi::ErrorOr<CheckedCall> Check(const RawCall& raw, const SearchMethod& method) {
   const ConvKind kind = raw.kind;
   const ffi::ErrorOr<ConvGeometry> geometry =
       ConvGeometry::Make(kind, raw.config.conv, raw.x, raw.w, raw.y);
@@ -108,13 +109,13 @@ ffi::ErrorOr<CheckedCall> Check(const RawCall& raw, SearchMode mode) {
   call.result_bytes = raw.result().size_bytes();
   call.empty =
       raw.x.element_count() == 0 || raw.w.element_count() == 0 || raw.y.element_count() == 0;
-  call.plan.rules = {mode, raw.config.generation};
+  call.plan.rules = {method, raw.config.generation};
   ConvProblem& problem = call.plan.problem;
   problem.kind = kind;
   problem.geometry = Widened(*geometry);
   problem.operand_type = operand_type;
   problem.result_type = result_type;
-  // Says nothing for other types, so it must not make two problems of one.
+  // Ignored for other types, so that it does not make two problems of one.
   problem.allow_tf32 = raw.config.allow_tf32 || operand_type != ffi::DataType::F32;
   problem.deterministic = raw.config.deterministic;
   problem.workspace_limit =
@@ -123,24 +124,25 @@ ffi::ErrorOr<CheckedCall> Check(const RawCall& raw, SearchMode mode) {
   return call;
 }
 
-// The check of a call, which is made once for all calls that differ in nothing but addresses:
-// Initialize makes it, and Execute finds it.
+// The check of a call, which runs once for all calls that differ only in addresses: Initialize runs
+// it, and Execute finds its outcome.
 ffi::ErrorOr<std::shared_ptr<const CheckedCall>> FindOrCheck(const RawCall& raw) {
   static CheckedCalls<CheckedCall>* const calls = new CheckedCalls<CheckedCall>(kMaxCheckedCalls);
-  const std::optional<SearchMode> mode = SearchModeNamed(raw.config.search);
-  if (!mode) {
-    return ffi::Unexpected(InvalidArgument(ConvName(raw.kind), ": search is \"", raw.config.search,
-                                           "\", expected default, heuristic or exhaustive"));
+  const std::optional<SearchMethod> method = SearchMethodNamed(raw.config.search);
+  if (!method) {
+    return ffi::Unexpected(InvalidArgument(
+        ConvName(raw.kind), ": search is \"", raw.config.search,
+        "\", expected default, heuristic or exhaustive, and behind it at most \"+thin\""));
   }
   CallKey key = ConvCallKey(raw.kind, raw.config.conv, raw.x, raw.w, raw.y);
-  key.Add(static_cast<int64_t>(*mode) * 4 + (raw.config.allow_tf32 ? 2 : 0) +
-          (raw.config.deterministic ? 1 : 0));
+  key.Add(static_cast<int64_t>(method->mode) * 8 + (method->unmeasured.thin ? 4 : 0) +
+          (raw.config.allow_tf32 ? 2 : 0) + (raw.config.deterministic ? 1 : 0));
   key.Add(raw.config.generation).Add(raw.device);
   key.Add(static_cast<int64_t>(raw.workspace.size_bytes()));
-  return calls->Find(key, [&] { return Check(raw, *mode); });
+  return calls->Find(key, [&] { return Check(raw, *method); });
 }
 
-// The sizes of a call, for the text of an error; none if it has not been checked.
+// The sizes of a call, for the text of an error; empty if it has not been checked.
 std::string SizesText(const std::shared_ptr<const CheckedCall>& call, const RawCall& raw) {
   return call == nullptr ? std::string() : call->PlanFor(raw.Buffers()).problem.ToString();
 }
@@ -159,8 +161,8 @@ ffi::Error Initialize(const RawCall& raw, cudaStream_t stream) {
   return Guarded(ConvName(raw.kind), body, [&] { return SizesText(call, raw); });
 }
 
-// The plan that Initialize has made. It is made anew where it was evicted since, which a capture
-// does not allow.
+// The plan that Initialize has made. If it has been evicted since, it is made again, which is not
+// allowed during a capture.
 ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> PlanOf(const PlanKey& key,
                                                        const ConvBuffers& buffers,
                                                        cudaStream_t stream) {
@@ -173,9 +175,10 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> PlanOf(const PlanKey& key,
                                      [&] { return key.problem.ToString(); }));
   }
   if (capture != cudaStreamCaptureStatusNone) {
-    return ffi::Unexpected(ffi::Error(
-        ffi::ErrorCode::kFailedPrecondition,
-        Text(op, ": its plan left the cache before a capture (", key.problem.ToString(), ")")));
+    return ffi::Unexpected(
+        ffi::Error(ffi::ErrorCode::kFailedPrecondition,
+                   Text(op, ": its plan was evicted from the plan cache before a capture (",
+                        key.problem.ToString(), ")")));
   }
   return FindOrMakePlan(key, buffers, stream);
 }
@@ -192,7 +195,7 @@ ffi::Error Execute(const RawCall& raw, cudaStream_t stream) {
       if (call->result_bytes == 0) return ffi::Error::Success();
       const cudaError_t status =
           cudaMemsetAsync(raw.result().untyped_data(), 0, call->result_bytes, stream);
-      return WithSizes(CudaError(op, "clearing the result", status), sizes);
+      return WithSizes(CudaError(op, "cudaMemsetAsync of the result", status), sizes);
     }
     const ConvBuffers buffers = raw.Buffers();
     const auto chosen = PlanOf(call->PlanFor(buffers), buffers, stream);
@@ -233,7 +236,7 @@ ffi::Error Wgrad(cudaStream_t stream, int32_t device, CudaConvConfig config, ffi
   return stage({ConvKind::kWgrad, device, config, x, *dw, dy, *workspace}, stream);
 }
 
-// The two operands, the result and the workspace, after what every call carries.
+// The two operands, the result and the workspace, after the arguments that every call has.
 template <ffi::ExecutionStage stage>
 auto ConvBinding() {
   return ffi::Ffi::Bind<stage>()

@@ -39,7 +39,7 @@ nb::dict Handlers() {
   return handlers;
 }
 
-// Reads what is there and loads nothing, so that asking does not decide which cuDNN is used.
+// Reads what is loaded and loads nothing, so that the question does not decide which cuDNN is used.
 nb::dict Versions() {
   using jax_convgrad::DnnLibrary;
   nb::dict versions;
@@ -53,7 +53,7 @@ nb::dict Versions() {
   return versions;
 }
 
-// Of every device that this process may use; none where there is no driver.
+// The capabilities of every device that this process may use; none if there is no driver.
 std::vector<std::pair<int, int>> Capabilities() {
   std::vector<std::pair<int, int>> capabilities;
   int devices = 0;
@@ -134,5 +134,5 @@ NB_MODULE(_cuda, module) {
   module.def("set_max_plans", &jax_convgrad::SetMaxPlans, nb::arg("count"),
              "How many plans are kept; those that leave are made again with the same engine.");
   module.def("generation", &jax_convgrad::Generation,
-             "How often plans were cleared, which a call on CUDA carries along.");
+             "How often plans were cleared; every call on CUDA carries this number.");
 }

@@ -27,7 +27,7 @@ ResampleType TypeOf(ffi::DataType type) {
   }
 }
 
-// The tables lie on the device, and the kernels clamp what they hold.
+// The tables are on the device, and the kernels clamp their contents.
 ffi::Error ResampleImpl(cudaStream_t stream, ResampleConfig config, ffi::AnyBuffer x,
                         ffi::RemainingArgs tables, ffi::Result<ffi::AnyBuffer> y) {
   const auto sizes = [&] { return ResampleText(config, x, *y); };
@@ -38,13 +38,13 @@ ffi::Error ResampleImpl(cudaStream_t stream, ResampleConfig config, ffi::AnyBuff
       case ResampleForm::Work::kNone:
         return ffi::Error::Success();
       case ResampleForm::Work::kZeros:
-        return WithSizes(CudaError("resample", "clearing the result",
+        return WithSizes(CudaError("resample", "cudaMemsetAsync of the result",
                                    cudaMemsetAsync(y->untyped_data(), 0, y->size_bytes(), stream)),
                          sizes);
       case ResampleForm::Work::kBands:
         break;
     }
-    return WithSizes(CudaError("resample", "launching the kernel",
+    return WithSizes(CudaError("resample", "launching the resample kernel",
                                LaunchResample(*form, TypeOf(x.element_type()), x.untyped_data(),
                                               y->untyped_data(), stream)),
                      sizes);

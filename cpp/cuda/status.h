@@ -11,7 +11,7 @@
 
 namespace jax_convgrad {
 
-// `op` is the operator's name, the start of every error text; `what` says what was being done.
+// `op` is the operator's name, the start of every error text; `what` names the call that failed.
 [[nodiscard]] inline ffi::Error CudaError(const char* op, const std::string& what,
                                           cudaError_t status) {
   if (status == cudaSuccess) return ffi::Error::Success();
@@ -44,8 +44,8 @@ class ScopedDevice {
   bool changed_ = false;
 };
 
-// Lets this thread allocate and load kernels while another thread captures a stream. What is done
-// under it must not be meant for a capture of this thread's own.
+// Lets this thread allocate and load kernels while another thread captures a stream. Work done
+// under it must not belong to a capture of this thread's own.
 class RelaxedCaptureMode {
  public:
   RelaxedCaptureMode() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }

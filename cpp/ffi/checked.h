@@ -23,7 +23,7 @@ inline std::optional<int64_t> CheckedMultiply(int64_t a, int64_t b) {
   return product;
 }
 
-// Bytes of `count` pieces of memory. Throws std::bad_alloc, as taking them would, where there are
+// Bytes of `count` pieces of memory. Throws std::bad_alloc, as an allocation would, if there are
 // more than an int64_t can count.
 inline size_t MultipliedBytes(size_t count, size_t bytes) {
   int64_t product;
@@ -31,7 +31,7 @@ inline size_t MultipliedBytes(size_t count, size_t bytes) {
   return static_cast<size_t>(product);
 }
 
-// The product where it fits, else the largest int64_t. For sizes that are not negative.
+// The product if it fits, else the largest int64_t. For sizes that are not negative.
 inline int64_t SaturatedMultiply(int64_t a, int64_t b) {
   return CheckedMultiply(a, b).value_or(std::numeric_limits<int64_t>::max());
 }

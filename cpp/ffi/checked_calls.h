@@ -1,4 +1,4 @@
-// Calls that have been checked, so that a call like an earlier one need not be checked again.
+// A cache of calls that have passed their check, so that equal calls need not be checked again.
 
 #ifndef JAX_CONVGRAD_FFI_CHECKED_CALLS_H_
 #define JAX_CONVGRAD_FFI_CHECKED_CALLS_H_
@@ -15,7 +15,7 @@
 
 namespace jax_convgrad {
 
-// All that the check of a call depends on, number by number: two calls with the same key are the
+// Everything that the check of a call depends on, as numbers: two calls with the same key are the
 // same except for the addresses of their arrays.
 class CallKey {
  public:
@@ -30,7 +30,7 @@ class CallKey {
     return *this;
   }
 
-  // The length goes first, so that different lists never look the same together.
+  // The length goes first, so that different sequences of lists never give the same numbers.
   CallKey& Add(::xla::ffi::Span<const int64_t> values) {
     Add(static_cast<int64_t>(values.size()));
     for (int64_t value : values) {
@@ -44,7 +44,8 @@ class CallKey {
     return Add(static_cast<int64_t>(buffer.element_type())).Add(buffer.dimensions());
   }
 
-  // Whether all numbers are in it. A call that has more than there is room for is not a valid one.
+  // Whether all numbers fit. A call that has more numbers than there is room for is not a valid
+  // one.
   bool complete() const { return complete_; }
 
   bool operator==(const CallKey& other) const {
@@ -66,8 +67,8 @@ class CallKey {
   std::array<int64_t, kMaxNumbers> numbers_{};
 };
 
-// What was found out about the calls that passed the check, by their keys: a bounded number, and
-// nothing about those that did not pass. The lock is held only to look up and to insert.
+// The outcomes for calls that passed the check, by their keys: a bounded number of them, and
+// nothing about calls that did not pass. The lock is held only to look up and to insert.
 template <typename Call>
 class CheckedCalls {
  public:

@@ -14,23 +14,17 @@ namespace {
 
 using Dims = ffi::Span<const int64_t>;
 
-// What the operators call the array that has the shape of x, w or y.
-struct ConvNames {
-  const char* x;
-  const char* w;
-  const char* y;
-};
-
 ConvNames NamesOf(ConvKind kind) {
+  const char* const op = ConvName(kind);
   switch (kind) {
     case ConvKind::kFprop:
-      return {"x", "w", "y"};
+      return {op, "x", "w", "y"};
     case ConvKind::kDgrad:
-      return {"dx", "w", "dy"};
+      return {op, "dx", "w", "dy"};
     case ConvKind::kWgrad:
-      return {"x", "dw", "dy"};
+      return {op, "x", "dw", "dy"};
   }
-  return {"x", "w", "y"};
+  return {op, "x", "w", "y"};
 }
 
 // (kernel - 1) * dilation + 1, or 0 for an empty kernel.
@@ -125,8 +119,8 @@ bool ConvGeometry::TapReadsInput(int axis, int64_t tap) const {
 
 bool ConvGeometry::IsAllZero() const {
   if (batch == 0 || in_channels == 0 || out_channels == 0) return true;
-  // Other sizes say nothing about memory beside one of zero, and may be too large to be gone
-  // through.
+  // Beside a size of zero, other sizes have nothing to do with memory, and may be too large to loop
+  // over.
   for (int axis = 0; axis < spatial; ++axis) {
     if (in[axis] == 0 || kernel[axis] == 0 || out[axis] == 0) return true;
   }
@@ -159,8 +153,13 @@ std::string ConvGeometry::ToString() const {
 ffi::ErrorOr<ConvGeometry> ConvGeometry::Make(ConvKind kind, const ConvConfig& config,
                                               const ffi::AnyBuffer& x, const ffi::AnyBuffer& w,
                                               const ffi::AnyBuffer& y) {
-  const char* op = ConvName(kind);
-  const ConvNames names = NamesOf(kind);
+  return Make(NamesOf(kind), config, x, w, y);
+}
+
+ffi::ErrorOr<ConvGeometry> ConvGeometry::Make(const ConvNames& names, const ConvConfig& config,
+                                              const ffi::AnyBuffer& x, const ffi::AnyBuffer& w,
+                                              const ffi::AnyBuffer& y) {
+  const char* op = names.op;
   const Dims x_dims = x.dimensions(), w_dims = w.dimensions(), y_dims = y.dimensions();
 
   const size_t rank = x_dims.size();

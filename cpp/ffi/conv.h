@@ -26,6 +26,14 @@ enum class ConvKind { kFprop, kDgrad, kWgrad };
 // The operator's name: the Python function, the stem of the FFI target and the start of each error.
 const char* ConvName(ConvKind kind);
 
+// An operator's name, and its names for the arrays that have the shapes of x, w and y.
+struct ConvNames {
+  const char* op;
+  const char* x;
+  const char* w;
+  const char* y;
+};
+
 // Attributes of a call. Lists of one number per spatial axis; groups; and the position of each axis
 // in the logical shapes: (batch, channel, spatial...) of x and y, (output channel, input channel,
 // spatial...) of w. These are lhs_spec, out_spec and rhs_spec of jax.lax.ConvDimensionNumbers.
@@ -66,6 +74,10 @@ struct ConvGeometry {
   // The one check of a call's sizes: shapes against attributes, in arithmetic that cannot overflow.
   // Nothing may touch the buffers' memory before it has passed. x, w and y may be operands or
   // results; only their shapes are read.
+  static ::xla::ffi::ErrorOr<ConvGeometry> Make(const ConvNames& names, const ConvConfig& config,
+                                                const ::xla::ffi::AnyBuffer& x,
+                                                const ::xla::ffi::AnyBuffer& w,
+                                                const ::xla::ffi::AnyBuffer& y);
   static ::xla::ffi::ErrorOr<ConvGeometry> Make(ConvKind kind, const ConvConfig& config,
                                                 const ::xla::ffi::AnyBuffer& x,
                                                 const ::xla::ffi::AnyBuffer& w,
@@ -89,15 +101,15 @@ struct ConvGeometry {
   std::string ToString() const;
 };
 
-// Both operands have one of the supported types, and the result has it too or is float32.
+// Both operands must have one of the supported types, and the result the same type or float32.
 ::xla::ffi::Error CheckConvTypes(ConvKind kind, const ::xla::ffi::AnyBuffer& x,
                                  const ::xla::ffi::AnyBuffer& w, const ::xla::ffi::AnyBuffer& y,
                                  std::initializer_list<::xla::ffi::DataType> supported);
 
 }  // namespace jax_convgrad
 
-// The members of ConvConfig as attributes, in their order: the one list of them. A platform whose
-// calls carry more puts its own behind them.
+// The members of ConvConfig as attributes, in their order. This is the only list of them. A
+// platform whose calls have more attributes appends its own.
 #define JAX_CONVGRAD_CONV_ATTRIBUTES                                             \
   ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("strides"),          \
       ::xla::ffi::StructMember<::xla::ffi::Span<const int64_t>>("padding_low"),  \

@@ -1,4 +1,4 @@
-// What the errata of both libraries are made of: kinds, ranges of versions, patterns of names.
+// The building blocks of both libraries' errata: kinds, ranges of versions, patterns of names.
 
 #ifndef JAX_CONVGRAD_FFI_ERRATA_H_
 #define JAX_CONVGRAD_FFI_ERRATA_H_
@@ -10,7 +10,7 @@ namespace jax_convgrad {
 
 enum class ErratumKind {
   kWrongNumbers,
-  kReadsOutOfBounds,   // wrong numbers, or a NaN that lies there; it may crash
+  kReadsOutOfBounds,   // wrong numbers, or a NaN that was in unread memory; it may crash
   kWritesOutOfBounds,  // it may crash, or change another array
   kCrashes,            // ends the process
 };
@@ -24,10 +24,10 @@ struct VersionRange {
   constexpr bool Contains(int version) const { return first <= version && version < fixed; }
 };
 
-// No version is known to be right, and none is trusted to be.
+// No version is known to be right, so all versions have the erratum.
 inline constexpr VersionRange kAllVersions{};
 
-// Whether all of `text` matches, where a star in the pattern stands for any characters.
+// Whether all of `text` matches `pattern`, where a star stands for any characters.
 constexpr bool MatchesPattern(std::string_view text, std::string_view pattern) {
   if (pattern.empty()) return text.empty();
   if (pattern.front() != '*') {

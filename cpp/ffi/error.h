@@ -17,7 +17,7 @@ namespace ffi = ::xla::ffi;
 
 template <typename... Parts>
 std::string Text(const Parts&... parts) {
-  std::ostringstream stream;
+  std::ostringstream stream(std::ios_base::out);  // the constructor that old libraries have
   (stream << ... << parts);
   return stream.str();
 }
@@ -32,7 +32,7 @@ ffi::Error Unimplemented(const Parts&... parts) {
   return ffi::Error(ffi::ErrorCode::kUnimplemented, Text(parts...));
 }
 
-// `error` with the problem's sizes, text(), at its end, as Guarded has them; a success stays one.
+// `error` with text(), the problem's sizes, appended as Guarded does; a success stays a success.
 template <typename ProblemText>
 ffi::Error WithSizes(const ffi::Error& error, const ProblemText& text) {
   if (error.success()) return error;
@@ -43,7 +43,7 @@ ffi::Error WithSizes(const ffi::Error& error, const ProblemText& text) {
 // "(8, 56, 56, 64)", for shapes and for attributes that are lists of numbers.
 template <typename Numbers>
 std::string ListText(const Numbers& numbers) {
-  std::ostringstream stream;
+  std::ostringstream stream(std::ios_base::out);
   stream << '(';
   const char* separator = "";
   for (int64_t number : numbers) {

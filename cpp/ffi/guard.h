@@ -9,8 +9,8 @@
 
 namespace jax_convgrad {
 
-// Runs `body`, which returns an ffi::Error, and turns what it throws into one: every handler's last
-// line of defence. `op` starts the text, and problem(), a string, ends it where it is not empty.
+// Runs `body`, which returns an ffi::Error, and turns exceptions into one: every handler's last
+// line of defence. `op` starts the text; problem(), a string, ends it unless it is empty.
 template <typename Body, typename Problem>
 ffi::Error Guarded(const char* op, const Body& body, const Problem& problem) noexcept {
   const auto error = [&](ffi::ErrorCode code, const char* what) {
@@ -18,7 +18,7 @@ ffi::Error Guarded(const char* op, const Body& body, const Problem& problem) noe
       const std::string text = problem();
       return text.empty() ? ffi::Error(code, Text(op, ": ", what))
                           : ffi::Error(code, Text(op, ": ", what, " (", text, ")"));
-    } catch (...) {  // not even memory for words
+    } catch (...) {  // no memory even for the message
       return ffi::Error(code, std::string());
     }
   };

@@ -8,8 +8,8 @@
 
 namespace jax_convgrad {
 
-// `b` is positive; `a` need not be.
-constexpr int64_t CeilDivide(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
+// `b` is positive; `a` need not be. No sum can overflow.
+constexpr int64_t CeilDivide(int64_t a, int64_t b) { return a > 0 ? (a - 1) / b + 1 : -(-a / b); }
 
 // The next multiple of `b`.
 constexpr int64_t RoundUp(int64_t a, int64_t b) { return CeilDivide(a, b) * b; }

@@ -12,9 +12,9 @@
 
 namespace jax_convgrad {
 
-// A bounded map of shared, immutable values that forgets the entry not used for the longest time.
-// Its lock is held only to look up and to insert; a value that is being dropped lives on for as
-// long as somebody uses it, and is destroyed outside the lock.
+// A bounded map of shared, immutable values that drops the entry that has not been used for the
+// longest time. Its lock is held only to look up and to insert. A dropped value lives on as long as
+// somebody uses it, and is destroyed outside the lock.
 template <typename Key, typename Value, typename Hash>
 class LruCache {
  public:
@@ -31,15 +31,15 @@ class LruCache {
     return found->second->second;
   }
 
-  // Stores `value` and returns what is stored under `key` afterwards: the earlier value if another
-  // thread was faster. What had to leave for it is appended to `dropped`, where that is given.
+  // Stores `value` and returns the value under `key` afterwards: the earlier one if another thread
+  // was faster. Values that were dropped for it are appended to `dropped`, if that is given.
   std::shared_ptr<const Value> Insert(const Key& key, std::shared_ptr<const Value> value,
                                       Values* dropped = nullptr) {
     std::list<Entry> leaving;
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = index_.find(key);
     if (found != index_.end()) return found->second->second;
-    std::list<Entry> entering;  // until the index has it: that may throw
+    std::list<Entry> entering;  // until it is in the index: the insertion may throw
     entering.emplace_front(key, std::move(value));
     index_.emplace(key, entering.begin());
     entries_.splice(entries_.begin(), entering);
@@ -51,7 +51,7 @@ class LruCache {
     return entries_.front().second;
   }
 
-  // Holds from the next insertion on.
+  // Takes effect at the next insertion.
   void SetCapacity(size_t capacity) {
     const std::lock_guard<std::mutex> lock(mutex_);
     capacity_ = capacity;

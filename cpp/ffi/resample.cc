@@ -59,7 +59,7 @@ ffi::Error CheckResult(const ResampleConfig& config, const ffi::AnyBuffer& x,
                          ListText(x_dims), ", except for the axes ", ListText(config.axes));
 }
 
-// The table of one axis.
+// Checks the table of one axis.
 ffi::ErrorOr<ResampleAxis> MakeAxis(int64_t axis, int64_t in, int64_t out, ffi::DataType x_type,
                                     const ffi::AnyBuffer& start, const ffi::AnyBuffer& weights) {
   if (start.element_type() != ffi::DataType::S32) {
@@ -164,7 +164,7 @@ ffi::ErrorOr<ResampleForm> MakeResampleForm(const ResampleConfig& config, const 
       return form;
     }
   }
-  // From here on no array is empty, so that no product of sizes overflows.
+  // From here on no array is empty, so no product of sizes overflows.
   form.work = ResampleForm::Work::kBands;
   // Elements before the first resampled axis and between two of them.
   std::array<int64_t, kMaxResampledAxes> between{1, 1, 1};

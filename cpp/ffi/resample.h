@@ -22,17 +22,17 @@ struct ResampleConfig {
   ::xla::ffi::Span<const int64_t> axes;
 };
 
-// The one check of a call: shapes, types and attributes, in arithmetic that cannot overflow. What
-// the tables hold is not looked at, as it may lie on a device. Nothing may touch the buffers'
-// memory before it has passed. `few_inner_bytes` decides between the two forms of a single axis:
-// with fewer bytes of x inside it, the axis is the form's width.
+// The one check of a call: shapes, types and attributes, in arithmetic that cannot overflow. The
+// contents of the tables are not checked, because they may be on a device. Nothing may touch the
+// buffers' memory before it has passed. `few_inner_bytes` decides between the two forms of a single
+// axis: with fewer bytes of x inside it, the axis is the form's width.
 ::xla::ffi::ErrorOr<ResampleForm> MakeResampleForm(const ResampleConfig& config,
                                                    const ::xla::ffi::AnyBuffer& x,
                                                    const ::xla::ffi::RemainingArgs& tables,
                                                    const ::xla::ffi::AnyBuffer& y,
                                                    int64_t few_inner_bytes);
 
-// One line with the sizes of a call, for messages; nothing of it need have been checked.
+// One line with the sizes of a call, for messages; the call need not have been checked.
 std::string ResampleText(const ResampleConfig& config, const ::xla::ffi::AnyBuffer& x,
                          const ::xla::ffi::AnyBuffer& y);
 

@@ -32,8 +32,8 @@ struct ResampleAxis {
 //
 // Strides count elements.
 struct ResampleForm {
-  // What there is to do: nothing, as y has no elements; zeros, as bands have no taps; or the bands.
-  // Only then are the other fields set.
+  // The work to do: none, because y has no elements; zeros, because the bands have no taps; or the
+  // bands. Only for bands are the other fields set.
   enum class Work { kNone, kZeros, kBands };
 
   Work work = Work::kNone;

@@ -1,7 +1,9 @@
 """The CUDA handlers on random problems, with NaNs around every array and in the workspace.
 
 XLA's arrays lie side by side in one allocation, where nobody sees a kernel that reads or writes a little too
-far. JAX_CONVGRAD_GUARDED_CASES sets how many problems run, JAX_CONVGRAD_RANDOM_FIRST the first seed.
+far. JAX_CONVGRAD_GUARDED_CASES and JAX_CONVGRAD_THIN_CASES set how many problems run,
+JAX_CONVGRAD_RANDOM_FIRST the first seed. With JAX_CONVGRAD_UNMEASURED_ENGINES random convolutions may take
+these engines too; the thin ones are asked for by name.
 """
 
 from __future__ import annotations
@@ -13,16 +15,18 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import drawn_convs, drawn_resamples
+from support import drawn_convs, drawn_resamples, drawn_thin
 from support.ffi_host import Buffer, Host
 from support.guarded_memory import DeviceArray, misdeed
 
-from jax_convgrad._src.runtime import registry
+from jax_convgrad._src.runtime import environment, registry
+from jax_convgrad._src.runtime.settings import Settings
 from jax_convgrad._src.timing import cuda_driver
 
 CASES = int(os.environ.get("JAX_CONVGRAD_GUARDED_CASES", "400"))
 FIRST = int(os.environ.get("JAX_CONVGRAD_RANDOM_FIRST", "0"))
 SEEDS = range(FIRST, FIRST + CASES)
+THIN_SEEDS = range(FIRST, FIRST + int(os.environ.get("JAX_CONVGRAD_THIN_CASES", "60")))
 DTYPES = [(dtype, dtype) for dtype in ("float16", "bfloat16", "float32", "float64")]
 WORKSPACE = 32 * 2**20
 
@@ -71,13 +75,46 @@ def stream(needs_cuda_handlers: None) -> Iterator[int]:
 def test_convolutions(seed: int, stream: int) -> None:
     rng = np.random.default_rng(seed)
     call = drawn_convs.Call.draw(rng, DTYPES, order="OXI", rounds_parts=True)
-    attributes = {
-        "allow_tf32": np.bool_(rng.random() < 0.5),
-        "deterministic": np.bool_(rng.random() < 0.2),
-        "search": "default",
-        "generation": np.int64(registry.cuda_module().generation()),
-    }
-    assert not (what := failure(call, stream, WORKSPACE, **attributes)), what
+    allow_tf32 = np.bool_(rng.random() < 0.5)
+    settings = Settings(
+        deterministic=bool(rng.random() < 0.2),
+        generation=registry.cuda_module().generation(),
+        unmeasured_engines=environment.unmeasured_engines(),
+    )
+    what = failure(call, stream, WORKSPACE, allow_tf32=allow_tf32, **settings.attributes)
+    assert not what, what
+
+
+@pytest.mark.parametrize("seed", THIN_SEEDS)
+def test_thin_kernels(seed: int, stream: int) -> None:
+    """Every thin engine for a problem: exact, and inside its arrays."""
+    rng = np.random.default_rng(seed)
+    call = drawn_thin.draw(rng)
+    module = registry.cuda_module()
+    limit = drawn_thin.workspace_limit(rng, call) + module.workspace_alignment
+
+    def run() -> tuple[str, dict[str, Any]]:
+        settings = Settings(
+            search="heuristic", generation=module.generation(), unmeasured_engines=("thin",)
+        )
+        what = failure(call, stream, limit, allow_tf32=np.bool_(True), **settings.attributes)
+        return what, module.plans()[0]
+
+    module.clear_plans()
+    what, first = run()
+    assert not what, what
+    # The first that works is one of them: each problem is made for a family.
+    assert first["engine"] in drawn_thin.ENGINES[call.operator], f"{call}: {first}"
+    assert not first["tried"], f"{call}: {first}"
+    for engine in drawn_thin.ENGINES[call.operator]:
+        module.clear_plans()
+        module.load_choices([(first["problem"], engine)])
+        what, plan = run()
+        assert not what, f"{engine}: {what}"
+        # Engines that do not serve it are passed over; those that do must work.
+        assert plan["engine"] == engine or "is not a candidate" in plan["note"], f"{call}: {plan}"
+        assert not plan["tried"], f"{call}: {plan}"
+    module.clear_plans()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

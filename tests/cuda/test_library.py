@@ -1,5 +1,7 @@
 """Which cuDNN is used: the one in the process, then PyPI's, then the system's; and from which version on.
 
+And which driver is too old for the module.
+
 Needs the CUDA module and no GPU: the libraries are fakes with the few functions that are looked up, and
 the programs that open them are processes of their own. Skipped where the module is not built
 (JAX_CONVGRAD_REQUIRE_CUDA=1 makes that a failure), and on a GPU, where JAX opens a cuDNN itself.
@@ -24,7 +26,9 @@ BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 FAKE = """
 #include <cstddef>
 extern "C" {
-#if VERSION
+#if DRIVER
+int cuDriverGetVersion(int* version) { return *version = DRIVER, 0; }
+#elif VERSION
 std::size_t cudnnGetVersion() { return VERSION; }
 int cudnnCreate(void**) { return 1; }  // a status that is not success
 int cudnnDestroy(void*) { return 1; }
@@ -36,7 +40,7 @@ int another_library;
 }
 """
 
-# What `info` says at first, and once a convolution was prepared, which opens cuDNN before all else.
+# What `info` says at first, and once a convolution was prepared, which opens cuDNN before anything else.
 PROGRAM = """
 import ctypes, json, os, sys
 loaded = sys.argv[1]
@@ -69,8 +73,11 @@ Run = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def fakes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], pathlib.Path]:
-    """fakes(91900) is a cuDNN 9.19.0; fakes(0) is another library of that name."""
+def fakes(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., pathlib.Path]:
+    """fakes(91900) is a cuDNN 9.19.0, fakes(0) another library of that name.
+
+    fakes(12080, "libcuda.so.1", "DRIVER") is a driver that supports CUDA 12.8.
+    """
     end = pytest.fail if os.environ.get("JAX_CONVGRAD_REQUIRE_CUDA") == "1" else pytest.skip
     if importlib.util.find_spec("jax_convgrad._src.runtime._cuda") is None:
         end("jax_convgrad._src.runtime._cuda is not built")
@@ -81,12 +88,12 @@ def fakes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], pathlib.P
     root = tmp_path_factory.mktemp("cudnn")
     (root / "fake.cc").write_text(FAKE)
 
-    def make(version: int) -> pathlib.Path:
-        library = root / str(version) / "libcudnn.so.9"
+    def make(version: int, name: str = "libcudnn.so.9", macro: str = "VERSION") -> pathlib.Path:
+        library = root / str(version) / name
         if not library.exists():
             library.parent.mkdir()
             command = ["g++", "-shared", "-fPIC", f"-Wl,-soname,{library.name}"]
-            command += [f"-DVERSION={version}", "-o", str(library), str(root / "fake.cc")]
+            command += [f"-D{macro}={version}", "-o", str(library), str(root / "fake.cc")]
             subprocess.run(command, check=True)
         return library
 
@@ -98,11 +105,15 @@ def run(fakes: Any, tmp_path: pathlib.Path, subprocess_python: list[str]) -> Run
     """Runs PROGRAM where these versions are in the process, of PyPI and the system's."""
 
     def run(
-        *, loaded: int | None = None, wheel: int | str | None = None, system: int | None = None
+        *,
+        loaded: int | None = None,
+        wheel: int | str | None = None,
+        system: int | None = None,
+        driver: int | None = None,
     ) -> dict[str, Any]:
         # In front of an installed wheel, which it hides.
         package = tmp_path / "nvidia"
-        package.mkdir()
+        package.mkdir(exist_ok=True)
         (package / "__init__.py").touch()
         if wheel is not None:
             library = package / "cudnn" / "lib" / "libcudnn.so.9"
@@ -111,12 +122,14 @@ def run(fakes: Any, tmp_path: pathlib.Path, subprocess_python: list[str]) -> Run
             library.write_bytes(
                 wheel.encode() if isinstance(wheel, str) else fakes(wheel).read_bytes()
             )
+        found = [fakes(system)] if system is not None else []
+        found += [fakes(driver, "libcuda.so.1", "DRIVER")] if driver is not None else []
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(
                 [str(tmp_path), str(BENCHMARKS), os.environ.get("PYTHONPATH", "")]
             ),
-            "LD_LIBRARY_PATH": "" if system is None else str(fakes(system).parent),
+            "LD_LIBRARY_PATH": os.pathsep.join(str(library.parent) for library in found),
             "JAX_PLATFORMS": "cpu",
             "CUDA_VISIBLE_DEVICES": "",
         }
@@ -186,5 +199,20 @@ def test_another_library_of_that_name_is_refused(run: Run):
     said = run(loaded=0)["before"]
     assert not said["available"]
     assert (
-        "libcudnn.so.9 is not a cuDNN: " in said["reason"] and "cudnnGetVersion" in said["reason"]
+        "libcudnn.so.9 is not a cuDNN library: " in said["reason"]
+        and "cudnnGetVersion" in said["reason"]
     )
+
+
+def test_a_driver_older_than_the_runtime_is_named(run: Run):
+    """It serves every runtime of its own major, and none of a newer one."""
+    runtime = run()["before"]["versions"]["cuda runtime"]
+    major = int(runtime.split(".")[0])
+    said = run(driver=1000 * (major - 1) + 80)["before"]
+    assert not said["available"]
+    assert said["reason"].startswith(
+        f"RuntimeError: the NVIDIA driver supports CUDA {major - 1}.8 at most, and this build has the "
+        f"runtime of CUDA {runtime}. Update the driver"
+    )
+    assert '".[cuda12]"' in said["remedy"]
+    assert run(driver=1000 * major)["before"]["available"]

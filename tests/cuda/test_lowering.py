@@ -89,7 +89,7 @@ def calls(text: str) -> list[Call]:
             continue
         config = re.search(r"mhlo\.backend_config = \{(.*?)\}", line)[1]
         attributes = dict(
-            re.findall(r'(\w+) = (dense<.*?>|"\w+"|\w+)(?: : [^,]*)?(?:, |$)', config)
+            re.findall(r'(\w+) = (dense<.*?>|"[\w+]+"|\w+)(?: : [^,]*)?(?:, |$)', config)
         )
         found.append(
             Call(
@@ -451,7 +451,8 @@ def test_arrays_without_elements_reach_no_handler() -> None:
     assert calls(text) == []
 
 
-def test_other_platforms_get_no_workspace() -> None:
+def test_other_platforms_get_no_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAX_CONVGRAD_REQUIRE_CUDA", raising=False)
     arguments = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((2, 4, 4, 6), (4, 4, 6, 3))]
     trace = jax.jit(transposed(2)).trace(*arguments)
     assert "ui8" not in trace.lower(lowering_platforms=("cpu",)).as_text()
@@ -575,6 +576,29 @@ def test_a_program_carries_the_settings_it_was_lowered_with(module: Any) -> None
     assert carried() == (before | {"generation": str(generation + 1)}, workspace)
 
 
+@pytest.mark.parametrize(
+    ("value", "search"),
+    [(None, "default"), (" ", "default"), ("thin", "default+thin"), (" Thin,thin", "default+thin")],
+)
+def test_unmeasured_engines_are_named_in_the_call(
+    value: str | None, search: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if value is None:
+        monkeypatch.delenv("JAX_CONVGRAD_UNMEASURED_ENGINES", raising=False)
+    else:
+        monkeypatch.setenv("JAX_CONVGRAD_UNMEASURED_ENGINES", value)
+    text = lowered(lambda x, w: jax_convgrad.conv_fprop(x, w), (2, 4, 9, 9), (6, 4, 3, 3))
+    (call,) = calls(text)
+    assert call.attributes["search"] == f'"{search}"'
+
+
+@pytest.mark.parametrize("value", ["1", "thick", "thin,", "thin,thick", "thin thin", "thin+thin"])
+def test_unknown_engines_are_an_error(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_CONVGRAD_UNMEASURED_ENGINES", value)
+    with pytest.raises(ValueError, match=f"engines of thin, got '{re.escape(value)}'"):
+        lowered(lambda x, w: jax_convgrad.conv_fprop(x, w), (2, 4, 9, 9), (6, 4, 3, 3))
+
+
 @pytest.mark.usefixtures("settings_as_they_come")
 def test_caches_are_cleared_only_where_something_was_lowered(
     monkeypatch: pytest.MonkeyPatch,
@@ -680,7 +704,8 @@ def test_devices_older_than_the_kernels(
 ) -> None:
     module = types.SimpleNamespace(
         capabilities=lambda: capabilities, min_capability=(8, 0),
-        versions=dict, validated_versions=dict, handlers=dict, supported_dtypes=list,
+        versions=lambda: {"cuda runtime": "12.9"}, validated_versions=dict, handlers=dict,
+        supported_dtypes=list,
     )  # fmt: skip
     monkeypatch.setattr(registry, "_import_cuda", lambda: module)
     found = registry._load.__wrapped__("cuda")

@@ -15,7 +15,7 @@
 
 namespace jax_convgrad {
 
-// A constant of cuDNN's together with its name.
+// One of cuDNN's constants together with its name.
 template <typename Constant>
 struct Named {
   Constant value;
@@ -37,11 +37,11 @@ struct DnnBackend {
   decltype(&cudnnGetErrorString) error_string = nullptr;
   decltype(&cudnnGetLastErrorString) last_error_string = nullptr;
 
-  // Those of the library that DnnLibrary has opened, which it opens if it has not yet.
+  // The entry points of the library that DnnLibrary has opened, or opens now.
   static ffi::ErrorOr<const DnnBackend*> Get();
 
-  // `what` was called and returned `status`, which is not success. To be asked for before another
-  // call: this takes the library's last error string.
+  // The error of `what`, which was called and returned `status`, not success. Call it before any
+  // other call: it takes the library's last error string.
   ffi::Error ErrorOf(const std::string& what, cudnnStatus_t status) const;
 };
 
@@ -58,7 +58,7 @@ constexpr cudnnBackendAttributeType_t AttributeTypeOf() {
   if constexpr (std::is_same_v<T, cudnnBackendHeurMode_t>) return CUDNN_TYPE_HEUR_MODE;
 }
 
-// A descriptor of cuDNN's, destroyed with the object.
+// One of cuDNN's descriptors, destroyed with the object.
 class BackendDescriptor {
  public:
   static ffi::ErrorOr<BackendDescriptor> Create(const DnnBackend& backend, DescriptorType type);
@@ -73,12 +73,12 @@ class BackendDescriptor {
                  const void* elements);
   ffi::Error Finalize();
 
-  // Copies up to `capacity` elements of an attribute and returns how many there are, which may be
-  // more. Elements that are descriptors must have been created before.
+  // Copies up to `capacity` elements of an attribute and returns their total number, which may be
+  // larger. Elements that are descriptors must have been created before.
   ffi::ErrorOr<int64_t> Get(AttributeName attribute, cudnnBackendAttributeType_t type,
                             int64_t capacity, void* elements) const;
 
-  // An attribute that is one element.
+  // An attribute with a single element.
   template <typename T>
   ffi::ErrorOr<T> Get(AttributeName attribute) const {
     T element{};

@@ -23,7 +23,7 @@ std::atomic<int64_t> generation{0};
 
 struct KeyHash {
   size_t operator()(const PlanKey& key) const {
-    return (ConvProblemHash()(key.problem) * 3 + static_cast<size_t>(key.rules.mode)) * 31 +
+    return (ConvProblemHash()(key.problem) * 3 + static_cast<size_t>(key.rules.method.mode)) * 31 +
            static_cast<size_t>(key.rules.generation);
   }
 };
@@ -32,21 +32,21 @@ struct Entry {
   PlanKey key;
   ChosenPlan chosen;
   std::string text;
-  int64_t made_in;  // the generation of the process, whatever the program's
+  int64_t made_in;  // the generation of the process, whatever the program's is
 };
 
 struct PlanCache {
   LruCache<PlanKey, Entry, KeyHash> plans{kMaxPlans};
 
-  std::mutex mutex;                                     // of what follows
+  std::mutex mutex;                                     // protects the following members
   std::unordered_map<std::string, std::string> loaded;  // engines by the texts of problems
   std::map<int, std::string> device_names;
-  // What is in `plans`, by the text of the problem: the same problem on several devices.
+  // The keys in `plans`, by the text of the problem: the same problem on several devices.
   std::unordered_multimap<std::string, std::shared_ptr<const Entry>> by_text;
-  // The engines of plans that were evicted, which are some hundred bytes each: made again, a plan
-  // is the same.
+  // The engines of plans that were evicted, some hundred bytes each: a plan that is made again then
+  // has the same engine.
   std::unordered_map<PlanKey, KnownChoice, KeyHash> evicted;
-  // Plans that were evicted and own kernels which a captured graph may hold: never destroyed.
+  // Plans that were evicted but own kernels that a captured graph may hold: never destroyed.
   std::vector<std::shared_ptr<const Entry>> leaked_for_graphs;
 };
 
@@ -59,7 +59,7 @@ std::shared_ptr<const ChosenPlan> ChosenOf(const std::shared_ptr<const Entry>& e
   return entry == nullptr ? nullptr : std::shared_ptr<const ChosenPlan>(entry, &entry->chosen);
 }
 
-// Notes that `entry` is in the cache now, and that those that had to leave for it are not.
+// Notes that `entry` is in the cache now, and that the entries that it evicted are not.
 void NoteInsertion(const std::shared_ptr<const Entry>& entry,
                    const std::vector<std::shared_ptr<const Entry>>& evicted) {
   PlanCache& cache = GlobalPlanCache();
@@ -96,9 +96,8 @@ std::string TextOf(const ConvProblem& problem) {
               library.has_value() ? DnnLibrary::VersionText((*library)->version()) : "unknown");
 }
 
-// The choice that was made for it before, or was loaded for a problem of this text, or else the one
-// that another device of the same kind has come to: replicas then compute the same, and search
-// once.
+// The choice that was made for the problem before, or was loaded for its text, or else the choice
+// of another device of the same kind: replicas then compute the same, and search once.
 KnownChoice Known(const PlanKey& key, const std::string& text) {
   PlanCache& cache = GlobalPlanCache();
   const std::lock_guard<std::mutex> lock(cache.mutex);
@@ -109,7 +108,8 @@ KnownChoice Known(const PlanKey& key, const std::string& text) {
   const auto [begin, end] = cache.by_text.equal_range(text);
   for (auto it = begin; it != end; ++it) {
     const Entry& entry = *it->second;
-    if (entry.key.rules == key.rules && entry.chosen.chosen_by == SearchModeName(key.rules.mode)) {
+    if (entry.key.rules == key.rules &&
+        entry.chosen.chosen_by == SearchModeName(key.rules.method.mode)) {
       return {entry.chosen.plan->engine(), entry.chosen.chosen_by, false};
     }
   }
@@ -132,8 +132,8 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const PlanKey& ke
   const ConvProblem& problem = key.problem;
   const RelaxedCaptureMode relaxed;
   std::string text = TextOf(problem);  // which opens cuDNN
-  // A search should have the device to itself. What can wait for other devices, as this and giving
-  // back memory can, is done without the lock that their searches wait for.
+  // A search should have the device to itself. Work that can wait for other devices, such as this
+  // and giving back memory, is done without the lock that their searches wait for.
   const cudaError_t status = cudaStreamSynchronize(stream);
   if (status != cudaSuccess) {
     return ffi::Unexpected(
@@ -148,12 +148,13 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const PlanKey& ke
     entry = cache.plans.Find(key);  // made by another thread meanwhile?
     if (entry != nullptr) return ChosenOf(entry);
     ffi::ErrorOr<ChosenPlan> chosen =
-        SearchPlan(problem, key.rules.mode, Known(key, text), buffers, &scratch);
+        SearchPlan(problem, key.rules.method, Known(key, text), buffers, &scratch);
     if (chosen.has_error()) return ffi::Unexpected(chosen.error());
     auto made =
         std::make_shared<const Entry>(Entry{key, *std::move(chosen), std::move(text), generation});
     entry = cache.plans.Insert(key, std::move(made), &evicted);
-    // Under the lock: who waits for it to make an evicted plan again must find its engine.
+    // Under the lock: a thread that waits for it to make an evicted plan again must find its
+    // engine.
     NoteInsertion(entry, evicted);
   }
   return ChosenOf(entry);

@@ -18,20 +18,20 @@
 
 namespace jax_convgrad {
 
-// What a call says of how its engine is chosen, as it was when its program was lowered. A program
-// keeps its engines: XLA captures its calls anew when their arrays have moved, and the graph that
-// it updates then must hold the same kernels (the size of their clusters, for one, stays what it
-// was).
+// The part of a call that says how its engine is chosen, as it was when its program was lowered. A
+// program keeps its engines: XLA captures its calls again when their arrays have moved, and the
+// graph that it then updates must have the same kernels (the size of their clusters, for example,
+// cannot change).
 struct ChoiceRules {
-  SearchMode mode = SearchMode::kDefault;
+  SearchMethod method;
   int64_t generation = 0;  // how often plans had been cleared
 
   bool operator==(const ChoiceRules& other) const {
-    return mode == other.mode && generation == other.generation;
+    return method == other.method && generation == other.generation;
   }
 };
 
-// What a plan is kept under.
+// The key of a plan.
 struct PlanKey {
   ConvProblem problem;
   ChoiceRules rules;
@@ -44,17 +44,17 @@ struct PlanKey {
 // The plan of a problem, or null if there is none yet.
 std::shared_ptr<const ChosenPlan> FindPlan(const PlanKey& key);
 
-// The same, made first if there is none. Not while `stream` is being captured.
+// The same, but makes the plan if there is none. Not while `stream` is being captured.
 ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const PlanKey& key,
                                                                const ConvBuffers& buffers,
                                                                cudaStream_t stream);
 
-// Every plan of the present generation, the most recently used first, each with the text under
-// which its choice can be saved: the problem, the device's name and cuDNN's version.
+// Every plan of the present generation, the most recently used first. Each has the text under which
+// its choice can be saved: the problem, the device's name and cuDNN's version.
 std::vector<std::pair<std::string, std::shared_ptr<const ChosenPlan>>> ListPlans();
 
 // Engines to take for problems (texts as ListPlans gives them), whatever the search mode; added to
-// those loaded before. Plans that exist already stay.
+// those loaded before. Existing plans stay.
 void LoadChoices(std::vector<std::pair<std::string, std::string>> choices);
 
 std::vector<std::pair<std::string, std::string>> LoadedChoices();
@@ -64,8 +64,8 @@ std::vector<std::pair<std::string, std::string>> LoadedChoices();
 void ClearPlans();
 int64_t Generation();
 
-// How many plans are kept, at least 1. A plan that is evicted is made again, with the engine that
-// it had, when its program next runs.
+// Sets how many plans are kept, at least 1. A plan that was evicted is made again, with the engine
+// that it had, when its program next runs.
 void SetMaxPlans(size_t max);
 
 }  // namespace jax_convgrad

@@ -7,7 +7,7 @@
 namespace jax_convgrad {
 namespace {
 
-// Created descriptors for cuDNN to fill, and their addresses as cuDNN takes them.
+// Created descriptors for cuDNN to fill, and their addresses in the form that cuDNN takes.
 struct DescriptorArray {
   std::vector<BackendDescriptor> descriptors;
   std::vector<cudnnBackendDescriptor_t> raw;
@@ -24,7 +24,7 @@ struct DescriptorArray {
     return array;
   }
 
-  // Fills the array from an attribute, and drops what was created in excess.
+  // Fills the array from an attribute, and drops descriptors that stay unused.
   ffi::Error Fill(const BackendDescriptor& from, AttributeName attribute) {
     const ffi::ErrorOr<int64_t> count = from.Get(attribute, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                                                  static_cast<int64_t>(raw.size()), raw.data());

@@ -1,4 +1,4 @@
-// What an engine of cuDNN's with its settings (an "engine configuration") says about itself.
+// An engine of cuDNN with its settings (an "engine configuration"), as cuDNN describes it.
 
 #ifndef JAX_CONVGRAD_CUDA_CUDNN_ENGINE_CONFIG_H_
 #define JAX_CONVGRAD_CUDA_CUDNN_ENGINE_CONFIG_H_
@@ -15,7 +15,7 @@ namespace jax_convgrad {
 
 struct EngineConfig {
   // "eng71_k2=3_k5=0": the engine's number, then type and value of each setting in cuDNN's order.
-  // Saved plans and the errata know engines by it; cudnn-frontend's tags are the same.
+  // Saved plans and the errata identify engines by it; cudnn-frontend's tags are the same.
   std::string name;
   // As numbers: a library may know more notes than the enumerations of its headers had.
   std::vector<int> numerical_notes, behavior_notes;
@@ -29,8 +29,8 @@ struct EngineConfig {
                                          const BackendDescriptor& config);
 };
 
-// The configurations of engines that a mode of cuDNN's heuristics names for a finalized operation
-// graph, best guess first.
+// The configurations of engines that one mode of cuDNN's heuristics proposes for a finalized
+// operation graph, best guess first.
 ffi::ErrorOr<std::vector<BackendDescriptor>> QueryHeuristics(const DnnBackend& backend,
                                                              const BackendDescriptor& graph,
                                                              cudnnBackendHeurMode_t mode);

@@ -12,7 +12,7 @@
 
 namespace jax_convgrad {
 
-// The table below was validated on this version of cuDNN, on an H100 (9.19.0): every engine that it
+// The table was validated on this version of cuDNN, on an H100 (9.19.0): every engine that it
 // offers for some thousand problems was compared with exact sums. Another version may have other
 // wrong engines, or other engines under these numbers. To validate one, empty the table and run
 // benchmarks/check_engines.py.
@@ -33,11 +33,11 @@ inline constexpr CapabilityRange kAllDevices{};
 struct CudnnErratum {
   ErratumKind kind;
   ConvKind op;
-  std::string_view engine;  // its number, "eng3", with whatever settings
+  std::string_view engine;  // its number, "eng3", with any settings
   VersionRange versions;
   CapabilityRange devices;
   bool (*affects)(const ConvGeometry& geometry);
-  const char* evidence;  // a file of this repository, then what it showed
+  const char* evidence;  // a file of this repository, then its finding
 };
 
 extern const std::array<CudnnErratum, 5> kCudnnErrata;

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,7 +18,7 @@ namespace {
 constexpr char kLibraryName[] = "libcudnn.so.9";
 // CUDA numbers captures from 1.
 constexpr unsigned long long kNoCapture = 0, kUnknownCapture = ~0ull;
-// How long a capture waits for a handle before one is made, and how often it looks.
+// How long a capture waits for a handle before one is made, and how often it polls.
 constexpr std::chrono::seconds kCaptureWaitTimeout{5};
 constexpr std::chrono::milliseconds kPollInterval{1};
 
@@ -93,7 +93,7 @@ ffi::ErrorOr<const DnnLibrary*> DnnLibrary::Open(void* dlhandle) {
       !Find(dlhandle, "cudnnSetStream", &library.set_stream) ||
       !Find(dlhandle, "cudnnGetErrorString", &library.error_string)) {
     return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition,
-                                      Text(kLibraryName, " is not a cuDNN: ", dlerror())));
+                                      Text(kLibraryName, " is not a cuDNN library: ", dlerror())));
   }
   library.version_ = get_version();
   if (library.version_ < kMinimumVersion) {
@@ -111,7 +111,6 @@ std::string DnnLibrary::VersionText(size_t version) {
 
 struct DnnHandle::Pool {
   std::mutex mutex;
-  std::condition_variable given_back;
   std::map<int, std::vector<Pooled>> free;
   std::map<int, int> made;
 };
@@ -155,11 +154,11 @@ ffi::Error DnnHandle::SetStream(const char* op, cudaStream_t stream) {
   return ffi::Error::Success();
 }
 
-// Makes what is put on `second` afterwards wait for what is on `first` now.
+// Makes work that is put on `second` afterwards wait for the work on `first`.
 ffi::Error DnnHandle::Follow(const char* op, cudaStream_t first, cudaStream_t second) const {
   cudaError_t status = cudaEventRecord(pooled_.event, first);
   if (status == cudaSuccess) status = cudaStreamWaitEvent(second, pooled_.event, /*flags=*/0);
-  return CudaError(op, "one stream after another", status);
+  return CudaError(op, "cudaStreamWaitEvent (fork or join)", status);
 }
 
 ffi::Error DnnHandle::Finish(const char* op) {
@@ -167,7 +166,7 @@ ffi::Error DnnHandle::Finish(const char* op) {
   return stream_ == pooled_.own_stream ? ffi::Error::Success() : SetStream(op, pooled_.own_stream);
 }
 
-// The capture that a stream is part of. A capture that has failed and has not been ended yet has a
+// The capture that a stream is part of. A capture that has failed but has not been ended has a
 // number too.
 DnnHandle::CaptureId DnnHandle::CaptureOf(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -180,7 +179,7 @@ DnnHandle::CaptureId DnnHandle::CaptureOf(cudaStream_t stream) {
   return status == cudaStreamCaptureStatusActive ? id : kUnknownCapture;
 }
 
-// Out of the pool, or new if there is none that is in no other capture.
+// From the pool, or new if the pool has no handle that is free of other captures.
 ffi::ErrorOr<DnnHandle::Pooled> DnnHandle::Take(const char* op, int device, CaptureId capture) {
   Pool& pool = GlobalPool();
   {
@@ -194,12 +193,14 @@ ffi::ErrorOr<DnnHandle::Pooled> DnnHandle::Take(const char* op, int device, Capt
     };
     auto found = suitable();
     if (capture != kNoCapture) {
-      // A handle allocates memory when it is made, which a capture is no place for. Nobody says
-      // when another capture ends, so it is looked for again and again.
+      // Making a handle allocates memory, which is bad during a capture. There is no signal when
+      // another capture ends, so the pool is polled.
       const auto deadline = std::chrono::steady_clock::now() + kCaptureWaitTimeout;
       while (found == free.end() && pool.made[device] > 0 &&
              std::chrono::steady_clock::now() < deadline) {
-        pool.given_back.wait_for(lock, kPollInterval);
+        lock.unlock();
+        std::this_thread::sleep_for(kPollInterval);
+        lock.lock();
         found = suitable();
       }
     }
@@ -209,16 +210,13 @@ ffi::ErrorOr<DnnHandle::Pooled> DnnHandle::Take(const char* op, int device, Capt
       return pooled;
     }
     int& made = pool.made[device];
-    free.reserve(static_cast<size_t>(made) + 1);  // so that nothing throws where it is given back
+    free.reserve(static_cast<size_t>(made) + 1);  // so that nothing throws when it is given back
     ++made;
   }
   ffi::ErrorOr<Pooled> pooled = Make(op, device);
   if (pooled.has_error()) {
-    {
-      const std::lock_guard<std::mutex> lock(pool.mutex);
-      --pool.made[device];
-    }
-    pool.given_back.notify_all();
+    const std::lock_guard<std::mutex> lock(pool.mutex);
+    --pool.made[device];
   }
   return pooled;
 }
@@ -265,11 +263,11 @@ DnnHandle::DnnHandle(DnnHandle&& other) noexcept
 
 DnnHandle::~DnnHandle() {
   if (pooled_.handle == nullptr) return;
-  // One that cannot return to its own stream is never used again.
+  // A handle that cannot return to its own stream is never used again.
   bool sound = false;
   try {
     sound = Finish("").success();
-  } catch (...) {  // not even memory for the words of its failure
+  } catch (...) {  // no memory even for the failure's message
   }
   Pool& pool = GlobalPool();
   {
@@ -280,7 +278,6 @@ DnnHandle::~DnnHandle() {
       --pool.made[device_];
     }
   }
-  pool.given_back.notify_one();
 }
 
 }  // namespace jax_convgrad

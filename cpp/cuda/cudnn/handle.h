@@ -20,11 +20,11 @@ inline bool IsOutOfMemory(cudnnStatus_t status) {
 }
 
 // cuDNN is opened at run time, when the first problem needs it, so that nothing links against it
-// and the copy that JAX has loaded is the one used: a second cuDNN beside it in a system folder
-// would bring its own kernels and its own bugs.
+// and the copy that JAX has loaded is the one used: a second cuDNN from a system folder would bring
+// its own kernels and its own bugs.
 class DnnLibrary {
  public:
-  // The earliest cuDNN accepted; before it one plan could run wrongly on several devices.
+  // The oldest accepted cuDNN; before it one plan could run wrongly on several devices.
   static constexpr size_t kMinimumVersion = 91001;
 
   // Opens the library at the first call: the copy in the process if there is one, else the file
@@ -34,7 +34,7 @@ class DnnLibrary {
   // The same, but only if a copy is in the process already; null if there is none.
   static ffi::ErrorOr<const DnnLibrary*> GetIfLoaded();
 
-  // Where a copy lies that JAX would load.
+  // The path of the copy that JAX would load.
   static void SetPath(std::string path);
 
   void* dlhandle() const { return dlhandle_; }
@@ -67,12 +67,12 @@ class DnnLibrary {
 // edges. It belongs to that capture until the capture ends, and so does the handle.
 class DnnHandle {
  public:
-  // A handle of `device` that works after what is on `stream`, for as long as Finish is not called.
-  // Makes one if none is free; while `stream` is being captured it first waits for a while for
-  // another thread to give one back.
+  // A handle of `device` that works after the work on `stream`, until Finish is called. Makes one
+  // if none is free; while `stream` is being captured it first waits for a while for another thread
+  // to give one back.
   static ffi::ErrorOr<DnnHandle> Borrow(const char* op, int device, cudaStream_t stream);
 
-  // A handle of `device` on a stream of its own, on which nobody else works. Not during a capture.
+  // A handle of `device` on a stream of its own, which nobody else uses. Not during a capture.
   static ffi::ErrorOr<DnnHandle> BorrowWithStream(const char* op, int device);
 
   DnnHandle(DnnHandle&& other) noexcept;
@@ -82,8 +82,7 @@ class DnnHandle {
   cudnnHandle_t get() const { return pooled_.handle; }
   cudaStream_t stream() const { return stream_; }
 
-  // What is put on the borrower's stream afterwards comes after what the handle has done. To be
-  // called after the last use.
+  // Orders later work on the borrower's stream after the handle's work. Call it after the last use.
   ffi::Error Finish(const char* op);
 
  private:

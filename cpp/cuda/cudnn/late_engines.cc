@@ -7,9 +7,10 @@
 namespace jax_convgrad {
 namespace {
 
-// Measured on an H100 over 123 operators of published layers (benchmarks/h100/engine_ranks.txt): to
-// time these beside the first 12 makes the best engine found 1.0003 times as slow as the best of
-// all (geometric mean; 1.013 at most), where the first 12 alone give 1.010 (1.70 at most).
+// Measured on an H100 over 123 operators of published layers (benchmarks/h100/engine_ranks.txt): if
+// these are timed beside the first 12, the best engine found is 1.0003 times slower than the best
+// of all (geometric mean; 1.013 at most). With the first 12 alone it is 1.010 times slower (1.70 at
+// most).
 struct MeasuredEngine {
   size_t first_version, last_version;  // of cuDNN, both included
   ConvKind kind;
@@ -21,7 +22,7 @@ constexpr MeasuredEngine kMeasuredEngines[] = {
     {91900, 91999, ConvKind::kWgrad, "eng70"},
 };
 
-// The number of an engine that has no settings, as all of those measured; -1 for others.
+// The number of an engine that has no settings, as all measured ones; -1 for others.
 int NumberWithoutSettings(const std::string& engine) {
   constexpr size_t kPrefix = 3;
   if (engine.compare(0, kPrefix, "eng") != 0) return -1;
@@ -44,8 +45,8 @@ std::optional<size_t> FindLateEngine(ConvKind kind, size_t version,
     if (found == engines.end()) return std::nullopt;
     return static_cast<size_t>(found - engines.begin());
   }
-  // Not measured. The three above have the highest number, which makes them the newest, of the
-  // engines without settings that stand behind the first.
+  // Not measured. The three above have the highest numbers, so they are the newest, among the
+  // engines without settings behind the first ones.
   std::optional<size_t> newest;
   int highest = 0;  // engine 0, which stands last in many lists, is never fast
   for (size_t i = front; i < engines.size(); ++i) {

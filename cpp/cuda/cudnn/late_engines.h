@@ -12,8 +12,8 @@
 
 namespace jax_convgrad {
 
-// The one of these engines, named in the order of cuDNN's heuristics, to time beside the first
-// `front`: by measurement where there is one for that version of cuDNN (91900 is 9.19.0), else by a
+// The one of these engines to time beside the first `front`, named in the order of cuDNN's
+// heuristics: by measurement for a version of cuDNN that was measured (91900 is 9.19.0), else by a
 // rule. It may be among the first; none if there is no such engine.
 std::optional<size_t> FindLateEngine(ConvKind kind, size_t version,
                                      const std::vector<std::string>& engines, size_t front);

@@ -34,7 +34,7 @@ cudnnDataType_t DnnType(ffi::DataType type) {
   }
 }
 
-// `error` of a call of cuDNN's, with what was being done.
+// `error` of one of cuDNN's calls, with the action that failed.
 ffi::Error InContext(const ConvProblem& problem, const std::string& what, const ffi::Error& error) {
   return ffi::Error(error.errc().value_or(ffi::ErrorCode::kInternal),
                     Text(ConvName(problem.kind), ": ", what, ": cuDNN: ", error.message()));
@@ -48,8 +48,8 @@ std::vector<int64_t> Joined(int64_t first, int64_t second, const ConvGeometry::P
 }
 
 // Channels-last strides of dims (outer, channels, spatial...): for x and y, and for w, whose bytes
-// are then output channel, kernel, input channel. That order is the only one with which cuDNN's
-// channels-last engines compute the right thing: they take other strides of w and ignore them.
+// are then in the order output channel, kernel, input channel. Only with that order do cuDNN's
+// channels-last engines compute the right result: they accept other strides of w and ignore them.
 std::vector<int64_t> ChannelsLast(const std::vector<int64_t>& dims) {
   std::vector<int64_t> strides(dims.size());
   strides[1] = 1;
@@ -93,8 +93,7 @@ ffi::ErrorOr<BackendDescriptor> MakeConvolution(const DnnBackend& backend,
       .Build();
 }
 
-// What the attributes of an operation are called, which have a name of their own in each of the
-// three.
+// The names of an operation's attributes, which differ among the three operators.
 struct OperationNames {
   DescriptorType operation;
   AttributeName x, w, y, convolution, alpha, beta;
@@ -153,7 +152,7 @@ ffi::ErrorOr<BackendDescriptor> MakeOperation(const DnnBackend& backend,
   DescriptorBuilder operation(backend, names.operation);
   operation.Set(names.x, *x).Set(names.w, *w).Set(names.y, *y);
   operation.Set(names.convolution, *convolution);
-  // In the type that the sums are computed in.
+  // The scale factors, in the type of the sums.
   if (problem.operand_type == ffi::DataType::F64) {
     operation.Set(names.alpha, 1.0).Set(names.beta, 0.0);
   } else {
@@ -191,8 +190,8 @@ bool operator==(const ConvBuffers& a, const ConvBuffers& b) {
 }
 
 // Finalized variant packs of earlier calls, by the addresses in them: a program that runs again
-// mostly has its arrays where they were. One that is in use is not here, so that no two threads
-// have the same.
+// mostly has its arrays where they were. A pack in use is removed, so no two threads have the same
+// one.
 class VariantPacks {
  public:
   std::optional<BackendDescriptor> Take(const ConvBuffers& buffers) {
@@ -206,7 +205,7 @@ class VariantPacks {
   }
 
   void Keep(const ConvBuffers& buffers, BackendDescriptor descriptor) {
-    std::optional<Pack> dropped;  // destroyed after the lock has been given up
+    std::optional<Pack> dropped;  // destroyed after the lock has been released
     const std::lock_guard<std::mutex> lock(mutex_);
     if (packs_.size() == kMaxVariantPacks) {
       dropped.emplace(std::move(packs_.front()));
@@ -222,7 +221,7 @@ class VariantPacks {
   };
 
   std::mutex mutex_;
-  std::vector<Pack> packs_;  // the one given back last at the end
+  std::vector<Pack> packs_;  // the most recently returned pack comes last
 };
 
 ffi::ErrorOr<BackendDescriptor> MakeVariantPack(const DnnBackend& backend,
@@ -238,7 +237,7 @@ ffi::ErrorOr<BackendDescriptor> MakeVariantPack(const DnnBackend& backend,
 
 class DnnPlan : public ConvPlan {
  public:
-  // `config`, which `engine` says is ready to be run by `plan`, lives as long as that.
+  // `engine` describes `config`, and `plan` runs it; `config` stays alive as long as the plan.
   DnnPlan(const DnnBackend& backend, const ConvProblem& problem, const EngineConfig& engine,
           std::shared_ptr<const BackendDescriptor> config, BackendDescriptor plan,
           int64_t workspace_bytes)
@@ -379,21 +378,21 @@ ffi::ErrorOr<ConvCandidates> ConvCandidates::Query(const ConvProblem& problem,
   };
   const auto add = [&](BackendDescriptor config) {
     ffi::ErrorOr<EngineConfig> engine = EngineConfig::Read(backend, config);
-    if (engine.has_error()) return add_reason("an engine left out: ", engine.error().message());
+    if (engine.has_error()) return add_reason("an engine was left out: ", engine.error().message());
     if (IsForbidden(problem, *engine)) {
-      return add_reason(engine->name, " left out for its precision or as not deterministic");
+      return add_reason(engine->name, " is left out: its precision or nondeterminism is forbidden");
     }
     const CudnnErratum* erratum =
         FindErratum(problem.kind, problem.geometry, engine->name, version, *capability);
     if (erratum != nullptr) {
-      return add_reason(engine->name, " left out by its erratum (", erratum->evidence, ")");
+      return add_reason(engine->name, " is left out by an erratum (", erratum->evidence, ")");
     }
     const auto same = [&](const Impl::Candidate& c) { return c.engine.name == engine->name; };
     if (std::any_of(impl->candidates.begin(), impl->candidates.end(), same)) return;
     impl->candidates.push_back(
         {*std::move(engine), std::make_shared<const BackendDescriptor>(std::move(config))});
   };
-  // Mode A alone offers nothing for some problems (float64, for one).
+  // Mode A alone offers nothing for some problems (float64, for example).
   for (const auto& mode :
        {JAX_CONVGRAD_NAMED(CUDNN_HEUR_MODE_A), JAX_CONVGRAD_NAMED(CUDNN_HEUR_MODE_FALLBACK)}) {
     ffi::ErrorOr<std::vector<BackendDescriptor>> configs =
@@ -402,7 +401,7 @@ ffi::ErrorOr<ConvCandidates> ConvCandidates::Query(const ConvProblem& problem,
       add_reason(mode.name, ": ", configs.error().message());
       continue;
     }
-    if (configs->empty()) add_reason(mode.name, " names none");
+    if (configs->empty()) add_reason(mode.name, " proposes no engine");
     for (BackendDescriptor& config : *configs) add(std::move(config));
   }
   if (impl->candidates.empty()) {
@@ -442,7 +441,7 @@ ffi::ErrorOr<std::shared_ptr<const ConvPlan>> ConvCandidates::Build(size_t index
   if (bytes.has_error()) return failure(bytes.error());
   if (*bytes < 0) {
     return failure(
-        ffi::Error(ffi::ErrorCode::kInternal, Text("a plan of ", *bytes, " bytes of workspace")));
+        ffi::Error(ffi::ErrorCode::kInternal, Text("a plan with ", *bytes, " bytes of workspace")));
   }
   return std::shared_ptr<const ConvPlan>(
       std::make_shared<DnnPlan>(impl_->backend, impl_->problem, candidate.engine, candidate.config,

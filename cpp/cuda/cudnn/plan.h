@@ -39,8 +39,9 @@ struct ConvProblemHash {
   size_t operator()(const ConvProblem& problem) const;
 };
 
-// The same convolution with its one spatial axis as the second of two: cuDNN has no engines for
-// one. The data stays as it is; an axis of size 1 in front of the other is nothing in memory.
+// The same convolution with its one spatial axis as the second of two, because cuDNN has no engines
+// for one axis. The data stays as it is: an axis of size 1 in front does not change the memory
+// layout.
 ConvGeometry Widened(const ConvGeometry& geometry);
 
 // The arrays of a call in the roles they have in the convolution x -> y; one of them is the result.
@@ -51,25 +52,24 @@ struct ConvBuffers {
   void* workspace = nullptr;
 };
 
-// One engine, built for one problem. May be used by several threads at once, each with a handle.
+// One engine, built for one problem. Several threads may use it at once, each with its own handle.
 class ConvPlan {
  public:
   virtual ~ConvPlan() = default;
   virtual const std::string& engine() const = 0;
   virtual int64_t workspace_bytes() const = 0;
-  // Whether the kernels were compiled for this plan and go away with it. A captured graph may hold
-  // them, so such a plan must never be destroyed.
+  // Whether the kernels were compiled for this plan and are freed with it. A captured graph may
+  // hold them, so such a plan must never be destroyed.
   virtual bool owns_kernels() const = 0;
   // Whether Run takes a handle; the project's own kernels need none.
   virtual bool needs_handle() const = 0;
-  // Puts the engine's work on `stream`, which is that of `handle` where there is one.
+  // Enqueues the engine's work on `stream`, which is that of `handle` if there is one.
   virtual ffi::Error Run(cudnnHandle_t handle, cudaStream_t stream,
                          const ConvBuffers& buffers) const = 0;
 };
 
-// What cuDNN's heuristics offer for a problem, best guess first, without the engines that the
-// problem's demands on precision and determinism forbid and those that errata.h keeps
-// out.
+// The engines that cuDNN's heuristics propose for a problem, best guess first, without those that
+// the problem's demands on precision and determinism forbid and those that errata.h excludes.
 class ConvCandidates {
  public:
   static ffi::ErrorOr<ConvCandidates> Query(const ConvProblem& problem, cudnnHandle_t handle);

@@ -21,7 +21,7 @@ struct Sizes {
   int64_t x, w, y;
 };
 
-// Bytes of each array, in the wider of the problem's two types.
+// Bytes of each array, counted in the wider of the problem's two types.
 Sizes SizesOf(const ConvProblem& problem) {
   const ConvGeometry& g = problem.geometry;
   const int64_t bytes = static_cast<int64_t>(
@@ -70,7 +70,7 @@ int64_t DeviceScratch::BytesFor(const ConvProblem& problem, int64_t workspace_by
 }
 
 cudaError_t DeviceScratch::Take(int64_t bytes, void** memory) {
-  memory_.reserve(memory_.size() + 1);  // before there is something that could be lost
+  memory_.reserve(memory_.size() + 1);  // before there is anything to lose
   const cudaError_t status = cudaMalloc(memory, static_cast<size_t>(bytes));
   if (status == cudaSuccess) {
     memory_.push_back(*memory);
@@ -90,7 +90,7 @@ cudaError_t DeviceScratch::Allocate(const ConvProblem& problem, int64_t workspac
   size_t free = 0, total = 0;
   cudaError_t status = cudaMemGetInfo(&free, &total);
   if (status != cudaSuccess) return status;
-  // A tenth stays free for what others need meanwhile and for fragmentation.
+  // A tenth stays free for what others need meanwhile, and for fragmentation.
   if (static_cast<double>(filled ? all - data : all) > 0.9 * static_cast<double>(free)) {
     return cudaErrorMemoryAllocation;
   }
@@ -121,7 +121,7 @@ cudaError_t DeviceScratch::Fill(const ConvProblem& problem, cudaStream_t stream)
                              stream);
     done += more;
   }
-  // The pattern must live until it has been read.
+  // The pattern must stay alive until it has been read.
   if (status == cudaSuccess) status = cudaStreamSynchronize(stream);
   if (status != cudaSuccess) return status;
   buffers_ = {base, base + sizes.x, base + sizes.x + sizes.w, buffers_.workspace};

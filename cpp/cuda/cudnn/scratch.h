@@ -11,8 +11,8 @@
 namespace jax_convgrad {
 
 // Arrays of a problem's sizes, filled with random numbers, and a workspace. For timing: engines run
-// faster on zeros than on data, and XLA's own arrays must not be written before their time. For one
-// problem; all memory is kept until the end, as giving some back waits for the whole device.
+// faster on zeros than on data, and XLA's own arrays must not be written early. For one problem;
+// all memory is kept until the end, because freeing some waits for the whole device.
 class DeviceScratch {
  public:
   DeviceScratch() = default;
@@ -23,8 +23,8 @@ class DeviceScratch {
   // Bytes that Allocate asks for.
   static int64_t BytesFor(const ConvProblem& problem, int64_t workspace_bytes);
 
-  // Nothing where there is enough already. Fails with cudaErrorMemoryAllocation where a tenth of
-  // the free memory would not be left.
+  // Does nothing if there is enough already. Fails with cudaErrorMemoryAllocation if less than a
+  // tenth of the free memory would be left.
   cudaError_t Allocate(const ConvProblem& problem, int64_t workspace_bytes, cudaStream_t stream);
 
   const ConvBuffers& buffers() const { return buffers_; }

@@ -8,20 +8,18 @@
 #include "cuda/cudnn/handle.h"
 #include "cuda/cudnn/late_engines.h"
 #include "cuda/cudnn/workspace_cost.h"
-#include "cuda/kernels/plan.h"
 #include "cuda/status.h"
 
 namespace jax_convgrad {
 namespace {
 
-// How many engines `default` times, from the front of the heuristics' list; one that stands behind
-// them is timed too (FindLateEngine). On an H100, over 123 operators of published layers
-// (benchmarks/h100/engine_ranks.txt), the engine that the heuristics name first takes 1.08 times as
-// long as the best they name (geometric mean; 5.8 times in one case), the best of the first 12
-// is 1.010 times slower (1.70 at most). Nearly all of that is lost to the one engine behind
-// them: with it the mean is 1.0003 (1.013 at most), where the first 32 of the list give 1.0017
-// (1.18). Timing so many costs about a tenth of a second, a third of what XLA spends on choosing
-// among its own.
+// How many engines `default` times, from the front of the heuristics' list; one engine behind them
+// is timed too (FindLateEngine). On an H100, over 123 operators of published layers
+// (benchmarks/h100/engine_ranks.txt), the first engine of the list is 1.08 times slower than the
+// best one (geometric mean; 5.8 times in one case), and the best of the first 12 is 1.010 times
+// slower (1.70 at most). Nearly all of that is due to the one engine behind them: with it the mean
+// is 1.0003 (1.013 at most), where the first 32 of the list give 1.0017 (1.18). Timing so many
+// costs about a tenth of a second, a third of what XLA spends on choosing among its own.
 constexpr int kDefaultEngines = 12;
 // A timed search measures an engine in groups of runs and keeps the fastest group.
 constexpr int kGroups = 3;
@@ -51,27 +49,28 @@ class Event {
 
 using Plan = std::shared_ptr<const ConvPlan>;
 
-// What there is for a problem: the engines that cuDNN's heuristics name, in their order, and the
-// project's own kernels, if they serve it, before or behind that.
+// The candidates for a problem: the engines that cuDNN's heuristics propose, in their order, and
+// the project's own kernels that serve it, before and behind them.
 class CandidateList {
  public:
-  static ffi::ErrorOr<CandidateList> Query(const ConvProblem& problem, const DnnHandle& handle) {
-    // Where cuDNN has nothing the project's own kernels may still do, and the other way round.
-    ffi::ErrorOr<Plan> native = MakeNativePlan(problem);
+  static ffi::ErrorOr<CandidateList> Query(const ConvProblem& problem,
+                                           const UnmeasuredEngines& unmeasured,
+                                           const DnnHandle& handle) {
+    // If cuDNN has no engine, the project's own kernels may still serve, and the other way round.
+    ffi::ErrorOr<NativePlans> native = MakeNativePlans(problem, unmeasured);
     ffi::ErrorOr<ConvCandidates> dnn = ConvCandidates::Query(problem, handle.get());
     CandidateList list;
     if (native.has_error()) {
       list.note_ = Text("the project's own kernels failed: ", native.error().message());
     } else {
       list.native_ = *std::move(native);
-      list.native_first_ = NativeIsFast(problem);
     }
     if (dnn.has_value()) {
       list.dnn_.emplace(*std::move(dnn));
       return list;
     }
     const ffi::Error& error = dnn.error();
-    if (list.native_ == nullptr) {
+    if (list.size() == 0) {
       if (list.note_.empty()) return ffi::Unexpected(error);
       return ffi::Unexpected(ffi::Error(error.errc().value_or(ffi::ErrorCode::kInternal),
                                         Text(error.message(), "; ", list.note_)));
@@ -81,38 +80,44 @@ class CandidateList {
     return list;
   }
 
-  // Why something that might be a candidate is none, empty if there is no such thing.
+  // Why a possible candidate is not one; empty if there is no such thing.
   const std::string& note() const { return note_; }
   bool out_of_memory() const { return out_of_memory_; }
-  size_t size() const { return DnnCount() + (native_ != nullptr ? 1 : 0); }
+  size_t size() const { return native_.before.size() + DnnCount() + native_.behind.size(); }
   const std::string& engine(size_t i) const {
-    return IsNative(i) ? native_->engine() : dnn_->engine(i - DnnFirst());
+    const Plan native = Native(i);
+    return native != nullptr ? native->engine() : dnn_->engine(i - DnnFirst());
   }
   int64_t workspace_bytes(size_t i) const {
-    return IsNative(i) ? native_->workspace_bytes() : dnn_->workspace_bytes(i - DnnFirst());
+    const Plan native = Native(i);
+    return native != nullptr ? native->workspace_bytes() : dnn_->workspace_bytes(i - DnnFirst());
   }
-  bool transforms(size_t i) const { return !IsNative(i) && dnn_->transforms(i - DnnFirst()); }
+  bool transforms(size_t i) const {
+    return Native(i) == nullptr && dnn_->transforms(i - DnnFirst());
+  }
   ffi::ErrorOr<Plan> Build(size_t i) const {
-    if (IsNative(i)) return native_;
+    if (Plan native = Native(i)) return native;
     return dnn_->Build(i - DnnFirst());
   }
 
  private:
   size_t DnnCount() const { return dnn_ ? dnn_->size() : 0; }
   // The number of cuDNN's first engine.
-  size_t DnnFirst() const { return native_ != nullptr && native_first_ ? 1 : 0; }
-  bool IsNative(size_t i) const {
-    return native_ != nullptr && i == (native_first_ ? 0 : DnnCount());
+  size_t DnnFirst() const { return native_.before.size(); }
+  // Candidate i if it is the project's own, else null.
+  Plan Native(size_t i) const {
+    if (i < DnnFirst()) return native_.before[i];
+    const size_t behind = DnnFirst() + DnnCount();
+    return i < behind ? nullptr : native_.behind[i - behind];
   }
 
-  Plan native_;
-  bool native_first_ = false;
+  NativePlans native_;
   std::optional<ConvCandidates> dnn_;
   std::string note_;
   bool out_of_memory_ = false;  // of the host or the device, while cuDNN was asked
 };
 
-// One search: the problem, what there is for it, and what was found out about each candidate.
+// One search: the problem, its candidates, and what was found out about each of them.
 class Search {
  public:
   Search(const ConvProblem& problem, const ConvBuffers& buffers, const DnnHandle& handle,
@@ -131,7 +136,7 @@ class Search {
     }
   }
 
-  // The plan of the engine of that name, null if it is no candidate or does not work.
+  // The plan of the engine of that name, null if it is not a candidate or does not work.
   Plan Named(const std::string& engine) {
     for (size_t i = 0; i < candidates_.size(); ++i) {
       if (candidates_.engine(i) == engine)
@@ -140,7 +145,7 @@ class Search {
     return nullptr;
   }
 
-  // The first plan that works; one that transforms only after all others if `exact`.
+  // The first plan that works; if `exact`, plans that transform the arrays come last.
   Plan First(bool exact) {
     for (const bool transforms : {false, true}) {
       for (size_t i = 0; i < candidates_.size(); ++i) {
@@ -156,9 +161,9 @@ class Search {
     double microseconds;
   };
 
-  // The fastest of the first `front` plans that work and the late engine, without those that
-  // transform if `exact`, NOTE [Workspace cost] included; none if there was nothing to compare or
-  // no memory to do it, with `note` saying so.
+  // The fastest of the first `front` plans that work and the late engine, NOTE [Workspace cost]
+  // included; if `exact`, without those that transform the arrays. None if there was nothing to
+  // compare or no memory for it; `note` then says so.
   std::optional<Timed> Fastest(int front, bool exact, const WorkspaceCost& cost,
                                std::string* note) {
     int64_t workspace = 0;
@@ -172,7 +177,7 @@ class Search {
       ++ready;
       workspace = std::max(workspace, plan->workspace_bytes());
     }
-    // Nothing to compare, or nothing at all: First() says why.
+    // Nothing to compare, or no candidate at all: First() says why.
     if (ready < 2) return std::nullopt;
     const cudaError_t status = scratch_.Allocate(problem_, workspace, Stream());
     if (status != cudaSuccess) {
@@ -216,7 +221,7 @@ class Search {
     std::string advice;
     if (memory) {
       advice = Text("; with a workspace of ", min_bytes,
-                    " bytes more engines can be tried, see jax_convgrad.set_workspace_limit");
+                    " bytes more engines could be tried, see jax_convgrad.set_workspace_limit");
     }
     size_t free = 0, total = 0;
     if (out_of_memory_ && cudaMemGetInfo(&free, &total) == cudaSuccess) {
@@ -228,15 +233,15 @@ class Search {
                            " engines works: ", list, Note(), advice));
   }
 
-  // The error where no other engine may take the place of the one named.
+  // The error where no other engine may take the place of the named one.
   ffi::Error FailureOf(const std::string& engine) const {
     const auto tried = std::find_if(tried_.begin(), tried_.end(),
                                     [&](const TriedEngine& t) { return t.engine == engine; });
     return ffi::Error(
         out_of_memory_ ? ffi::ErrorCode::kResourceExhausted : ffi::ErrorCode::kUnimplemented,
-        Text(problem_.ToString(), ": the engine that programs have for it, ", engine,
-             ", cannot be made again: ",
-             tried == tried_.end() ? "cuDNN does not name it" : tried->failure, Note()));
+        Text(problem_.ToString(), ": cannot rebuild engine ", engine,
+             ", which compiled programs depend on: ",
+             tried == tried_.end() ? "cuDNN does not propose it" : tried->failure, Note()));
   }
 
   std::string Note() const {
@@ -244,7 +249,7 @@ class Search {
   }
 
   std::vector<TriedEngine> TakeTried() {
-    // What was never reached says nothing.
+    // Candidates that were not reached have nothing to report.
     tried_.erase(std::remove_if(
                      tried_.begin(), tried_.end(),
                      [](const TriedEngine& t) { return t.failure.empty() && t.microseconds < 0; }),
@@ -267,7 +272,7 @@ class Search {
   // The plan of candidate i, built and recorded once. Null, with the reason kept, if it fails.
   Plan Ready(size_t i) {
     if (plans_[i] != nullptr || !tried_[i].failure.empty()) return plans_[i];
-    // Building a plan can take long and allocate, so the limit is checked before where it can be.
+    // Building a plan can take long and allocate, so the limit is checked first where possible.
     if (OverLimit(i)) return nullptr;
     ffi::ErrorOr<Plan> plan = candidates_.Build(i);
     if (plan.has_error()) {
@@ -285,7 +290,7 @@ class Search {
     return plans_[i];
   }
 
-  // Whether plan i, which is ready, runs. Taken for granted where there is no memory to try it.
+  // Whether plan i, which is ready, runs. Assumed if there is no memory to try it.
   bool Runs(size_t i) {
     if (tried_[i].microseconds >= 0) return true;
     if (scratch_.Allocate(problem_, plans_[i]->workspace_bytes(), Stream()) != cudaSuccess)
@@ -310,7 +315,8 @@ class Search {
   }
 
   // Records one run into a graph that is thrown away. That loads the kernels, which must not happen
-  // during somebody's capture, and shows that the engine can be captured; nothing is executed.
+  // during another thread's capture, and shows that the engine can be captured. Nothing is
+  // executed.
   ffi::Error Record(const ConvPlan& plan) const {
     const char* op = ConvName(problem_.kind);
     const cudaStream_t stream = handle_.stream();
@@ -325,7 +331,7 @@ class Search {
     return CudaError(op, "recording", status);
   }
 
-  // Microseconds of one run; only roughly if that is above `limit`.
+  // Microseconds of one run; only approximate above `limit`.
   ffi::ErrorOr<double> Time(const ConvPlan& plan, const ConvBuffers& arrays, double limit) const {
     const Event start, stop;
     const auto group = [&](int runs) -> ffi::ErrorOr<double> {
@@ -390,17 +396,28 @@ const char* SearchModeName(SearchMode mode) {
   return "";
 }
 
-std::optional<SearchMode> SearchModeNamed(std::string_view name) {
+std::optional<SearchMethod> SearchMethodNamed(std::string_view text) {
+  size_t end = text.find('+');
+  const std::string_view name = text.substr(0, end);
   for (SearchMode mode : {SearchMode::kDefault, SearchMode::kHeuristic, SearchMode::kExhaustive}) {
-    if (name == SearchModeName(mode)) return mode;
+    if (name != SearchModeName(mode)) continue;
+    SearchMethod method;
+    method.mode = mode;
+    while (end != std::string_view::npos) {
+      text.remove_prefix(end + 1);
+      end = text.find('+');
+      if (!method.unmeasured.Add(text.substr(0, end))) return std::nullopt;
+    }
+    return method;
   }
   return std::nullopt;
 }
 
-ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
+ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, const SearchMethod& method,
                                     const KnownChoice& known, const ConvBuffers& buffers,
                                     DeviceScratch* scratch) {
   const char* op = ConvName(problem.kind);
+  const SearchMode mode = method.mode;
   const auto sizes = [&] { return problem.ToString(); };
   const ScopedDevice current(problem.device);
   if (current.status() != cudaSuccess) {
@@ -408,7 +425,8 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
   }
   ffi::ErrorOr<DnnHandle> handle = DnnHandle::BorrowWithStream(op, problem.device);
   if (handle.has_error()) return ffi::Unexpected(WithSizes(handle.error(), sizes));
-  ffi::ErrorOr<CandidateList> candidates = CandidateList::Query(problem, *handle);
+  ffi::ErrorOr<CandidateList> candidates =
+      CandidateList::Query(problem, method.unmeasured, *handle);
   if (candidates.has_error()) return ffi::Unexpected(candidates.error());
 
   ChosenPlan chosen;
@@ -426,12 +444,12 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
     }
     if (known.binding) return ffi::Unexpected(search.FailureOf(known.engine));
     note(Text("the ", known.chosen_by, " choice ", known.engine,
-              " is no candidate or does not work"));
+              " is not a candidate or does not work"));
   }
-  // With determinism asked for, `default` chooses the same in every process as well.
+  // If determinism is asked for, `default` too must choose the same in every process.
   const bool timed =
       mode == SearchMode::kExhaustive || (mode == SearchMode::kDefault && !problem.deterministic);
-  // Winograd and Fourier engines lose digits, so `default` leaves them to those who ask.
+  // Winograd and Fourier engines lose digits, so `default` leaves them to `exhaustive`.
   const bool exact = mode == SearchMode::kDefault;
   chosen.chosen_by = SearchModeName(mode);
   if (timed) {

@@ -14,48 +14,62 @@
 
 #include "cuda/cudnn/plan.h"
 #include "cuda/cudnn/scratch.h"
+#include "cuda/kernels/plan.h"
 #include "ffi/error.h"
 
 namespace jax_convgrad {
 
 enum class SearchMode {
-  kDefault,     // the fastest of the first few; the heuristics' order if to be deterministic
-  kHeuristic,   // the heuristics' order
-  kExhaustive,  // the fastest, timed once on memory of the search's own
+  kDefault,     // the fastest of the first few; the first that works if deterministic
+  kHeuristic,   // the first that works, in the heuristics' order
+  kExhaustive,  // the fastest, timed once on the search's own memory
 };
 
 const char* SearchModeName(SearchMode mode);
-std::optional<SearchMode> SearchModeNamed(std::string_view name);
 
-// What became of one engine during a search.
+// How a search chooses, and among which engines.
+struct SearchMethod {
+  SearchMode mode = SearchMode::kDefault;
+  UnmeasuredEngines unmeasured;
+
+  bool operator==(const SearchMethod& other) const {
+    return mode == other.mode && unmeasured == other.unmeasured;
+  }
+};
+
+// A call's attribute: a mode, and behind it the unmeasured engines that are offered too, as in
+// "default" or "exhaustive+thin".
+std::optional<SearchMethod> SearchMethodNamed(std::string_view text);
+
+// The outcome for one engine in a search.
 struct TriedEngine {
   std::string engine;
-  int64_t workspace_bytes = -1;  // -1: not known
+  int64_t workspace_bytes = -1;  // -1: unknown
   double microseconds = -1;      // -1: not timed
   std::string failure;           // empty if it may be used
 };
 
-// A plan that may run inside a capture, and how it came to be chosen.
+// A plan that may run inside a capture, and how it was chosen.
 struct ChosenPlan {
   std::shared_ptr<const ConvPlan> plan;
   std::string problem;    // ConvProblem::ToString()
   std::string chosen_by;  // "default", "heuristic", "exhaustive" or "loaded"
   double microseconds = -1;
-  std::string note;  // why it was not chosen as it should have been, empty if it was
+  std::string note;  // why it was not chosen as asked for, empty if it was
   std::vector<TriedEngine> tried;
 };
 
-// An engine that is known for a problem without a search, and how it was chosen. Empty: none is.
+// An engine that is known for a problem without a search, and how it was chosen. May be empty.
 struct KnownChoice {
   std::string engine, chosen_by;
-  bool binding = false;  // a captured graph may hold it: no other may take its place
+  bool binding = false;  // a captured graph may hold it: no other engine may take its place
 };
 
-// Tries the known engine first, then, unless it is binding, what `mode` says. `buffers` are the
+// Tries the known engine first; then, unless it is binding, searches by `method`. `buffers` are the
 // call's own: the chosen plan is recorded into a graph with them, which loads its kernels, but
-// nothing runs on them. What runs, to be timed or to see that it does, runs on `scratch`. Two
-// searches at once would measure each other.
-ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
+// nothing runs on them. Engines that run, to be timed or to see whether they work, run on
+// `scratch`. Two searches at once would disturb each other's timings.
+ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, const SearchMethod& method,
                                     const KnownChoice& known, const ConvBuffers& buffers,
                                     DeviceScratch* scratch);
 

@@ -5,21 +5,24 @@
 #include <array>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cuda/kernels/common/device_attribute.h"
 #include "cuda/kernels/depthwise/plan.h"
 #include "cuda/kernels/dilated/plan.h"
+#include "cuda/kernels/thin/plan.h"
 #include "cuda/status.h"
 
 namespace jax_convgrad {
 namespace {
 
-// A plan of this project's kernels, DepthwisePlan or DilatedPlan, as one that a search may choose.
+// A plan of this project's kernels, DepthwisePlan, DilatedPlan or ThinPlan, as a plan that a search
+// can choose.
 template <typename Kernels, typename Arrays>
 class NativePlan : public ConvPlan {
  public:
-  NativePlan(const ConvProblem& problem, const char* engine, std::unique_ptr<const Kernels> kernels)
-      : problem_(problem), engine_(engine), kernels_(std::move(kernels)) {}
+  NativePlan(const ConvProblem& problem, std::string engine, std::unique_ptr<const Kernels> kernels)
+      : problem_(problem), engine_(std::move(engine)), kernels_(std::move(kernels)) {}
 
   const std::string& engine() const override { return engine_; }
   int64_t workspace_bytes() const override { return kernels_->workspace_bytes(); }
@@ -30,6 +33,7 @@ class NativePlan : public ConvPlan {
     const cudaError_t status =
         kernels_->Run(Arrays{buffers.x, buffers.w, buffers.y, buffers.workspace}, stream);
     if (status == cudaSuccess) return ffi::Error::Success();
+    (void)cudaGetLastError();  // which the next call would report again
     return CudaError(ConvName(problem_.kind),
                      Text("running engine ", engine_, ", ", problem_.ToString()), status);
   }
@@ -40,16 +44,18 @@ class NativePlan : public ConvPlan {
   const std::unique_ptr<const Kernels> kernels_;
 };
 
-DepthwiseKind KindOf(ConvKind kind) {
+// All kernels have the three kinds under the same names.
+template <typename Kind>
+Kind KindOf(ConvKind kind) {
   switch (kind) {
     case ConvKind::kFprop:
-      return DepthwiseKind::kFprop;
+      return Kind::kFprop;
     case ConvKind::kDgrad:
-      return DepthwiseKind::kDgrad;
+      return Kind::kDgrad;
     case ConvKind::kWgrad:
-      return DepthwiseKind::kWgrad;
+      return Kind::kWgrad;
   }
-  return DepthwiseKind::kFprop;
+  return Kind::kFprop;
 }
 
 DepthwiseType TypeOf(ffi::DataType type) {
@@ -65,13 +71,27 @@ DepthwiseType TypeOf(ffi::DataType type) {
   }
 }
 
-// The axes that are there are the last of z, y, x.
+// The axes that exist are the last of z, y, x.
 std::array<int64_t, 3> Last(const ConvGeometry::PerAxis& values, int spatial, int64_t neutral) {
   std::array<int64_t, 3> last{neutral, neutral, neutral};
   for (int axis = 0; axis < spatial; ++axis) {
     last[static_cast<size_t>(kMaxSpatialAxes - spatial + axis)] = values[static_cast<size_t>(axis)];
   }
   return last;
+}
+
+// The sizes that all kernels' problems have under the same names, and what they may use.
+template <typename KernelProblem>
+void SetSizes(const ConvProblem& problem, KernelProblem* kernels) {
+  const ConvGeometry& g = problem.geometry;
+  kernels->batch = g.batch;
+  kernels->in = Last(g.in, g.spatial, 1);
+  kernels->kernel = Last(g.kernel, g.spatial, 1);
+  kernels->out = Last(g.out, g.spatial, 1);
+  kernels->padding_low = Last(g.padding_low, g.spatial, 0);
+  kernels->dilation = Last(g.dilation, g.spatial, 1);
+  kernels->alignment = problem.alignment;
+  kernels->workspace_limit = problem.workspace_limit;
 }
 
 using Plan = std::shared_ptr<const ConvPlan>;
@@ -84,18 +104,11 @@ ffi::ErrorOr<Plan> MakeDepthwise(const ConvProblem& problem) {
       DeviceAttribute(ConvName(problem.kind), problem.device, cudaDevAttrMultiProcessorCount);
   if (multiprocessors.has_error()) return ffi::Unexpected(multiprocessors.error());
   DepthwiseProblem depthwise;
-  depthwise.kind = KindOf(problem.kind);
+  depthwise.kind = KindOf<DepthwiseKind>(problem.kind);
   depthwise.type = TypeOf(problem.operand_type);
-  depthwise.batch = g.batch;
+  SetSizes(problem, &depthwise);
   depthwise.channels = g.groups;
-  depthwise.in = Last(g.in, g.spatial, 1);
-  depthwise.kernel = Last(g.kernel, g.spatial, 1);
-  depthwise.out = Last(g.out, g.spatial, 1);
   depthwise.strides = Last(g.strides, g.spatial, 1);
-  depthwise.padding_low = Last(g.padding_low, g.spatial, 0);
-  depthwise.dilation = Last(g.dilation, g.spatial, 1);
-  depthwise.alignment = problem.alignment;
-  depthwise.workspace_limit = problem.workspace_limit;
   depthwise.multiprocessors = *multiprocessors;
   std::unique_ptr<const DepthwisePlan> kernels = DepthwisePlan::Make(depthwise);
   if (kernels == nullptr) return Plan();
@@ -115,50 +128,88 @@ ffi::ErrorOr<Plan> MakeDilated(const ConvProblem& problem) {
     dilated = dilated || g.dilation[axis] != 1;
   }
   if (!dilated) return Plan();
-  int numbers[3] = {};
-  const cudaDeviceAttr attributes[] = {cudaDevAttrMultiProcessorCount,
-                                       cudaDevAttrComputeCapabilityMajor,
-                                       cudaDevAttrComputeCapabilityMinor};
-  for (size_t i = 0; i < 3; ++i) {
-    const ffi::ErrorOr<int> number =
-        DeviceAttribute(ConvName(problem.kind), problem.device, attributes[i]);
-    if (number.has_error()) return ffi::Unexpected(number.error());
-    numbers[i] = *number;
-  }
-  // The instructions that the kernels are made of are Hopper's alone.
-  if (numbers[1] != 9 || numbers[2] != 0) return Plan();
+  const auto numbers =
+      DeviceAttributes<3>(ConvName(problem.kind), problem.device,
+                          {cudaDevAttrMultiProcessorCount, cudaDevAttrComputeCapabilityMajor,
+                           cudaDevAttrComputeCapabilityMinor});
+  if (numbers.has_error()) return ffi::Unexpected(numbers.error());
+  // The kernels use instructions that only Hopper has.
+  if ((*numbers)[1] != 9 || (*numbers)[2] != 0) return Plan();
   DilatedProblem dilated_problem;
   dilated_problem.wgrad = problem.kind == ConvKind::kWgrad;
-  dilated_problem.batch = g.batch;
+  SetSizes(problem, &dilated_problem);
   dilated_problem.in_channels = g.in_channels;
   dilated_problem.out_channels = g.out_channels;
-  dilated_problem.in = Last(g.in, g.spatial, 1);
-  dilated_problem.kernel = Last(g.kernel, g.spatial, 1);
-  dilated_problem.out = Last(g.out, g.spatial, 1);
-  dilated_problem.padding_low = Last(g.padding_low, g.spatial, 0);
-  dilated_problem.dilation = Last(g.dilation, g.spatial, 1);
-  dilated_problem.alignment = problem.alignment;
-  dilated_problem.workspace_limit = problem.workspace_limit;
-  dilated_problem.multiprocessors = numbers[0];
+  dilated_problem.multiprocessors = (*numbers)[0];
   std::unique_ptr<const DilatedPlan> kernels = DilatedPlan::Make(dilated_problem);
   if (kernels == nullptr) return Plan();
   return Plan(std::make_shared<NativePlan<DilatedPlan, DilatedArrays>>(problem, "native_dilated",
                                                                        std::move(kernels)));
 }
 
-}  // namespace
-
-ffi::ErrorOr<std::shared_ptr<const ConvPlan>> MakeNativePlan(const ConvProblem& problem) {
-  return problem.geometry.groups == 1 ? MakeDilated(problem) : MakeDepthwise(problem);
-}
-
-bool NativeIsFast(const ConvProblem& problem) {
-  const ConvGeometry& g = problem.geometry;
-  if (g.groups != 1) return true;
-  // Tiles are of 128 positions or output channels and 256 input channels.
+// Whether the kernel for dilated gradients is likely to be faster than cuDNN's engines: its tiles
+// are of 128 positions or output channels and 256 input channels.
+bool FillsDilatedTiles(const ConvGeometry& g) {
   int64_t positions = g.batch;
   for (const int64_t size : g.in) positions *= size;
   return g.in_channels >= 192 && g.out_channels >= 96 && positions >= 1024;
+}
+
+ffi::ErrorOr<std::vector<Plan>> MakeThin(const ConvProblem& problem) {
+  const ConvGeometry& g = problem.geometry;
+  const ffi::DataType type = problem.operand_type;
+  if (g.groups != 1 || type != problem.result_type ||
+      (type != ffi::DataType::F16 && type != ffi::DataType::BF16)) {
+    return std::vector<Plan>();
+  }
+  const auto numbers = DeviceAttributes<3>(
+      ConvName(problem.kind), problem.device,
+      {cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+       cudaDevAttrMaxSharedMemoryPerBlockOptin});
+  if (numbers.has_error()) return ffi::Unexpected(numbers.error());
+  ThinProblem thin;
+  thin.kind = KindOf<ThinKind>(problem.kind);
+  thin.type = type == ffi::DataType::F16 ? ThinType::kF16 : ThinType::kBF16;
+  thin.weights = ThinWeights::kOutIn;  // as all calls have them
+  SetSizes(problem, &thin);
+  thin.in_channels = g.in_channels;
+  thin.out_channels = g.out_channels;
+  thin.strides = Last(g.strides, g.spatial, 1);
+  thin.device = {(*numbers)[0], (*numbers)[1], (*numbers)[2]};
+  std::vector<Plan> plans;
+  for (std::unique_ptr<const ThinPlan>& kernels : ThinPlan::Candidates(thin)) {
+    std::string engine = "native_thin_" + kernels->name();
+    plans.push_back(std::make_shared<NativePlan<ThinPlan, ThinArrays>>(problem, std::move(engine),
+                                                                       std::move(kernels)));
+  }
+  return plans;
+}
+
+}  // namespace
+
+bool UnmeasuredEngines::Add(std::string_view name) {
+  if (name != "thin") return false;
+  thin = true;
+  return true;
+}
+
+ffi::ErrorOr<NativePlans> MakeNativePlans(const ConvProblem& problem,
+                                          const UnmeasuredEngines& unmeasured) {
+  NativePlans plans;
+  // First, so that a search that times nothing takes what its call names.
+  if (unmeasured.thin) {
+    ffi::ErrorOr<std::vector<Plan>> thin = MakeThin(problem);
+    if (thin.has_error()) return ffi::Unexpected(thin.error());
+    plans.before = *std::move(thin);
+  }
+  const bool dense = problem.geometry.groups == 1;
+  ffi::ErrorOr<Plan> other = dense ? MakeDilated(problem) : MakeDepthwise(problem);
+  if (other.has_error()) return ffi::Unexpected(other.error());
+  if (*other != nullptr) {
+    const bool fast = !dense || FillsDilatedTiles(problem.geometry);
+    (fast ? plans.before : plans.behind).push_back(*std::move(other));
+  }
+  return plans;
 }
 
 }  // namespace jax_convgrad

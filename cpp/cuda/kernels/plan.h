@@ -1,17 +1,36 @@
-// The project's own kernels as one more engine beside cuDNN's.
+// The project's own kernels as more engines beside cuDNN's.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_PLAN_H_
 #define JAX_CONVGRAD_CUDA_KERNELS_PLAN_H_
 
 #include <memory>
+#include <string_view>
+#include <vector>
 
 #include "cuda/cudnn/plan.h"
 #include "ffi/error.h"
 
 namespace jax_convgrad {
 
-// The engine for a problem, null if there is none:
-//
+// Whether every search is offered the thin kernels. Once they have been measured, this turns them
+// on.
+constexpr bool kThinByDefault = false;
+
+// Engines that no measurement stands behind: a search is offered them only if its call names them.
+struct UnmeasuredEngines {
+  bool thin = kThinByDefault;
+
+  // Adds the engines of that name; false if there are none.
+  bool Add(std::string_view name);
+  bool operator==(const UnmeasuredEngines& other) const { return thin == other.thin; }
+};
+
+// The project's engines for a problem: those that are likely to be faster than cuDNN's, which go
+// before them, and the others, which go behind.
+struct NativePlans {
+  std::vector<std::shared_ptr<const ConvPlan>> before, behind;
+};
+
 // "native_depthwise", one filter per channel and one type. It sums in float32 (float64 for float64)
 // and uses no TF32.
 //
@@ -19,12 +38,12 @@ namespace jax_convgrad {
 // as TF32, with channels that are multiples of 4 and at most 64 kernel elements, on a Hopper
 // device. It leaves out the products with the padding.
 //
-// Both are deterministic. The current device is the problem's.
-ffi::ErrorOr<std::shared_ptr<const ConvPlan>> MakeNativePlan(const ConvProblem& problem);
-
-// Whether that engine is likely to be faster than those of cuDNN: it goes before them then, and
-// behind them otherwise.
-bool NativeIsFast(const ConvProblem& problem);
+// "native_thin_...", for one of `unmeasured`: convolutions without groups that memory bounds, in 16
+// bits, with sums in float32. thin/plan.h has the names and what each serves.
+//
+// All are deterministic. The current device is the problem's.
+ffi::ErrorOr<NativePlans> MakeNativePlans(const ConvProblem& problem,
+                                          const UnmeasuredEngines& unmeasured);
 
 }  // namespace jax_convgrad
 

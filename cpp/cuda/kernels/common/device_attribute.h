@@ -1,9 +1,12 @@
-// What a device says about itself.
+// The properties that a device reports.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_COMMON_DEVICE_ATTRIBUTE_H_
 #define JAX_CONVGRAD_CUDA_KERNELS_COMMON_DEVICE_ATTRIBUTE_H_
 
 #include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
 
 #include "cuda/status.h"
 #include "ffi/error.h"
@@ -15,7 +18,19 @@ inline ffi::ErrorOr<int> DeviceAttribute(const char* op, int device, cudaDeviceA
   int value = 0;
   const cudaError_t status = cudaDeviceGetAttribute(&value, attribute, device);
   if (status == cudaSuccess) return value;
-  return ffi::Unexpected(CudaError(op, "asking for the device's properties", status));
+  return ffi::Unexpected(CudaError(op, "cudaDeviceGetAttribute", status));
+}
+
+template <size_t kCount>
+ffi::ErrorOr<std::array<int, kCount>> DeviceAttributes(
+    const char* op, int device, const std::array<cudaDeviceAttr, kCount>& attributes) {
+  std::array<int, kCount> values{};
+  for (size_t i = 0; i < kCount; ++i) {
+    const ffi::ErrorOr<int> value = DeviceAttribute(op, device, attributes[i]);
+    if (value.has_error()) return ffi::Unexpected(value.error());
+    values[i] = *value;
+  }
+  return values;
 }
 
 // 10 * major + minor.

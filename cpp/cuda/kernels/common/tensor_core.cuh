@@ -1,5 +1,5 @@
-// What a warpgroup, four warps, does with shared memory and the tensor cores: copies and products
-// of TF32 matrices, both in the background. Needs compute capability 9.0, and code for sm_90a.
+// Operations of a warpgroup, four warps, on shared memory and the tensor cores: products of TF32
+// matrices, asynchronous. Needs compute capability 9.0, and code for sm_90a.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_COMMON_TENSOR_CORE_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_COMMON_TENSOR_CORE_CUH_
@@ -8,30 +8,11 @@
 
 #include <cstdint>
 
+#include "cuda/kernels/common/copy_async.cuh"
+
 namespace jax_convgrad {
 
-__device__ inline uint32_t SharedAddress(const void* at) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(at));
-}
-
-// Begins to copy 16 bytes into shared memory, or zeros where `inside` is false.
-__device__ inline void CopyAsync(float* to, const float* from, bool inside) {
-  const int bytes = inside ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(SharedAddress(to)),
-               "l"(from), "r"(bytes)
-               : "memory");
-}
-
-// What was begun since the last call becomes one group.
-__device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-
-// Waits until all but the last `kPending` groups of this thread have arrived.
-template <int kPending>
-__device__ inline void WaitForCopies() {
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
-}
-
-// What was copied becomes visible to the tensor cores, after the block's next barrier.
+// Makes copied data visible to the tensor cores, after the block's next barrier.
 __device__ inline void ShowTensorCores() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
@@ -58,7 +39,7 @@ __device__ inline int Swizzled(int n, int k) { return n * kSwizzled + ((k / 4 ^ 
 // Before the products that read registers written since the last ones.
 __device__ inline void BeginProducts() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 
-// The products begun since the last call become one group.
+// Commits the products begun since the last call as one group.
 __device__ inline void CommitProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }

@@ -1,5 +1,5 @@
-// Kernels whose every thread gathers some elements of the result from the elements of the source:
-// y from x, and dx from dy. The weights of a block's channels wait in shared memory.
+// Kernels in which every thread gathers some elements of the result from the elements of the
+// source: y from x, and dx from dy. The weights of a block's channels are in shared memory.
 //
 // NOTE [Taps of a gradient]. Element i of dx belongs to those taps k and elements o of dy with
 // i + padding = o * stride + k * dilation. With u = i + padding and r = u mod stride, they are
@@ -74,7 +74,7 @@ __device__ inline TapRange TapsOf(const GatherAxis& axis, int result) {
   } else {
     range = {0, 1, result * axis.stride - axis.padding, axis.dilation, axis.kernel};
   }
-  // Those before the source's first element on the way, then those behind its last one.
+  // The taps that fall before the source's first element, then those behind its last one.
   const int outside = range.source_step > 0 ? -range.source : range.source - (axis.source - 1);
   if (outside > 0) {
     const int skipped = axis.by_source_step.Quotient(outside + axis.source_step - 1);
@@ -87,7 +87,7 @@ __device__ inline TapRange TapsOf(const GatherAxis& axis, int result) {
   return range;
 }
 
-// What a thread has to do.
+// The work of a thread.
 template <typename T, int N>
 struct GatherThread {
   int64_t channels;
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(256) GatherPoint(GatherParams p) {
 }
 
 // y, and dx with stride 1 along x, for all dilations. L elements of the result's row per position.
-// The row of taps is taken Taps at a time.
+// The row of taps is processed Taps taps at a time.
 template <typename T, int N, int Taps, int L>
 __global__ void __launch_bounds__(256) GatherWindow(GatherParams p) {
   const GatherThread<T, N> thread(p);

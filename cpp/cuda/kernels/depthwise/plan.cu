@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kThreads = 256;            // of a block, at most
 constexpr int64_t kSharedBytes = 48 * 1024;  // of a block, without asking for more
-// Sums of a few sizes and products of two of these fit an int.
+// Sums of a few sizes, and products of two of these, fit an int.
 constexpr int64_t kLargestSize = int64_t{1} << 28;
 constexpr int64_t kLargestStep = int64_t{1} << 14;
 constexpr int64_t kMaxPositions = int64_t{1} << 30;
@@ -39,7 +39,7 @@ bool TakesVectors(const DepthwiseProblem& problem) {
          problem.alignment % (kChannels * static_cast<int64_t>(sizeof(T))) == 0;
 }
 
-// `vectors` threads side by side, in as few rows of at most `most` as can be, all of one length.
+// `vectors` threads side by side, in as few rows of at most `most` as possible, all of one length.
 int64_t Lanes(int64_t vectors, int64_t max_lanes) {
   return CeilDivide(vectors, CeilDivide(vectors, max_lanes));
 }
@@ -180,8 +180,8 @@ std::unique_ptr<const DepthwisePlan> MakeGather(const DepthwiseProblem& problem)
     positions *= factor;  // each factor is below 2^29
     if (positions > kMaxPositions) return nullptr;
   }
-  // Enough blocks that the last ones to finish are a small part, and several positions for each
-  // thread where there are plenty.
+  // Enough blocks that the last ones to finish are a small part, and several positions per thread
+  // if there are plenty.
   const int64_t blocks_of_one = CeilDivide(positions, rows) * slabs;
   const int64_t repeats = std::clamp<int64_t>(blocks_of_one / (problem.multiprocessors * 32), 1, 4);
   const int64_t block_positions = rows * repeats;
@@ -304,13 +304,13 @@ std::unique_ptr<const DepthwisePlan> MakeWgrad(const DepthwiseProblem& problem) 
   if (weights > kMaxPositions || max_parts < 1) return nullptr;
   const int64_t threads = lanes * block_groups * block_rows;
   const int64_t shared_bytes = choice.columns * threads * N * bytes_of_sum;
-  // As many blocks as the device works on at once, each with work enough that its last step, the
-  // sum over its threads, does not count.
+  // As many blocks as the device runs at once, each with enough work that its last step, the sum
+  // over its threads, does not matter.
   int resident = 1;
   if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(
           &resident, choice.kernel, static_cast<int>(threads), static_cast<size_t>(shared_bytes)) !=
       cudaSuccess) {
-    resident = 1;  // what is wrong the launch will say
+    resident = 1;  // an error shows at the launch
     (void)cudaGetLastError();
   }
   const int64_t wanted = problem.multiprocessors * resident / (slabs * group_blocks);

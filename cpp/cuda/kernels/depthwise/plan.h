@@ -1,5 +1,5 @@
-// Depthwise convolution and its two gradients by CUDA kernels of this project. Knows the CUDA
-// runtime and nothing of XLA or cuDNN.
+// Depthwise convolution and its two gradients by CUDA kernels of this project. Depends on the CUDA
+// runtime, not on XLA or cuDNN.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_DEPTHWISE_PLAN_H_
 #define JAX_CONVGRAD_CUDA_KERNELS_DEPTHWISE_PLAN_H_
@@ -15,9 +15,9 @@ namespace jax_convgrad {
 enum class DepthwiseKind { kFprop, kDgrad, kWgrad };
 enum class DepthwiseType { kF16, kBF16, kF32, kF64 };
 
-// The convolution x -> y with one filter per channel. Arrays lie batch, z, y, x, channel; the
-// weights channel, z, y, x. An axis that is not there has the neutral values. Sizes and attributes
-// are checked and no array is empty.
+// The convolution x -> y with one filter per channel. Arrays are in the order batch, z, y, x,
+// channel, the weights channel, z, y, x. A missing axis has the neutral values. Sizes and
+// attributes have been checked and no array is empty.
 struct DepthwiseProblem {
   using PerAxis = std::array<int64_t, 3>;  // z, y, x
 
@@ -43,13 +43,14 @@ struct DepthwiseArrays {
   void* workspace;  // 256 bytes aligned
 };
 
-// The kernels chosen for one problem, with all numbers they need. Sums in float32, in float64 for
-// float64, in an order that the problem and the device's size decide: the same bits every time.
+// The kernels chosen for one problem, with all numbers that they need. Sums are in float32, for
+// float64 in float64, in an order that depends only on the problem and the device's size: the same
+// bits every time.
 class DepthwisePlan {
  public:
   virtual ~DepthwisePlan() = default;
 
-  // Null if a size is beyond what the kernels count to or the workspace limit is too low.
+  // Null if a size is beyond what the kernels can count or the workspace limit is too low.
   static std::unique_ptr<const DepthwisePlan> Make(const DepthwiseProblem& problem);
 
   virtual int64_t workspace_bytes() const = 0;

@@ -21,7 +21,7 @@ struct WgradParams {
   int channels;
   int lanes;  // threads side by side, each with a vector of channels
   int taps;
-  // A group is what one thread has of the taps: some rows of one plane, and every column_groups-th
+  // A group is one thread's part of the taps: some rows of one plane, and every column_groups-th
   // column of them.
   int groups, block_groups;
   int column_groups;
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(256, 2) WgradPart(WgradParams p) {
           }
 #pragma unroll
           for (int t = 0; t < L; ++t) {
-            // Not a zero times an element that belongs to no window: it may be infinite.
+            // Not zero times an element that belongs to no window: the element may be infinite.
             if (ox + t >= p.axis_x.out) continue;
 #pragma unroll
             for (int j = 0; j < Columns; ++j) {
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(256, 2) WgradPart(WgradParams p) {
         } else {
 #pragma unroll
           for (int t = 0; t < L; ++t) {
-            // Nor here. Columns behind the kernel's last are summed and never written.
+            // The same here. Columns behind the kernel's last one are summed and never written.
             const int last = ox + t < p.axis_x.out ? in : 0;
             const T* at = x_at;
             Elements<T, N> window[Columns];

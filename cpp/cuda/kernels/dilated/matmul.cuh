@@ -1,10 +1,10 @@
 // The gradients of a dilated convolution as matrix products in tiles. For the input's gradient a
-// tile is some positions of x by some input channels, and it sums over the taps that read any of
-// its positions, and over the output channels. For the weights' gradient there is a product for
-// each tap: a tile is some output channels by some input channels, and it sums over the windows of
-// which the tap reads x. What is summed is cut into steps. A worker, one block, does
-// consecutive steps of consecutive tiles. What it sums of a tile that the worker before it began
-// goes to the workspace, and is added afterwards.
+// tile is some positions of x by some input channels; its sums run over the output channels and
+// over the taps that read any of its positions. For the weights' gradient there is a product for
+// each tap: a tile is some output channels by some input channels, and its sums run over the
+// windows whose tap reads x. Each sum is cut into steps. A worker, which is one block, does
+// consecutive steps of consecutive tiles. If the worker before it began a tile, its partial sums of
+// that tile go to the workspace, and are added afterwards.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_DILATED_MATMUL_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_DILATED_MATMUL_CUH_
@@ -19,8 +19,9 @@
 
 namespace jax_convgrad {
 
-// How a block's work lies in shared memory. A tile is kOuter positions or output channels times
-// kInner input channels, which are neighbours in memory; of these a warpgroup has kWarpgroup.
+// The layout of a block's work in shared memory. A tile is kOuter positions or output channels
+// times kInner input channels, which are neighbours in memory; each warpgroup computes kWarpgroup
+// of these.
 template <int kStages_>
 struct DilatedTile {
   static constexpr int kOuter = kProductColumns;
@@ -29,8 +30,8 @@ struct DilatedTile {
   static constexpr int kStages = kStages_;  // of steps in shared memory at once
   static constexpr int kWarpgroup = 128;
   static constexpr int kThreads = 128 * (kInner / kWarpgroup);
-  // Floats between rows of the first operand, one for each depth: a warp's lanes then read from all
-  // banks at once.
+  // Floats between rows of the first operand, with one row for each depth: a warp's lanes then read
+  // from all banks at once.
   static constexpr int kFirstStride = kInner + 8;
   static constexpr int kFirstFloats = kDepth * kFirstStride;
   static constexpr int kSecondFloats = kOuter * kDepth;
@@ -112,7 +113,7 @@ __device__ inline DilatedPlace PlaceOfTile(const DilatedParams& p, int number) {
   return {run, tile, p.run[run].first_step + tile * p.run[run].steps, p.run[run].steps};
 }
 
-// The first step of a worker that shares steps, or that of the one after the last.
+// The first step of a worker that shares steps; for a number one too large, the end of the steps.
 __device__ inline int FirstStep(const DilatedParams& p, int worker) {
   if (worker < p.tiles_alone) return PlaceOfTile(p, worker).first_step;
   worker -= p.tiles_alone;
@@ -140,8 +141,8 @@ struct DilatedCopies {
 };
 
 // The input's gradient: weights, by channels and depth, times y, by depth and positions. The
-// weights are rounded to TF32 on their way; y goes to the tensor cores as it is, which cut it to
-// TF32.
+// weights are rounded to TF32 while they are copied. y goes to the tensor cores unchanged, and they
+// truncate it to TF32.
 template <typename Tile>
 class DilatedDgrad {
   using First = DilatedCopies<Tile::kDepth, Tile::kInner, Tile::kThreads>;
@@ -159,7 +160,7 @@ class DilatedDgrad {
     return place.tile % p.inner_tiles;
   }
 
-  // Where an outer index of a tile begins in the result, negative if nowhere.
+  // Where an outer index of a tile begins in the result, negative if it is outside.
   static __device__ int Destination(const Params& p, const DilatedPlace& place, int outer) {
     uint64_t taps;
     int source;
@@ -184,11 +185,11 @@ class DilatedDgrad {
   __device__ int DestinationOf(int outer) const { return destinations_[outer]; }
   __device__ int inner() const { return inner_; }
 
-  // Between these two the block waits for all its threads.
+  // All of the block's threads synchronize between these two.
   __device__ void Prepare() {}
   __device__ void Start() { NextTap(); }
 
-  // Begins copy `i` of a step's operands, of zeros unless `live`.
+  // Begins copy `i` of a step's operands, or writes zeros unless `live`.
   static constexpr int kCopies = First::kCount + Second::kCount;
   __device__ void Copy(int i, bool live, float* first, float* second) const {
     if (i < First::kCount) {
@@ -219,8 +220,8 @@ class DilatedDgrad {
   }
 
  private:
-  // The element of the result that position `number` begins at, the taps that read it, and the
-  // element of y that it begins at there. Negative, and no taps, behind the last position.
+  // The element of the result where position `number` begins, the taps that read it, and the
+  // element of y where it begins. Negative, and no taps, behind the last position.
   static __device__ int Position(const Params& p, int number, uint64_t* taps, int* source) {
     *taps = 0;
     *source = 0;
@@ -324,8 +325,8 @@ class DilatedWgrad {
     panel_ += Tile::kDepth;
   }
 
-  // Fills the table for the first step that is not in it, in the place of one that all threads have
-  // copied.
+  // Fills the table for the first step that is not in it, in the slot of a step that all threads
+  // have copied.
   __device__ void Find() {
     const int lane = static_cast<int>(threadIdx.x);
     int* const at = table_ + found_ * Tile::kDepth + lane;
@@ -347,8 +348,8 @@ class DilatedWgrad {
  private:
   const Params& p_;
   const DilatedPlace place_;
-  // For the steps in flight and one more, and for each window: what it reads of x begins at this
-  // element, or -1.
+  // For the steps in flight and one more, and for each window: the element where its part of x
+  // begins, or -1.
   int* const table_;
   const int outer_, inner_;
   const int panel_stride_;
@@ -361,9 +362,9 @@ class DilatedWgrad {
 constexpr int kTransposeThreads = 256;
 constexpr int kTransposeChannels = 128;  // for a block
 
-// For the weights' gradient y is copied for each tap: by output channels, each with the windows of
-// which the tap reads x, rounded to TF32, and zeros up to whole steps. A block does one step of one
-// tap, for some channels. The tensor cores want what is summed over side by side.
+// For the weights' gradient y is copied for each tap: by output channels, each with the windows
+// whose tap reads x, rounded to TF32, and padded with zeros to whole steps. A block does one step
+// of one tap, for some channels. The tensor cores need the elements of a sum side by side.
 template <typename Params>
 __global__ void DilatedTranspose(const __grid_constant__ Params p) {
   constexpr int kDepth = kSwizzled, kStride = kTransposeChannels + 1;
@@ -377,7 +378,7 @@ __global__ void DilatedTranspose(const __grid_constant__ Params p) {
   step -= static_cast<int>(tap.panel / (kDepth * p.out_channels));
   constexpr int kWarps = kTransposeThreads / 32;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  // Unrolled, so that all of a thread's reads are under way together.
+  // Unrolled, so that all of a thread's reads are in flight together.
 #pragma unroll
   for (int k = 0; k < kDepth / kWarps; ++k) {
     const int row = warp + k * kWarps;
@@ -408,8 +409,8 @@ __global__ void DilatedTranspose(const __grid_constant__ Params p) {
   }
 }
 
-// A lane's elements of the first operand of one step. Rows of the products are dealt out such that
-// those that a lane holds are neighbours.
+// A lane's elements of the first operand of one step. Rows of the products are distributed such
+// that the rows of a lane are neighbours.
 template <typename Tile>
 struct DilatedFragments {
   static constexpr int kM = Tile::kWarpgroup / 64, kParts = Tile::kDepth / 8;
@@ -484,7 +485,7 @@ __device__ void DilatedPiece(const typename Work::Params& p, const DilatedPlace&
   __syncthreads();
   fragments[0].Load(shared + Tile::kSecondFloats);
   float* stage = shared;
-  // While the products of one step are under way the next one's operand is loaded.
+  // While the products of one step run, the next one's operand is loaded.
   const auto multiply = [&](int step, const Fragments& now, Fragments* next) {
     BeginProducts();
 #pragma unroll
@@ -495,7 +496,7 @@ __device__ void DilatedPiece(const typename Work::Params& p, const DilatedPlace&
       }
     }
     CommitProducts();
-    // To where the step before the last was: its products were done before the last barrier.
+    // To the slot of the step before the last: its products were done before the last barrier.
     copy(step + kAhead);
     work.Find();  // for a step that is copied two steps from now at the earliest
     WaitForProducts<1>();
@@ -564,7 +565,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 constexpr int kDilatedAddThreads = 256;
 constexpr int kDilatedAddOuter = 16;  // of a tile, for a block
 
-// Adds to a tile what other workers than its first have summed of it, in their order. Block
+// Adds the partial sums of all workers after a tile's first one to the tile, in their order. Block
 // (worker, part) does it if that worker was the second.
 template <typename Work, typename Tile>
 __global__ void DilatedAdd(const __grid_constant__ typename Work::Params p) {

@@ -13,7 +13,7 @@
 namespace jax_convgrad {
 namespace {
 
-// Numbers of elements and what is added to them fit an int.
+// Numbers of elements, and what is added to them, fit an int.
 constexpr int64_t kMaxElements = int64_t{1} << 30;
 
 int64_t Volume(const DilatedProblem::PerAxis& sizes) { return sizes[0] * sizes[1] * sizes[2]; }
@@ -154,11 +154,12 @@ class Plan : public DilatedPlan {
   const cudaError_t prepared_;
 };
 
-// What a tile costs beside its steps, and what sharing steps does, in steps' time on an H100.
+// The cost of a tile beside its steps, and of sharing steps, in steps' time on an H100.
 constexpr int64_t kTileCost = 4;
 constexpr int64_t kSharingCost = 45;
 
-// Steps' time until the last of `workers` is done, each taking the next tile when it is free.
+// The time, in steps, until the last of `workers` is done, each taking the next tile when it is
+// free.
 int64_t TimeOfTiles(const DilatedParams& p, int64_t tiles, int64_t workers) {
   int64_t longest = 0;
   for (int run = 0; run < p.runs; ++run) longest = std::max<int64_t>(longest, p.run[run].steps);
@@ -193,8 +194,8 @@ void CopyRun(const DilatedWgradParams& from, int run, DilatedWgradParams* p) {
   p->panel_floats += end - tap.panel;
 }
 
-// Shares the steps among `workers`. A tile with just about the steps of a share is a worker's own,
-// so that nothing of it is added afterwards. Such tiles come first.
+// Shares the steps among `workers`. A tile with roughly as many steps as a share has a worker of
+// its own, so that no partial sums of it are added afterwards. Such tiles come first.
 template <typename Params>
 void ShareSteps(int64_t tiles, int64_t workers, Params* p) {
   const Params from = *p;
@@ -230,7 +231,7 @@ void ShareSteps(int64_t tiles, int64_t workers, Params* p) {
 
 enum class Sharing { kTiles, kSteps, kBest };
 
-// `sharing` says how the work is shared among workers; kBest: as is likely to be faster, if the
+// `sharing` says how workers share the work; kBest: in the way that is likely to be faster, if the
 // workspace allows.
 template <typename Work, typename Tile>
 std::unique_ptr<const DilatedPlan> MakeOf(const DilatedProblem& problem, Sharing sharing) {

@@ -1,5 +1,5 @@
 // Gradients of dense dilated convolutions by CUDA kernels of this project, in TF32 on the tensor
-// cores. Knows the CUDA runtime and nothing of XLA or cuDNN.
+// cores. Depends on the CUDA runtime, not on XLA or cuDNN.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_DILATED_PLAN_H_
 #define JAX_CONVGRAD_CUDA_KERNELS_DILATED_PLAN_H_
@@ -20,14 +20,15 @@ struct DilatedArrays {
   void* workspace;  // 256 bytes aligned
 };
 
-// The kernels of one problem, with all numbers they need. Operands are taken as TF32, sums are
-// float32, in an order that the problem and the device's size decide: the same bits every time.
+// The kernels of one problem, with all numbers that they need. Operands are rounded to TF32, sums
+// are float32, in an order that depends only on the problem and the device's size: the same bits
+// every time.
 class DilatedPlan {
  public:
   virtual ~DilatedPlan() = default;
 
-  // Null if the arrays do not lie as the kernels read them, a size is beyond what they count to or
-  // the workspace limit is too low.
+  // Null if the arrays' layout is not the one that the kernels read, a size is beyond what they can
+  // count, or the workspace limit is too low.
   static std::unique_ptr<const DilatedPlan> Make(const DilatedProblem& problem);
 
   virtual int64_t workspace_bytes() const = 0;

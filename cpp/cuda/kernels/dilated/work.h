@@ -1,4 +1,4 @@
-// Which products a dilated gradient consists of, without those with the padding: the geometry of
+// The products that make up a dilated gradient, without those with the padding: the geometry of
 // what the kernel's taps read, as pure functions.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_DILATED_WORK_H_
@@ -51,11 +51,12 @@ struct DilatedRun {
   int tiles;
 };
 
-// The regions of x, those read by the most taps first, and after each the one that has the most
-// taps in common with it: tiles that lie in two regions lose little.
+// The regions of x: first the region that the most taps read, and after each region the one that
+// shares the most taps with it, so that tiles across two regions lose little.
 std::vector<DilatedRegion> DilatedRegions(const DilatedProblem& problem);
 
-// The tiles of `tile` consecutive positions, of `positions` in all, those with the most taps first.
+// The tiles of `tile` consecutive positions, out of `positions`; tiles with the most taps come
+// first.
 std::vector<DilatedRun> DilatedRuns(const std::vector<DilatedRegion>& regions, int64_t positions,
                                     int64_t tile);
 

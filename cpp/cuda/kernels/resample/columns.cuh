@@ -1,6 +1,6 @@
-// kColumns: a thread owns two neighbouring columns of y, of lines of one channel. Between them they
-// read little more than one: a window of a row in the stage, as packs, with weights that the thread
-// keeps. The width is combined first, so that a row of y that is done is just written.
+// kColumns: a thread owns two neighbouring columns of y, in lines of one channel. The two columns
+// together read little more than one does: a window of a row in the stage, in packs, with weights
+// that the thread keeps. The width is combined first, so a finished row of y is simply written.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_COLUMNS_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_COLUMNS_CUH_
@@ -22,7 +22,7 @@ CONVGRAD_DEVICE void EnterColumns(const Lines& lines, typename Lines::State& min
   const int a = ClampedStart(width, lines.first_column);
   const int b = ClampedStart(width, lines.first_column + columns - 1);
   const int origin = (a < b ? a : b) & ~(Lines::kSumPack - 1);
-  // Of eight lanes some may do what the one in front of them does, without writing it.
+  // Of eight lanes some may repeat the work of the lane in front of them, without writing it.
   const int in_eight = mine.lane % 8, writers = tiling.column_lanes;
   const int first = 2 * (mine.lane / 8 * writers + (in_eight < writers ? in_eight : writers - 1));
   const bool writes = mine.owned > 0 && in_eight < writers && first < columns;
@@ -53,7 +53,7 @@ CONVGRAD_DEVICE void EnterColumns(const Lines& lines, typename Lines::State& min
   EnterStage(lines, mine, origin, from);
 }
 
-// What no copy reaches is there for weights of zero.
+// Elements that no copy reaches exist for zero weights only.
 template <typename Lines>
 CONVGRAD_DEVICE void ClearStage(const Lines& lines, int thread) {
   const int words = Lines::kStages * lines.tiling.stage_slot_bytes / 4;
@@ -63,13 +63,13 @@ CONVGRAD_DEVICE void ClearStage(const Lines& lines, int thread) {
   }
 }
 
-// The thread's columns of the row of x that is next in the stage.
+// The thread's columns of the next row of x in the stage.
 template <typename Lines>
 CONVGRAD_DEVICE void CombineColumns(const Lines& lines, typename Lines::State& mine, int slot,
                                     typename Lines::Sum (&sums)[Lines::kVector]) {
   using Sum = typename Lines::Sum;
   const Sum* const from = NextStaged(lines, mine, slot);
-  Sum parts[2][2] = {};  // so that not all wait for each other
+  Sum parts[2][2] = {};  // so that not all threads wait for each other
   CONVGRAD_UNROLL
   for (int first = 0; first < Lines::kTaps; first += Lines::kSumPack) {
     const auto pack = Load<Sum, Lines::kSumPack>(from + first);

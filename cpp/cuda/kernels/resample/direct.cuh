@@ -1,5 +1,4 @@
-// One element of y at a time from x directly: for what does not fit the kernel of
-// walk.cuh.
+// One element of y at a time from x directly: for problems that do not fit the kernel of walk.cuh.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_DIRECT_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_DIRECT_CUH_
@@ -11,7 +10,7 @@
 namespace jax_convgrad {
 namespace resample_kernels {
 
-// What one output reads along one axis.
+// The elements that one output reads along one axis.
 template <typename Sum>
 struct Reads {
   int64_t start;
@@ -29,8 +28,8 @@ struct Reads {
   }
 };
 
-// One element of y from x directly. The taps along the width from `first` on, every `step`th. A
-// call, so that a path that is hardly ever taken costs the kernels no registers.
+// One element of y from x directly, with every `step`th tap along the width from `first` on. Not
+// inlined, so that a path that is hardly ever taken costs the kernels no registers.
 template <typename T>
 CONVGRAD_DEVICE_CALL typename SumOf<T>::Type Directly(const ResampleForm& form, const T* x,
                                                       int64_t plane, int64_t row, int64_t column,
@@ -54,8 +53,8 @@ CONVGRAD_DEVICE_CALL typename SumOf<T>::Type Directly(const ResampleForm& form, 
   return sum;
 }
 
-// One element of y per block, for bands too long for a tile. Reads of x are as many as there are
-// weights, for each element.
+// One element of y per block, for bands too long for a tile. Each element reads as many elements of
+// x as it has weights.
 template <typename T>
 struct LongBands {
   using Sum = typename SumOf<T>::Type;

@@ -1,12 +1,12 @@
-// What the kernels of resample share: element types, accesses, and threads.
+// Code that the kernels of resample share: element types, accesses, and threads.
 //
-// The tables lie on the device and cannot be checked. Starts are clamped, so that whatever they
-// are, nothing outside x is read.
+// The tables are on the device and cannot be checked. Starts are clamped, so that no table makes a
+// kernel read outside x.
 //
-// Weights of zero add nothing, also where x is not finite.
+// Zero weights add nothing, even where x is not finite.
 //
-// Threads meet between phases only: see ForEachThread. So the kernels also run on the host, where
-// they are tested.
+// Threads synchronize only between phases: see ForEachThread. The kernels therefore also run on the
+// host, where they are tested.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_ELEMENTS_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_ELEMENTS_CUH_
@@ -76,7 +76,7 @@ CONVGRAD_DEVICE void FromSum(float sum, BFloat16& value) {
   value.bits = __bfloat16_as_ushort(__float2bfloat16_rn(sum));
 }
 #else
-// The host's versions belong to the test that needs them.
+// The test defines the host's versions.
 float ToSum(Half value);
 float ToSum(BFloat16 value);
 void FromSum(float sum, Half& value);
@@ -103,7 +103,7 @@ CONVGRAD_DEVICE Vector<T, kCount> Load(const T* from) {
   return *reinterpret_cast<const Vector<T, kCount>*>(from);
 }
 
-// Elements of x as they were read: in words, as elements of 16 bits would take a register each.
+// Elements of x as they were read: in words, because 16-bit elements would take a register each.
 template <typename T, int kCount>
 struct Piece {
   static constexpr int kBytes = sizeof(T) * kCount, kWords = (kBytes + 3) / 4;
@@ -163,7 +163,7 @@ CONVGRAD_DEVICE T LoadConstant(const T* from) {
 #endif
 }
 
-// Asks for what will be read soon. Nothing happens where there is no such address.
+// Prefetches an address. Does nothing if the address is invalid.
 CONVGRAD_DEVICE void BringCloser(const void* at) {
 #ifdef __CUDA_ARCH__
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
@@ -172,8 +172,8 @@ CONVGRAD_DEVICE void BringCloser(const void* at) {
 #endif
 }
 
-// A pointer of which the compiler does not know where it comes from, so that it adds to it and does
-// not find each address anew from the beginning.
+// A pointer whose origin is hidden from the compiler, so that it increments the pointer and does
+// not compute each address from the beginning.
 template <typename T>
 CONVGRAD_DEVICE T* Opaque(T* pointer) {
 #ifdef __CUDA_ARCH__
@@ -182,7 +182,7 @@ CONVGRAD_DEVICE T* Opaque(T* pointer) {
   return pointer;
 }
 
-// As it is, but not made anew each time that it is used.
+// The value itself, but the compiler does not recompute it at each use.
 CONVGRAD_DEVICE int Opaque(int value) {
 #ifdef __CUDA_ARCH__
   asm("" : "+r"(value));
@@ -222,7 +222,7 @@ CONVGRAD_DEVICE void StoreSums(const Sum (&sums)[kCount], T* to) {
   Vector<T, kCount> values;
   PackSums(sums, values.at);
 #ifdef __CUDA_ARCH__
-  // Through the cache as if it were not there: nobody reads y soon.
+  // Bypasses the cache: nobody reads y soon.
   if constexpr (kPast && sizeof(values) == 16) {
     __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&values));
     return;
@@ -231,8 +231,8 @@ CONVGRAD_DEVICE void StoreSums(const Sum (&sums)[kCount], T* to) {
   *reinterpret_cast<Vector<T, kCount>*>(to) = values;
 }
 
-// The same in shared memory. Left to itself the compiler makes single stores of sums that do not
-// lie side by side, which threads that are vectors apart make in the same banks.
+// The same in shared memory. By itself the compiler makes single stores of sums that are not
+// adjacent, and threads that are a vector apart then store to the same banks.
 template <typename Sum, int kCount>
 CONVGRAD_DEVICE void StoreShared(const Sum (&sums)[kCount], Sum* to) {
 #ifdef __CUDA_ARCH__
@@ -278,7 +278,7 @@ CONVGRAD_DEVICE Sum WeightAt(const ResampleAxis& axis, int64_t out, int tap) {
   return LoadConstant(static_cast<const Sum*>(axis.weights) + out * axis.taps + tap);
 }
 
-// How many of an output's weights are not zero.
+// The number of an output's nonzero weights.
 template <typename Sum>
 CONVGRAD_DEVICE int CountWeights(const ResampleAxis& axis, int64_t out) {
   int count = 0;
@@ -288,7 +288,7 @@ CONVGRAD_DEVICE int CountWeights(const ResampleAxis& axis, int64_t out) {
   return count;
 }
 
-// Takes the digits of a number, the last first. 32 bits, as divisions of 64 are slow.
+// Splits a number into digits, the last one first. 32 bits, because 64-bit divisions are slow.
 struct Digits {
   uint32_t rest;
 

@@ -1,16 +1,16 @@
-// The kernel of resample for lines of one channel with an odd number of elements of 16 bits, whose
-// rows grow many times. Rows of y follow each other without a gap, so that a batch of them is one
-// run of memory: they are made in shared memory, on a sheet, and copied from there as if there were
-// no rows, in whole lines of the cache. Written line by line, as vectors that a thread passes on to
-// its neighbour (shifted.cuh), the same took 1.71 instead of 1.43 times the memory floor
-// on an H100, and 1.8 as words.
+// The kernel of resample for lines of one channel with an odd number of 16-bit elements, whose rows
+// grow many times. Rows of y follow each other without a gap, so a batch of them is one run of
+// memory. They are made in shared memory, on a sheet, and copied from there in whole cache lines,
+// regardless of rows. Written line by line, as vectors that a thread passes on to its neighbour
+// (shifted.cuh), the same took 1.71 instead of 1.43 times the memory roofline on an H100, and 1.8
+// as words.
 //
 // Every other row is aligned to a word of two elements, those between to the next element. Of its
 // elements, the columns combined, a thread makes all but the first in one row and all but the last
 // in the next, as words.
 //
-// What a block reads of x is in shared memory from the beginning, as sums, beside a row and a
-// column of zeros that stand in for whatever has a weight of zero.
+// The elements of x that a block reads are in shared memory from the beginning, as sums, beside a
+// row and a column of zeros that replace the elements with a zero weight.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_FLAT_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_FLAT_CUH_
@@ -37,7 +37,7 @@ struct Flat : Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1> {
   static constexpr int kAlign = kStageLineBytes / sizeof(T);   // elements of a line of the cache
   static_assert(sizeof(T) == 2 && kVector % 2 == 0, "words of two elements");
 
-  // Rows of y that read the same rows of x: what is known of the first of them.
+  // Rows of y that read the same rows of x: the data of the first of them.
   struct alignas(16) Stretch {
     int rows[kRows];  // of x: where they begin in the slab
     int length;       // from this row on, in its batch
@@ -114,7 +114,7 @@ struct Flat : Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1> {
     CONVGRAD_ROLLED
     for (int batch = 0; batch < rows; batch += tiling.sheet_rows) {
       const int end = static_cast<int>(Min(rows, batch + tiling.sheet_rows));
-      // A sheet begins where its first row does in a line of the cache.
+      // A sheet begins at the position of its first row in a cache line.
       const int begin = PlaceInCache(y);
       ForEachThread<false>(tiling.threads, [&](int thread) {
         State& mine = StateOf(thread);
@@ -142,7 +142,7 @@ struct Flat : Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1> {
           ++row;
         }
       }
-      // The other sheet is made next. By then it has been copied, and all know it.
+      // The other sheet is made next. It has been copied by then, and all threads know it.
       ForEachThread(tiling.threads, [&](int thread) { AwaitLastCopy(thread); });
       const int count = (end - batch) * line;
       ForEachThread<false>(tiling.threads, [&](int thread) {
@@ -161,12 +161,12 @@ struct Flat : Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1> {
   static constexpr bool kBulk = false;
 #endif
 
-  // Where in a line of the cache, counted in elements.
+  // The position in a cache line, counted in elements.
   CONVGRAD_DEVICE static int PlaceInCache(const T* at) {
     return static_cast<int>(reinterpret_cast<uintptr_t>(at) / sizeof(T)) & (kAlign - 1);
   }
 
-  // What lies behind x is there as what is at its end.
+  // The elements behind x repeat its last one.
   CONVGRAD_DEVICE void FillSlab(int thread, const T* x) const {
     const int pitch = tiling.strip_pitch, zero_row = tiling.slab_rows;
     const int last_row = static_cast<int>(task.walk.in) - 1 - low;
@@ -195,7 +195,7 @@ struct Flat : Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1> {
     const int zeros = tiling.strip_pitch - 1;
     mine.first = kVector * thread - odd - 1;
     mine.whole = mine.first >= 0 && mine.first + kOwned <= line;
-    // All that is read is asked for before anything is waited for.
+    // All reads are issued before any is waited for.
     int starts[kOwned];
     CONVGRAD_UNROLL
     for (int i = 0; i < kOwned; ++i) {
@@ -292,7 +292,7 @@ struct Flat : Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1> {
     }
   }
 
-  // The same at an end of a line. Seldom, and not worth registers for what each is compared with.
+  // The same at an end of a line. Rare, so it does not deserve registers for its bounds.
   template <int kFrom>
   CONVGRAD_DEVICE void StoreSome(const State& mine, const Sum (&sums)[kVector], T* to) const {
     const int first = Opaque(mine.first) + kFrom;
@@ -302,7 +302,7 @@ struct Flat : Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1> {
     }
   }
 
-  // A row of y alone. Those with an odd number begin an element later.
+  // A row of y alone. Rows with an odd number begin an element later.
   template <bool kOdd>
   CONVGRAD_DEVICE void MakeRow(int row) {
     constexpr int kFrom = kOdd ? 0 : 1;
@@ -339,7 +339,8 @@ struct Flat : Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1> {
     });
   }
 
-  // Until the sheet before has been read, and what threads wrote to this one can be.
+  // Waits until the sheet before has been read, and until the writes of all threads to this one are
+  // visible.
   CONVGRAD_DEVICE static void AwaitLastCopy(int thread) {
 #ifdef __CUDA_ARCH__
     if constexpr (kBulk) {
@@ -378,12 +379,12 @@ struct Flat : Shape<Element, ResampleLoad::kFlat, false, true, 2, 2, 1> {
         WriteWords(Load<uint32_t, 4>(reinterpret_cast<const uint32_t*>(sheet + at)).at, y + at);
       }
     }
-    // What is in front of whole pieces, and behind.
+    // The elements in front of whole pieces, and behind them.
     if (thread < from - begin && begin + thread < end) y[begin + thread] = sheet[begin + thread];
     if (thread < end - to && to >= from) y[to + thread] = sheet[to + thread];
   }
 
-  // For rows that start in disorder.
+  // For rows whose starts are not ascending.
   CONVGRAD_DEVICE void WriteDirectly(const T* x, T* y) {
     const bool deep = form.depth.resampled;
     ForEachThread<false>(tiling.threads, [&](int thread) {

@@ -25,7 +25,7 @@ struct Instance {
 template <typename... Kernels>
 struct List {};
 
-// Whether a kernel can do what is needed, and quickly unless a band is long.
+// Whether a kernel can do what the problem needs, and quickly unless a band is long.
 template <typename Kernel>
 bool Serves(const ResampleNeeds& needs) {
   if (Kernel::kLoad != needs.load) return false;
@@ -77,7 +77,7 @@ using Spread = Walk<Shape<T, ResampleLoad::kSpread, true, true, kRows, kTaps, kM
 template <typename T, int kRows, int kTaps>
 using Shifted = Walk<Shape<T, ResampleLoad::kShifted, false, true, kRows, kTaps, 1>>;
 
-// From few rows and taps to many: the first that serves is taken. Those with 0 taps take any
+// Sorted from few rows and taps to many: the first that serves is taken. Those with 0 taps take any
 // number.
 template <typename T>
 using Common =
@@ -118,7 +118,7 @@ struct Kernels<BFloat16> {
   using All = decltype(Join(List<Flat<BFloat16>>(), Join(Spreads<BFloat16>(), Common<BFloat16>())));
 };
 
-// Half has fewer, and double those alone that take anything, so that less is compiled.
+// Half has fewer instances, and double only those that take anything, so that less is compiled.
 template <>
 struct Kernels<Half> {
   using All =

@@ -34,8 +34,9 @@ cudaError_t Launch(const void* kernel, int64_t blocks, int threads, int shared_b
                    cudaStream_t stream) {
   if (blocks > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 << 10) {
-    // Always the same: a kernel has one such limit, which other threads set too between this and
-    // the launch, and which holds for launches that have been captured and not yet instantiated.
+    // Always the same value: a kernel has only one such limit. Other threads set it too between
+    // this call and the launch, and it holds for launches that have been captured but not yet
+    // instantiated.
     const cudaError_t status =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
     if (status != cudaSuccess) return status;
@@ -57,9 +58,9 @@ cudaError_t LaunchLongBands(ResampleTask task, cudaStream_t stream) {
                 kLongBandThreads * static_cast<int>(sizeof(double)), args, stream);
 }
 
-// Of the current device; asked for once for each device.
+// Of the current device; queried once for each device.
 cudaError_t CountMultiprocessors(int* count) {
-  static std::array<std::atomic<int>, 64> counts{};  // 0: not known yet
+  static std::array<std::atomic<int>, 64> counts{};  // 0: unknown so far
   int device = 0;
   const cudaError_t status = cudaGetDevice(&device);
   if (status != cudaSuccess) return status;

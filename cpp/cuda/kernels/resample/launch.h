@@ -9,8 +9,8 @@ namespace jax_convgrad {
 
 enum class ResampleType { kF16, kBF16, kF32, kF64 };
 
-// Launches the kernel for a problem with bands: x, y and the tables lie on the current device. Does
-// nothing else, so that it may be captured.
+// Launches the kernel for a problem with bands: x, y and the tables are on the current device. Does
+// nothing else, so it may be captured.
 cudaError_t LaunchResample(const ResampleForm& form, ResampleType type, const void* x, void* y,
                            cudaStream_t stream);
 

@@ -1,5 +1,5 @@
-// What a thread owns of a line of y, and how it reads x for that: the paths of ResampleLoad under
-// one name each.
+// The part of a line of y that a thread owns, and how it reads x for that: the paths of
+// ResampleLoad under one name each.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_LINES_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_LINES_CUH_
@@ -90,7 +90,7 @@ struct Lines : ShapeType {
     mine.lane = place % tiling.line_threads;
     if (kShifted && thread == 0 && column_tile > 0) mine.lane = -1;
     mine.owned = kVector;
-    // Threads that own nothing do as others, but write nothing.
+    // Threads that own nothing do the same as others, but write nothing.
     const auto clamp = [&mine](int64_t at, int64_t size) {
       if (at < size) return at;
       mine.owned = 0;
@@ -143,7 +143,7 @@ struct Lines : ShapeType {
     }
   }
 
-  // The same for elements that each have reads of their own.
+  // The same for elements that each have their own reads.
   CONVGRAD_DEVICE void EnterElements(int thread, State& mine, int column_tile) const {
     const int inner = static_cast<int>(form.inner);
     if constexpr (kStaged) {
@@ -171,7 +171,7 @@ struct Lines : ShapeType {
       ReadFrom(*this, mine, u, element / inner, element % inner);
     }
     if constexpr (kShifted) {
-      // A thread may write when it owns nothing, as the vector in front may end in its.
+      // A thread may write even if it owns nothing, because the vector in front may end in its own.
       mine.owned = mine.owned == 0 || thread % 32 == 0 ? 0 : run;
     } else {
       mine.owned = mine.owned == 0 ? 0 : owned;
@@ -193,14 +193,14 @@ struct Lines : ShapeType {
     }
   }
 
-  // Has the first that a thread reads of a row of x brought closer, while it does something else.
+  // Prefetches the thread's first element of a row of x, while it does something else.
   CONVGRAD_DEVICE void Bring(const State& mine, const T* row) const {
     const T* const from = row + static_cast<uint32_t>(mine.offsets[0]);
     if (from < task.x_end) BringCloser(from);
   }
 
-  // The thread's elements of a row of x, its columns and the middle axis combined: of what was
-  // fetched or staged, or is read now.
+  // The thread's elements of a row of x, with its columns and the middle axis combined: from
+  // fetched or staged elements, or read now.
   CONVGRAD_DEVICE void Combine(State& mine, int slot, int64_t row, Sum (&sums)[kVector]) const {
     (void)row;
     if constexpr (kStagedElements) {
@@ -228,7 +228,7 @@ struct Lines : ShapeType {
     }
   }
 
-  // Where the row of y that is next is written.
+  // The position at which the next row of y is written.
   CONVGRAD_DEVICE T* NextRow(State& mine) const {
     T* const row = mine.y;
     mine.y = Opaque(row + task.y_walk);

@@ -1,5 +1,5 @@
-// kPairs: a thread owns elements of x, and combines two columns when their rows are, with weights
-// that it keeps: between them they read little more than one, as vectors.
+// kPairs: a thread owns elements of x, and combines two columns once their rows are combined, with
+// weights that it keeps: the two columns together read little more than one does, as vectors.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_PAIRS_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_PAIRS_CUH_
@@ -61,7 +61,7 @@ CONVGRAD_DEVICE void EnterPairs(const Lines& lines, typename Lines::State& mine)
   }
 }
 
-// What no thread writes is there for weights of zero.
+// Elements that no thread writes exist for zero weights only.
 template <typename Lines>
 CONVGRAD_DEVICE void ClearPairs(const Lines& lines, int thread) {
   CONVGRAD_ROLLED
@@ -70,7 +70,7 @@ CONVGRAD_DEVICE void ClearPairs(const Lines& lines, int thread) {
   }
 }
 
-// A thread's elements of a row that is done, each channel's side by side.
+// A thread's elements of a finished row, with each channel's side by side.
 template <typename Lines>
 CONVGRAD_DEVICE void StorePairs(const Lines& lines, const typename Lines::State& mine,
                                 typename Lines::Sum* sums) {
@@ -91,7 +91,7 @@ CONVGRAD_DEVICE void WritePairs(const Lines& lines, typename Lines::State& mine,
   T* const to = lines.NextRow(mine) + mine.pair_to;
   if (mine.pair_columns == 0) return;
   const Sum* const from = sums + mine.pair_from;
-  Sum parts[2][2] = {};  // so that not all wait for each other
+  Sum parts[2][2] = {};  // so that not all threads wait for each other
   CONVGRAD_UNROLL
   for (int first = 0; first < Lines::kTaps; first += Lines::kSumPack) {
     const auto some = Load<Sum, Lines::kSumPack>(from + first);

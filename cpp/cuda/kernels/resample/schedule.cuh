@@ -1,5 +1,4 @@
-// Which weights the rows of x have for the rows of y of a walk, in shared memory: see
-// walk.cuh.
+// The weights that the rows of x have for the rows of y of a walk, in shared memory: see walk.cuh.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SCHEDULE_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SCHEDULE_CUH_
@@ -11,8 +10,8 @@
 namespace jax_convgrad {
 namespace resample_kernels {
 
-// For rows of y that are made from a ring: where each begins in x, and its weights. Behind the last
-// one's start it is once more, so that one can look ahead.
+// For rows of y that are made from a ring: where each begins in x, and its weights. The last start
+// is repeated once, so that threads can look ahead.
 template <typename Walk>
 CONVGRAD_DEVICE void MakeRing(const Walk& walk) {
   using Sum = typename Walk::Sum;
@@ -36,8 +35,7 @@ CONVGRAD_DEVICE void MakeRing(const Walk& walk) {
   });
 }
 
-// The rows of x that are read, from `low` on: how many, or -1 if the schedule has no room for
-// them.
+// The number of rows of x that are read, from `low` on, or -1 if the schedule has no room for them.
 template <typename Walk>
 CONVGRAD_DEVICE int FindRows(const Walk& walk, int& low) {
   using Sum = typename Walk::Sum;
@@ -96,8 +94,8 @@ CONVGRAD_DEVICE int LoadRecord(const Walk& walk, int at,
   return done;
 }
 
-// Makes the schedule of so many rows from `low` on, and of those that fill up a round. False if
-// more rows of y than kRows are in the making at a time.
+// Makes the schedule of this many rows from `low` on, and of those that complete a round. False if
+// more rows of y than kRows are in progress at a time.
 template <typename Walk>
 CONVGRAD_DEVICE bool MakeSchedule(const Walk& walk, int low, int there) {
   using Sum = typename Walk::Sum;
@@ -109,7 +107,7 @@ CONVGRAD_DEVICE bool MakeSchedule(const Walk& walk, int low, int there) {
     CONVGRAD_ROLLED
     for (int i = thread; i < scheduled; i += walk.tiling.threads) {
       const int at = low + i;
-      // A row of y is done when those before it are.
+      // A row of y is done once the rows before it are.
       int done = 0, done_after = 0, end = -1;
       CONVGRAD_UNROLL_BY(8)
       for (int row = 0; row < walk.rows; ++row) {

@@ -1,4 +1,5 @@
-// What an instance of the kernel of resample was compiled for, and what follows for its threads.
+// The parameters that an instance of the kernel of resample was compiled for, and what follows from
+// them.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SHAPE_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SHAPE_CUH_
@@ -35,7 +36,7 @@ struct Shape {
   static constexpr bool kStagedElements = kLoad == ResampleLoad::kStaged;
   static constexpr bool kStaged = kStagedElements || kColumns || (kStrip && !kPacked && !kAny);
 
-  // Whether rows and columns are added as if no weight were zero.
+  // Whether rows and columns are added without testing for zero weights.
   static constexpr bool kPlain = kPairs || kColumns;
 
   // Columns of x from one column of y to the next: kWindow: just as many; kStrip: at most, or 0 for
@@ -45,15 +46,15 @@ struct Shape {
   // of them, and behind, that its taps reach as well.
   static constexpr int kCore = 8, kMargin = kWindow ? (kTaps - kStep) / 2 : 0;
   static constexpr int kCorePiece = 16 / sizeof(T), kCorePieces = kCore / kCorePiece;
-  // Wide margins are read as the cores that they belong to.
+  // Wide margins are read like the cores that they belong to.
   static constexpr bool kWide = kMargin > 2;
   static constexpr int kSingles = kWide ? 0 : kMargin;
   static constexpr int kWindowPieces = kWide ? 3 * kCorePieces : kCorePieces;
   static constexpr int kBefore = kWide ? kCore : 0;
-  // Elements of a thread: of 16 bytes where they are read or written at once, but fewer where many
-  // rows would take too many registers. Where few columns make one, large strips have fewer ends
-  // that overlap; but where eight do, 12 elements of 16 bits took 1.7 to 1.8 times the floor
-  // instead of 1.6, of 32 bits 1.4 as well.
+  // Elements of a thread: 16 bytes where they are read or written at once, but fewer where many
+  // rows would take too many registers. Where a few columns become one, large strips have fewer
+  // ends that overlap. But where eight do, 12 elements of 16 bits took 1.7 to 1.8 times the
+  // roofline instead of 1.6; of 32 bits, 1.4 as well.
   static constexpr int kVector = kVectors || kSpread || kShifted  ? 16 / sizeof(T)
                                  : kPairs                         ? 16 / sizeof(Sum)
                                  : kColumns                       ? 2
@@ -81,24 +82,24 @@ struct Shape {
                    : kSpread ? Piece<T, kBase>::kWords + 2 * kBeside
                              : kReads * kReadTaps * Piece<T, kPiece>::kWords);
   static constexpr bool kFetches = !kAny && kRowWords <= 32;
-  // How many rows are: in strips several. With rows of strips copied and met for by twos, gradients
-  // of linear upsampling took 1.5 instead of 1.4 times the memory floor on an H100, or 1.7 instead
-  // of 1.4 where threads have 12 elements; by fours 2.4. Of pairs, which leave few registers,
-  // Lanczos downsampling took 1.50 with three rows, 1.56 with two and, as some went to memory, 1.53
-  // with four.
+  // The number of rows read ahead: several in strips. When rows of strips were copied and
+  // synchronized by twos, gradients of linear upsampling took 1.5 instead of 1.4 times the memory
+  // roofline on an H100, or 1.7 instead of 1.4 where threads have 12 elements; by fours, 2.4. With
+  // pairs, which leave few registers, Lanczos downsampling took 1.50 with three rows, 1.56 with
+  // two, and 1.53 with four, because some registers were spilled to memory.
   static constexpr int kAhead = kColumns  ? 6
                                 : kStaged ? sizeof(T) > 2 ? 2 : 3
                                 : kPairs  ? 3
                                 : !kFetches || !(kStrip || kWindow) || kRowWords > 16 ? 1
                                 : kRowWords <= 4                                      ? 4
                                                                                       : 2;
-  // Whether rows can be brought closer before they are read ahead: see ResampleTiling. Not those of
-  // windows: the gradient of 2x linear upsampling took 1.6 instead of 1.2 times the floor.
+  // Whether rows can be prefetched before they are read ahead: see ResampleTiling. Not rows of
+  // windows: the gradient of 2x linear upsampling took 1.6 instead of 1.2 times the roofline.
   static constexpr bool kBrings = kStrip && !kStaged && kFetches && sizeof(T) >= 4;
   static constexpr int kStages = kStaged ? kAhead + 1 : 0;
   static constexpr int kRound = kStaged ? 1 : kAhead;  // rows of x that are added between checks
   static_assert(kRound <= kMaxRound, "the schedule has room for a round that is not full");
-  // Whether what is read is added as it is, from where it was read to.
+  // Whether elements are added directly from where they were read to.
   static constexpr bool kAsRead = kStrip && !kStaged && kMid == 1 && sizeof(T) == sizeof(Sum);
   static constexpr int kSumPack = 16 / sizeof(Sum);
   static_assert(!kColumns || (kTaps % kSumPack == 0 && sizeof(T) == 4),
@@ -118,7 +119,7 @@ struct Shape {
   static constexpr bool kWritesVectors = !kStrip && kPacked;
   static constexpr int kWords = kVector * sizeof(T) / 4;  // kShifted: of a vector as it is written
 
-  // What a thread keeps.
+  // The values that a thread keeps.
   struct State {
     const T* x;     // the line's
     const T* next;  // the row of x that is fetched next

@@ -13,14 +13,14 @@
 namespace jax_convgrad {
 namespace resample_kernels {
 
-// Which element a thread has, counted in threads' parts of a line, one line after another. The
-// first thread of a warp does what the last of that before does, and passes it on.
+// The element that a thread has, counted in threads' parts of a line, one line after another. The
+// first thread of a warp repeats the last one of the warp before, and passes it on.
 CONVGRAD_DEVICE int ShiftedPlace(int thread) {
   const int place = thread / 32 * 31 + thread % 32 - 1;
   return place < 0 ? 0 : place;
 }
 
-// Writes a row of y in vectors as it is aligned: each begins in the vector of the thread in front.
+// Writes a row of y in vectors aligned in memory: each begins in the vector of the thread in front.
 template <typename Lines>
 CONVGRAD_DEVICE void WriteShifted(Lines& lines) {
   using T = typename Lines::T;

@@ -104,7 +104,7 @@ CONVGRAD_DEVICE void CombineSpread(const typename Lines::State& mine,
     }
   }
   if (probe == Sum(0)) return;
-  // Perhaps beside a weight of zero: once more without these.
+  // A zero weight may be the cause: once more without zero weights.
   CONVGRAD_UNROLL
   for (int k = 0; k < Lines::kVector; ++k) {
     sums[k] = 0;

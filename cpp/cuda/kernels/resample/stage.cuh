@@ -1,6 +1,6 @@
-// Rows of x on their way through shared memory, for threads that need them otherwise than memory
-// gives them: copied as they lie, in aligned pieces of 16 bytes, several rows ahead and through no
-// register. Where a line begins within its first piece differs from row to row.
+// Rows of x on their way through shared memory, for threads that need them in another order than
+// memory has them: copied unchanged, in aligned pieces of 16 bytes, several rows ahead and through
+// no register. Where a line begins within its first piece differs from row to row.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_STAGE_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_STAGE_CUH_
@@ -13,14 +13,14 @@
 namespace jax_convgrad {
 namespace resample_kernels {
 
-// Copies begin and are waited for in groups, each of what a thread began to copy since the last.
+// Copies begin, and are waited for, in groups: the copies that a thread began since the last group.
 CONVGRAD_DEVICE void EndCopyGroup() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
-// Until at most kPending of a thread's groups are on their way.
+// Waits until at most kPending of a thread's groups are in flight.
 template <int kPending>
 CONVGRAD_DEVICE void AwaitCopies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -53,8 +53,7 @@ struct StagedLine {
   bool copies;
 };
 
-// What lies from an element of each row of x on is staged. The thread reads from the `element`th of
-// that on.
+// Stages each row of x from some element on. The thread reads from the `element`th of these on.
 template <typename Lines>
 CONVGRAD_DEVICE void EnterStage(const Lines& lines, typename Lines::State& mine, int begin,
                                 int element = 0) {
@@ -66,7 +65,7 @@ CONVGRAD_DEVICE void EnterStage(const Lines& lines, typename Lines::State& mine,
   mine.stage.copies = mine.line < lines.tiling.lines && mine.lane < lines.tiling.stage_pieces;
 }
 
-// Elements of a row that are staged wherever it begins.
+// Elements of a row that are staged, wherever the row begins.
 template <typename Lines>
 CONVGRAD_DEVICE int StageRoom(const Lines& lines) {
   using T = typename Lines::T;
@@ -74,7 +73,7 @@ CONVGRAD_DEVICE int StageRoom(const Lines& lines) {
   return lines.tiling.stage_pieces * kPieceElements - (kPieceElements - 1);
 }
 
-// Rows of x from `row` on are copied next, and read.
+// Sets the next row of x to copy, and to read, to `row`.
 template <typename Lines>
 CONVGRAD_DEVICE void BeginRows(const Lines& lines, typename Lines::State& mine, int row) {
   const uintptr_t first =
@@ -84,21 +83,21 @@ CONVGRAD_DEVICE void BeginRows(const Lines& lines, typename Lines::State& mine, 
                    static_cast<uint32_t>(mine.stage.copy_at - mine.lane * kStagePieceBytes);
 }
 
-// Where a thread's first piece of the row that is copied next goes. Pieces lie in cache lines of
-// the stage as they do in memory: copied otherwise, a warp's took 14 cycles of shared memory,
-// not 4.
+// Where a thread's first piece of the next row to copy goes. Pieces have the same positions in the
+// stage's cache lines as in memory: otherwise a warp's copy took 14 cycles of shared memory instead
+// of 4.
 template <typename Lines>
 CONVGRAD_DEVICE char* CopyTo(const Lines& lines, const typename Lines::State& mine, int slot) {
   char* const to = lines.shared + slot + mine.stage.copy_at;
   if constexpr (Lines::kColumns)
-    return to;  // rows are aligned, if mostly to less than a cache line
+    return to;  // rows are aligned, though mostly to less than a cache line
   const uint32_t off =
       static_cast<uint32_t>(mine.stage.from) - static_cast<uint32_t>(mine.stage.copy_at);
   return to + (off & (kStageLineBytes - kStagePieceBytes));
 }
 
-// Begins to copy the row that is next to a slot. All of its pieces lie inside x, which is so of the
-// rows from stage_from to before stage_to.
+// Begins to copy the next row to a slot. All of its pieces are inside x, which holds for the rows
+// from stage_from to before stage_to.
 template <typename Lines>
 CONVGRAD_DEVICE void CopyRow(const Lines& lines, const typename Lines::State& mine, int slot) {
   using T = typename Lines::T;
@@ -106,7 +105,7 @@ CONVGRAD_DEVICE void CopyRow(const Lines& lines, const typename Lines::State& mi
   uintptr_t piece = mine.stage.from & ~uintptr_t{kStagePieceBytes - 1};
   char* to = CopyTo(lines, mine, slot);
   if constexpr (Lines::kStrip) {
-    // Threads copy as much as they own; those that own nothing what another one does as well.
+    // Threads copy as much as they own; those that own nothing repeat the copies of another thread.
     constexpr int kBytes = Lines::kVector * static_cast<int>(sizeof(T));
     constexpr int kCopies = (kBytes + kStagePieceBytes - 1) / kStagePieceBytes;
     constexpr bool kAll = kBytes % kStagePieceBytes == 0;
@@ -129,7 +128,7 @@ CONVGRAD_DEVICE void CopyRow(const Lines& lines, const typename Lines::State& mi
   }
 }
 
-// The same where x begins or ends: nothing outside is read.
+// The same at the beginning and the end of x: nothing outside is read.
 template <typename T>
 CONVGRAD_DEVICE_CALL void CopyInside(char* to, uintptr_t from, int first, int step, int pieces,
                                      uintptr_t x, uintptr_t x_end) {
@@ -151,7 +150,7 @@ CONVGRAD_DEVICE_CALL void CopyInside(char* to, uintptr_t from, int first, int st
   }
 }
 
-// Either of them, if the row is there.
+// Either of them, if the row exists.
 template <typename Lines>
 CONVGRAD_DEVICE void CopyAnyRow(const Lines& lines, const typename Lines::State& mine, int slot,
                                 int row, int end) {
@@ -166,14 +165,14 @@ CONVGRAD_DEVICE void CopyAnyRow(const Lines& lines, const typename Lines::State&
   }
 }
 
-// After a row was copied, or was not there: a group of copies either way.
+// After a row was copied or did not exist: commits a group of copies either way.
 template <typename Lines>
 CONVGRAD_DEVICE void EndRow(const Lines& lines, typename Lines::State& mine) {
   mine.stage.from += static_cast<uintptr_t>(lines.task.x_walk_bytes);
   EndCopyGroup();
 }
 
-// Where a thread reads the row that is next, which is in a slot.
+// The position at which a thread reads the next row, which is in a slot.
 template <typename Lines>
 CONVGRAD_DEVICE const typename Lines::T* NextStaged(const Lines& lines, typename Lines::State& mine,
                                                     int slot) {

@@ -1,5 +1,5 @@
-// kStrip: a thread owns elements of x. When a row of y is done, the sums of a line meet in shared
-// memory, where its columns are combined.
+// kStrip: a thread owns elements of x. When a row of y is done, the sums of a line are collected in
+// shared memory, where its columns are combined.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_STRIP_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_STRIP_CUH_
@@ -13,12 +13,12 @@ namespace resample_kernels {
 
 CONVGRAD_DEVICE int OddHalf(int lane) { return lane >> 4 & 1; }
 
-// Where in its strip a thread's element is.
+// The position of a thread's element in its strip.
 template <typename Lines>
 CONVGRAD_DEVICE int StripPlace(const Lines& lines, int lane, int i) {
   if constexpr (Lines::kStaged) {
-    // By half warps, of which every other one has its even and odd elements in turn: so they do
-    // not meet in a bank.
+    // By half warps: every other one swaps the order of its even and odd elements, so the two do
+    // not use the same bank.
     return (lane >> 4) * 16 * Lines::kVector + (i ^ OddHalf(lane)) * 16 + (lane & 15);
   }
   return (i / Lines::kPiece * lines.tiling.line_threads + lane) * Lines::kPiece + i % Lines::kPiece;
@@ -59,8 +59,9 @@ CONVGRAD_DEVICE void EnterStrip(const Lines& lines, typename Lines::State& mine)
   }
 }
 
-// A thread's part of the columns' weights, for all. With one channel they are those of whole packs
-// of sums, of which the first may lie in front of the column's first tap.
+// A thread's part of the columns' weights, which it prepares for all threads. With one channel they
+// are the weights of whole packs of sums, of which the first may lie in front of the column's first
+// tap.
 template <typename Lines>
 CONVGRAD_DEVICE void CopyWeights(const Lines& lines, int thread) {
   using Sum = typename Lines::Sum;
@@ -79,7 +80,7 @@ CONVGRAD_DEVICE void CopyWeights(const Lines& lines, int thread) {
   }
 }
 
-// The elements of the row of x that is next in the stage.
+// The elements of the next row of x in the stage.
 template <typename Lines>
 CONVGRAD_DEVICE void CombineStagedStrip(const Lines& lines, typename Lines::State& mine, int slot,
                                         typename Lines::Sum (&sums)[Lines::kVector]) {
@@ -90,7 +91,7 @@ CONVGRAD_DEVICE void CombineStagedStrip(const Lines& lines, typename Lines::Stat
   for (int i = 0; i < Lines::kVector; ++i) sums[i] = ToSum((i % 2 == 0 ? from : odd)[i * 16]);
 }
 
-// A thread's elements of a row that is done.
+// A thread's elements of a finished row.
 template <typename Lines>
 CONVGRAD_DEVICE void StoreStrip(const Lines& lines, const typename Lines::State& mine,
                                 typename Lines::Sum* line) {
@@ -113,9 +114,9 @@ CONVGRAD_DEVICE void StoreStrip(const Lines& lines, const typename Lines::State&
   }
 }
 
-// One element of y from the sums of its strip, by whole packs of weights as if none were zero; the
-// last may read what lies behind the strip. Where that gave no number, once more without those that
-// are.
+// One element of y from the sums of its strip, by whole packs of weights without testing for zeros;
+// the last pack may read behind the strip. If the result is NaN, it is computed once more without
+// the zero weights.
 template <typename Lines>
 CONVGRAD_DEVICE typename Lines::Sum StripResult(const Lines& lines, const typename Lines::Sum* from,
                                                 const typename Lines::Sum* weights) {
@@ -152,7 +153,7 @@ CONVGRAD_DEVICE typename Lines::Sum PackedResult(const Lines& lines,
   const int taps = static_cast<int>(lines.form.width.taps) + before;
   const Sum* const sums = line + (from - before);
   Sum sum = 0;
-  // By more it would take registers that are not left.
+  // More at a time would need registers that are not left.
   CONVGRAD_UNROLL_BY(2)
   for (int tap = 0; tap < taps; tap += kPack) {
     const auto some = Load<Sum, kPack>(weights + tap);

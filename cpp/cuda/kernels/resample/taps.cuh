@@ -1,5 +1,5 @@
-// kVectors, kElements, kStaged and the elements of x in strips: reads that each begin where they
-// may, and the taps that follow them.
+// kVectors, kElements, kStaged and the elements of x in strips: reads that begin anywhere, and the
+// taps that follow them.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_TAPS_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_TAPS_CUH_
@@ -31,7 +31,7 @@ CONVGRAD_DEVICE void ReadFrom(const Lines& lines, typename Lines::State& mine, i
   }
 }
 
-// Elements of the stage with their weights, as if none were zero.
+// Elements of the stage with their weights, without testing for zero weights.
 template <int kInner, typename Lines>
 CONVGRAD_DEVICE void AddStaged(const Lines& lines, const typename Lines::State& mine,
                                const typename Lines::T* from,
@@ -48,7 +48,7 @@ CONVGRAD_DEVICE void AddStaged(const Lines& lines, const typename Lines::State& 
   }
 }
 
-// The thread's elements of the row that is next in the stage, its columns combined.
+// The thread's elements of the next row in the stage, with its columns combined.
 template <typename Lines>
 CONVGRAD_DEVICE void CombineStagedTaps(const Lines& lines, typename Lines::State& mine, int slot,
                                        typename Lines::Sum (&sums)[Lines::kVector]) {
@@ -69,7 +69,7 @@ CONVGRAD_DEVICE void CombineStagedTaps(const Lines& lines, typename Lines::State
   CONVGRAD_UNROLL
   for (int i = 0; i < Lines::kVector; ++i) number = number && sums[i] == sums[i];
   if (number) return;
-  // Perhaps of a weight of zero: once more without these.
+  // A zero weight may be the cause: once more without zero weights.
   const T* const again = Opaque(from);
   const int inner = static_cast<int>(lines.form.inner);
   CONVGRAD_UNROLL
@@ -125,7 +125,7 @@ CONVGRAD_DEVICE void FetchTaps(const Lines& lines, typename Lines::State& mine, 
   }
 }
 
-// The columns of a row that was fetched, combined.
+// The columns of a fetched row, combined.
 template <typename Lines>
 CONVGRAD_DEVICE void CombineFetched(const typename Lines::State& mine, int slot,
                                     typename Lines::Sum (&sums)[Lines::kVector]) {
@@ -143,7 +143,7 @@ CONVGRAD_DEVICE void CombineFetched(const typename Lines::State& mine, int slot,
   }
 }
 
-// The same of a row that has more taps than could be fetched, which is read now.
+// The same for a row with more taps than could be fetched, which is read now.
 template <typename Lines>
 CONVGRAD_DEVICE void CombineRead(const Lines& lines, const typename Lines::State& mine, int64_t row,
                                  typename Lines::Sum (&sums)[Lines::kVector]) {
@@ -177,7 +177,7 @@ CONVGRAD_DEVICE void CombineRead(const Lines& lines, const typename Lines::State
   }
 }
 
-// The same of any number of taps, whose weights are read as well.
+// The same for any number of taps, whose weights are read as well.
 template <typename Lines>
 CONVGRAD_DEVICE void CombineAny(const Lines& lines, const typename Lines::State& mine, int64_t row,
                                 typename Lines::Sum (&sums)[Lines::kVector]) {
@@ -206,8 +206,8 @@ CONVGRAD_DEVICE void CombineAny(const Lines& lines, const typename Lines::State&
           weights[i][t] = Lines::kStrip ? Sum(1) : lines.WidthWeight(mine.columns[i], first + t);
         }
       }
-      // All weights are looked at before the first read, so that no read is waited for together
-      // with a weight.
+      // All weights are tested before the first read, so that no read is waited for together with a
+      // weight.
       int there = 0;
       CONVGRAD_UNROLL
       for (int i = 0; i < Lines::kReads * kBatch; ++i) {

@@ -10,8 +10,8 @@
 namespace jax_convgrad {
 namespace {
 
-// Figures beside choices are how long kernels took on an H100, as multiples of the memory floor: of
-// the time to read x once and to write y once at 3.0 TB/s.
+// Figures beside choices are measured times on an H100, as multiples of the memory roofline: the
+// time to read x once and to write y once at 3.0 TB/s.
 
 constexpr int64_t kMaxScheduleBytes = 16 << 10;
 constexpr int64_t kMaxChunk = 128, kMaxFlatChunk = 256;
@@ -32,7 +32,7 @@ double StepOf(const ResampleAxis& axis) {
   return static_cast<double>(axis.in) / static_cast<double>(axis.out);
 }
 
-// Elements that `count` neighbouring outputs read between them, if starts are evenly spaced.
+// The elements that `count` neighbouring outputs read in all, if starts are evenly spaced.
 int64_t Window(const ResampleAxis& axis, int64_t count) {
   if (!axis.resampled) return count;
   const double reach = std::ceil(static_cast<double>(count - 1) * StepOf(axis));
@@ -43,7 +43,7 @@ bool IsAligned(const void* data, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
 }
 
-// The most columns of a strip of so many elements of x.
+// The most columns of a strip of this many elements of x.
 int64_t StripColumns(const ResampleTask& task, int64_t elements, int64_t shift) {
   const int64_t inner = task.form.inner;
   int64_t low = 0, high = task.form.width.out;
@@ -60,8 +60,8 @@ bool IsStrip(ResampleLoad load) {
   return load == ResampleLoad::kStrip || load == ResampleLoad::kPairs;
 }
 
-// Threads of a line in a strip and its columns: of all sizes, that which leaves the fewest threads
-// idle, in favour of single warps, which need not wait for others.
+// The threads of a line in a strip and its columns: of all sizes, the one that leaves the fewest
+// threads idle. Single warps are preferred, because they need not wait for others.
 struct Strip {
   int64_t threads = 0, columns = 0;
 };
@@ -92,7 +92,7 @@ Strip ChooseStrip(const ResampleTask& task, const ResampleInstance& instance, bo
   return best;
 }
 
-// The same where each thread has two columns: as few tiles of them as there can be.
+// The same where each thread has two columns: as few tiles of them as possible.
 Strip ChooseColumns(const ResampleTask& task, const ResampleInstance& instance, int& lanes) {
   const ResampleAxis& width = task.form.width;
   const int64_t room = kMaxStageBytes / (instance.stages * static_cast<int64_t>(sizeof(float)));
@@ -103,23 +103,22 @@ Strip ChooseColumns(const ResampleTask& task, const ResampleInstance& instance, 
     const int64_t all = CeilDivide(tile, in_eight) * 8;
     return all <= 16 ? all : RoundUp(all, 32);
   };
-  // Where threads would be idle anyway, every eighth is: the windows of 16 columns that become 7
-  // then lie in different banks. Times the floor: 1.57 instead of 1.65.
+  // Where threads would be idle anyway, every eighth one is: the windows of 16 columns that become
+  // 7 are then in different banks. Times the roofline: 1.57 instead of 1.65.
   lanes = threads(7) == threads(8) ? 7 : 8;
   return {threads(lanes), 2 * tile};
 }
 
-// Whether rows and columns are repeated, and nothing else: each vector is read once and written as
-// it is.
+// Whether rows and columns are only repeated: each vector is then read once and written unchanged.
 bool Repeats(const ResampleNeeds& needs) {
   return needs.load == ResampleLoad::kVectors && needs.grow && needs.rows == 1 && needs.taps == 1 &&
          needs.mid_taps == 1;
 }
 
-// How many walks there are in place of one column of blocks, so that nearly as many blocks as can
-// be at work at a time are, and all multiprocessors are done at a time. What a block does besides
-// its rows weighs as much as a row. The gradient of 8x linear upsampling of 16 bits takes 1.59
-// times the floor with the 630 blocks of this, and 1.67 with 735.
+// The number of walks that replace one column of blocks, so that nearly as many blocks as possible
+// run at a time, and all multiprocessors finish together. The work of a block besides its rows
+// costs as much as a row. The gradient of 8x linear upsampling of 16 bits takes 1.59 times the
+// roofline with the 630 blocks of this rule, and 1.67 with 735.
 double EvenWalks(double columns, double at_a_time, int64_t multiprocessors,
                  const ResampleAxis& walk, double twice) {
   const double max_walks = std::floor(at_a_time / columns);
@@ -135,18 +134,18 @@ double EvenWalks(double columns, double at_a_time, int64_t multiprocessors,
   return best;
 }
 
-// Threads and walks as measured on an H100, in proportion to the multiprocessors.
+// Threads and walks as measured on an H100, scaled to the number of multiprocessors.
 ResampleLimits MeasuredLimits(const ResampleNeeds& needs, const ResampleInstance& instance,
                               int element_bytes, int64_t multiprocessors) {
-  // Where rows are read twice by walks that follow each other, or much is prepared for a walk, all
-  // threads are at work at once. Elsewhere short walks keep them evenly busy.
+  // If walks that follow each other read rows twice, or a walk needs much preparation, all threads
+  // run at once. Elsewhere short walks keep them evenly busy.
   const int64_t wave = multiprocessors * instance.threads;
   if (needs.load == ResampleLoad::kSpread) {
-    // Of 768 blocks that end together 1.6 times the floor, of 4096 short ones 1.85.
+    // With 768 blocks that end together 1.6 times the roofline, with 4096 short ones 1.85.
     return {128, multiprocessors * 4096, 0.25, wave};
   }
   if (needs.load == ResampleLoad::kFlat) {
-    // Times the floor: 1.43 with 504 blocks that begin at once, 1.6 with 840 shorter ones.
+    // Times the roofline: 1.43 with 504 blocks that begin at once, 1.6 with 840 shorter ones.
     return {kFlatThreads, multiprocessors * 640, 0.5};
   }
   if (needs.load == ResampleLoad::kShifted) {
@@ -154,8 +153,8 @@ ResampleLimits MeasuredLimits(const ResampleNeeds& needs, const ResampleInstance
     if (element_bytes == 4) return {256, multiprocessors * 4096, 0.5};
     return {128, multiprocessors * 640, 0.25, multiprocessors * 640};
   }
-  // Blocks that write as many whole columns side by side as they can, and few rows of them. Times
-  // the floor, of 2x nearest upsampling: 1.08 instead of 1.12, of 16 bits 1.14 instead of 1.16.
+  // Blocks that write as many whole columns side by side as possible, and few rows of them. Times
+  // the roofline, of 2x nearest upsampling: 1.08 instead of 1.12, of 16 bits 1.14 instead of 1.16.
   if (Repeats(needs)) return {256, multiprocessors * 131072, 1.0};
   bool light = needs.rows == 1 && !needs.grow;
   if (needs.load == ResampleLoad::kVectors) {
@@ -167,7 +166,7 @@ ResampleLimits MeasuredLimits(const ResampleNeeds& needs, const ResampleInstance
   }
   if (needs.load == ResampleLoad::kColumns) return {128, wave, 0.25, wave};
   if (light && needs.load == ResampleLoad::kElements) {
-    // Those that write single elements are as fast as the most threads let them be.
+    // Blocks that write single elements are fastest with the most threads.
     if (instance.packed) return {128, multiprocessors * 4096, 0.5};
     return element_bytes >= 4 ? ResampleLimits{128, multiprocessors * 8192, 1.0}
                               : ResampleLimits{128, multiprocessors * 4096, 0.5};
@@ -224,8 +223,8 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
                                               static_cast<double>(walk.taps - 1) / StepOf(walk))));
   const bool strip = width.resampled && width.out <= width.in && (!needs.grow || !walk.resampled);
   // Threads of 16 bytes of sums have a pair of columns each where columns become half as many, and
-  // each is made of many. Times the floor: with 14 taps 1.5 instead of 3.2, of elements of 2 bytes
-  // 2.9 instead of 5.3; but with 5 taps 1.53 instead of 1.47.
+  // each is made of many. Times the roofline: with 14 taps 1.5 instead of 3.2, of elements of 2
+  // bytes 2.9 instead of 5.3; but with 5 taps 1.53 instead of 1.47.
   const bool pairs = strip && width.taps >= kManyTaps && !task.mid.resampled &&
                      width.in >= 2 * width.out && form.inner <= kMaxPairsInner &&
                      element_bytes <= 4;
@@ -248,9 +247,9 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
     needs.step = width.in / width.out;
   } else if (strip) {
     needs.aligned = aligned(task.x, width.in * form.inner);
-    // Of rows that can be read as packs from the stage. Times the floor: with 5 taps 1.3 instead of
-    // 1.6, with 14 taps 1.41 instead of 1.68; but 1.93 instead of 1.50 with 3 channels, each in a
-    // plane of its own, and 3.3 instead of 2.6 with elements of 2 bytes.
+    // Of rows that can be read as packs from the stage. Times the roofline: with 5 taps 1.3 instead
+    // of 1.6, with 14 taps 1.41 instead of 1.68; but 1.93 instead of 1.50 with 3 channels, each in
+    // a plane of its own, and 3.3 instead of 2.6 with elements of 2 bytes.
     const bool columns = width.taps >= kFewColumnTaps && width.in >= 2 * width.out &&
                          form.inner == 1 && element_bytes == 4 && needs.aligned >= 4 &&
                          !task.mid.resampled;
@@ -259,19 +258,19 @@ ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
                                                : ResampleLoad::kStrip;
     needs.step = CeilDivide(width.in, width.out);
   } else {
-    // Reads of few taps are served by caches as well.
+    // Reads of few taps are served equally well by caches.
     const bool staged = needs.grow && width.resampled && width.out >= width.in &&
                         std::max(needs.taps, needs.rows) > 4 && form.inner <= kMaxStagedInner;
     needs.aligned = aligned(task.y, width.out * form.inner);
-    // Columns that become twice as many or more, times the floor: along three axes 1.3 instead of
-    // 1.8, along two 1.2 to 1.6 instead of 1.4 to 1.7. With elements of 4 bytes, of which a vector
-    // has half as many, nothing is won (1.25 instead of 1.23), nor is it where rows are not
+    // Columns that become twice as many or more, times the roofline: along three axes 1.3 instead
+    // of 1.8, along two 1.2 to 1.6 instead of 1.4 to 1.7. With elements of 4 bytes, of which a
+    // vector has half as many, nothing is won (1.25 instead of 1.23), nor is it where rows are not
     // resampled (1.40 instead of 1.33).
     const bool spread = needs.grow && walk.resampled && width.resampled && form.inner == 1 &&
                         width.out % width.in == 0 && element_bytes == 2 && needs.aligned == 8 &&
                         IsAligned(task.x, 16);
-    // What it saves is writing. Times the floor: of rows that become 8 each 1.8 and 1.4 instead of
-    // 2.2 and 1.9, with elements of 4 bytes 1.3 and 1.2 instead of 1.4 and 1.3; but of rows that
+    // It saves writes. Times the roofline: of rows that become 8 each 1.8 and 1.4 instead
+    // of 2.2 and 1.9, with elements of 4 bytes 1.3 and 1.2 instead of 1.4 and 1.3; but of rows that
     // become 2.5 each 2.5 instead of 2.1, and 1.4 instead of 1.3.
     const bool shifted = needs.grow && walk.out >= kMinShiftedGrowth * walk.in &&
                          needs.aligned * element_bytes < 16 && element_bytes <= 4 &&
@@ -306,7 +305,7 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
   const int64_t vector = instance.vector, rows = instance.rows;
   const int64_t sum_bytes = element_bytes == 8 ? 8 : 4, inner = form.inner;
   ResampleTiling tiling;
-  // What is counted in 32 bits.
+  // These sizes are counted in 32 bits.
   for (int64_t count : {width.in * inner, width.out * inner, form.batches(), walk.in, walk.out}) {
     if (count > kMaxIndex - 4096) return tiling;
   }
@@ -331,7 +330,7 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     tiling.columns = static_cast<int>(std::min(columns.columns, width.out));
     tiling.column_tiles = CeilDivide(width.out, tiling.columns);
     if (line_threads > 32) max_lines = line_threads;
-    // What is staged begins at a pack, and has room for a window.
+    // The staged elements begin at a pack, and have room for a window.
     const int64_t reach = Window(width, tiling.columns) + 3;
     tiling.stage_columns = static_cast<int>(RoundUp(std::max<int64_t>(reach, instance.taps), 4));
   } else if (flat) {
@@ -354,10 +353,10 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     tiling.column_tiles = CeilDivide(vectors, line_threads);
     if (shifted) max_lines = tiling.column_tiles > 1 ? line_threads : kShiftedPlaces;
   } else {
-    // The rows that registers hold ahead are too few where columns have many taps. Times the floor:
-    // with 14 taps 1.7 instead of 2.5, with 64 taps 1.6 instead of 1.85, with 192 taps 1.76 instead
-    // of 1.98; but with 5 taps 2.0 instead of 1.9, and with 14 taps of elements of 2 bytes 2.96
-    // instead of 2.90.
+    // The rows that registers hold ahead are too few where columns have many taps. Times the
+    // roofline: with 14 taps 1.7 instead of 2.5, with 64 taps 1.6 instead of 1.85, with 192
+    // taps 1.76 instead of 1.98; but with 5 taps 2.0 instead of 1.9, and with 14 taps of elements
+    // of 2 bytes 2.96 instead of 2.90.
     const bool pairs = needs.load == ResampleLoad::kPairs;
     if (instance.stages == 0 && (pairs || needs.taps >= kManyTaps) && element_bytes >= 4) {
       tiling.rows_ahead = 8;
@@ -367,7 +366,7 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     line_threads = strip.threads;
     tiling.columns = static_cast<int>(strip.columns);
     tiling.column_tiles = CeilDivide(width.out, strip.columns);
-    // Lines of several warps meet as blocks do.
+    // Lines of several warps synchronize like blocks.
     if (line_threads > 32) max_lines = line_threads;
   }
   tiling.line_threads = static_cast<int>(line_threads);
@@ -462,7 +461,7 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     bytes = tiling.strip_at + (tiling.slab_rows + 1) * tiling.strip_pitch * sum_bytes;
   }
   if (needs.load == ResampleLoad::kPairs) {
-    // Where there are several channels, what they have at the same place is in different banks.
+    // Where there are several channels, their elements at the same place are in different banks.
     int64_t pitch =
         RoundUp(std::max<int64_t>(CeilDivide(line_threads * vector, inner) + 2, instance.taps), 4);
     while (inner > 1 && pitch % 32 != 12) pitch += 4;
@@ -473,8 +472,8 @@ ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeed
     bytes = tiling.strip_at + 2 * tiling.strip_half * sum_bytes;
   } else if (needs.load == ResampleLoad::kStrip) {
     const int64_t pack = 16 / sum_bytes;
-    // With one channel, weights of zero in front make whole packs. An odd number of packs between
-    // columns, so that threads find theirs in different banks.
+    // With one channel, zero weights in front make whole packs. The number of packs between columns
+    // is odd, so that threads read theirs from different banks.
     const int64_t weights = width.taps + (inner == 1 ? pack - 1 : 0);
     tiling.width_pitch = static_cast<int>((CeilDivide(weights, pack) | 1) * pack);
     const int64_t elements = line_threads * vector;

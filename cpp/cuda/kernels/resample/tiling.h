@@ -7,17 +7,17 @@
 
 namespace jax_convgrad {
 
-// What a thread owns of a line of y, that is of the columns and the inner run of one row, and how
-// it reads x for that. See walk.cuh.
+// The part of a line of y, which is the columns and the inner run of one row, that a thread owns,
+// and how it reads x for that. See walk.cuh.
 enum class ResampleLoad {
   kVectors,   // a vector of the inner run of one column: whole vectors of x
   kElements,  // elements, each with reads of its own: few x that become many y
   kStaged,    // the same from rows of x in shared memory: see stage.cuh
-  kWindow,    // columns that each start as much further on in x: all that they read between them
+  kWindow,    // columns a fixed distance apart in x: the elements that they read in all
   kStrip,     // elements of x, whose columns are combined when their rows are: many x, few y
   kPairs,     // the same, each thread combining two columns with weights that it keeps
   kColumns,   // two columns of lines of one channel, from rows of x in shared memory
-  kSpread,    // columns that each become as many: all that they read between them, as vectors
+  kSpread,    // columns that each become equally many: the elements that they read, as vectors
   kShifted,   // kElements that are passed on to a neighbour, for lines of y that are not aligned
   kFlat,      // elements of lines that are written as one: see flat.cuh
 };
@@ -28,15 +28,15 @@ inline constexpr int kMaxSharedBytes = 96 << 10;
 inline constexpr int kFlatThreads = 288;  // kFlat: of a block, at most
 inline constexpr int kFlatVector = 4;     // kFlat: elements of a thread in a row of y
 
-// What is copied to a stage at once; see stage.cuh.
+// The bytes that are copied to a stage at once; see stage.cuh.
 inline constexpr int kStagePieceBytes = 16;
-// A line of the cache, which shared memory takes at once if its pieces are as far apart there.
+// A cache line, which shared memory serves at once if its pieces keep their distances there.
 inline constexpr int kStageLineBytes = 128;
 
 // Rows of x that a thread adds between checks, at most.
 inline constexpr int kMaxRound = 4;
 
-// What an instance of the kernel must be able to do.
+// The properties that a problem needs from an instance of the kernel.
 struct ResampleNeeds {
   ResampleLoad load;
   int64_t aligned;   // elements by which all lines of y are aligned, of x for strips; 1 to 8
@@ -46,10 +46,10 @@ struct ResampleNeeds {
   int64_t mid_taps;  // along the axis between walk and width, 2 or more; 1 where there is none
   int64_t step;      // kWindow, strips, kColumns: columns of x from one column of y to the next;
                      // kSpread: columns of y of each of x
-  bool gather;       // rows of y one by one, as there is no kernel for so many rows
+  bool gather;       // rows of y one by one, because there is no kernel for so many rows
 };
 
-// What an instance was compiled for.
+// The properties that an instance was compiled with.
 struct ResampleInstance {
   bool packed;  // elements of a thread lie side by side and are read, or written, as vectors
   int rows, vector;
@@ -58,16 +58,17 @@ struct ResampleInstance {
   int stages;   // rows of x in shared memory at a time; 0 where they are read directly
 };
 
-// What decides the size of blocks and the length of walks.
+// The numbers that decide the size of blocks and the length of walks.
 struct ResampleLimits {
   int threads;          // of a block
-  int64_t all_threads;  // as many at most, if walks need not be shorter than 128 rows for that
+  int64_t all_threads;  // at most this many, if walks need not be shorter than 128 rows for that
   double overlap;       // the most that short walks may add to what is read
-  int64_t wave = 0;     // threads that are at work at a time, if blocks shall end together; else 0
+  int64_t wave = 0;     // threads that run at a time, if blocks should end together; else 0
   int64_t multiprocessors = 1;  // of the device
 };
 
-// As measured on an H100, for a device with so many multiprocessors; a benchmark may try others.
+// As measured on an H100, scaled to a device with this many multiprocessors; a benchmark may try
+// others.
 ResampleLimits GetResampleLimits(const ResampleNeeds& needs, const ResampleInstance& instance,
                                  int element_bytes, int64_t multiprocessors);
 
@@ -88,10 +89,9 @@ struct ResampleTiling {
   int columns = 1;  // of y; not for kElements
   int vectors = 1;  // kVectors
   int chunk = 1;
-  // Rows of x whose weights fit, of the last round's too; with 0, y is gathered without sums.
+  // Rows of x whose weights fit, including the last round's; with 0, y is gathered without sums.
   int table_rows = 0;
-  // Strips: by how many rows what is brought closer is further on than what is read ahead; with 0,
-  // nothing is.
+  // Strips: how many rows prefetching is ahead of reading ahead; with 0, nothing is prefetched.
   int rows_ahead = 0;
   int64_t channel_tiles = 1, column_tiles = 1, mid_tiles = 1, chunks = 1, batch_tiles = 1;
   int64_t blocks = 0;
@@ -127,7 +127,7 @@ ResampleTask MakeResampleTask(const ResampleForm& form, int element_bytes, const
 
 ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes);
 
-// It has no blocks where nothing fits.
+// Has no blocks if nothing fits.
 ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeeds& needs,
                                     const ResampleInstance& instance, int element_bytes,
                                     const ResampleLimits& limits);

@@ -1,29 +1,29 @@
-// The kernel of resample. The block walks along the first axis that is resampled, the others being
-// combined on the way, and keeps all that it needs twice in registers:
+// The kernel of resample. The block walks along the first resampled axis, combines the other axes
+// on the way, and keeps everything that it needs twice in registers:
 //
 //   grow    a ring of the last rows of x. Each row of y is a combination of them.
 //   shrink  the sums of those rows of y that a row of x adds to. The oldest is written when the
-//           last row that it reads has been added. A schedule in shared memory says which weights
-//           a row of x has for them, and how many are done after it. Bands that no schedule fits,
-//           such as those of starts in disorder, are gathered: row by row of y.
+//           last row that it reads has been added. A schedule in shared memory has the weights of a
+//           row of x for them, and how many are done after it. If no schedule fits the bands, for
+//           example because their starts are not ascending, y is gathered row by row.
 //
-// A row is combined from x as it is read, by one thread alone: memory is read once, and what is
-// read again comes from the caches. But where many neighbouring elements become few along the width
-// and the inner run is short, threads would read far apart. There they read whole vectors and a few
-// elements beside them, if all bands are alike (kWindow), or own elements of x, and combine the
-// columns in shared memory when a row of y is done (kStrip), two columns a thread if each is made
-// of many (kPairs). In aligned lines of one channel they make two columns each from rows of x in
-// shared memory (kColumns). Where columns become many times as many, reads are vectors that a few
-// elements are written from (kSpread), or elements are passed on so that writes are vectors
-// (kShifted).
+// A row is combined from x as it is read, by one thread alone: memory is read once, and repeated
+// reads come from the caches. But where many neighbouring elements become few along the width and
+// the inner run is short, the threads' reads would be far apart. There, if all bands are alike,
+// they read whole vectors and a few elements beside them (kWindow). Otherwise they own elements of
+// x, and combine the columns in shared memory when a row of y is done (kStrip), two columns per
+// thread if each is made of many elements (kPairs). In aligned lines of one channel they make two
+// columns each from rows of x in shared memory (kColumns). Where columns become many times as many,
+// threads read vectors and write a few elements from each (kSpread), or pass elements on so that
+// writes are vectors (kShifted).
 //
 // Rows of x go through shared memory (stage.cuh) where threads would otherwise read single
 // elements, or the same ones: strips of lines that are not aligned, kColumns, and many taps of few
 // columns that become many (kStaged).
 //
-// Sums of many weights are formed as if none were zero, and once more without those that are if the
-// result is not a number: kPairs and kColumns form all sums so, and look at what they wrote when
-// their walk is done.
+// Fast path: sums of many weights are accumulated without testing for zero weights. If the result
+// is NaN, it is computed once more without the zero weights (0 * inf must not contribute). kPairs
+// and kColumns accumulate all sums this way, and test what they wrote when their walk is done.
 //
 // Each element of y is written once, by one thread and in one order.
 
@@ -87,7 +87,7 @@ struct Walk : Lines<ShapeType> {
   int* const row_starts;   // grow: in x, the last twice
   int* const ends;         // shrink: [2 * chunk], for making the schedule, and a flag
   int* const misfit;       // kStrip, kColumns, kWindow, kSpread and kStaged
-  const int line_in_warp;  // whether all threads of a line are of one warp
+  const int line_in_warp;  // whether all threads of a line belong to one warp
   const int stage_end;     // kStaged: of the slots, from the first on
   int64_t first_row = 0;
   int rows = 0;     // of y
@@ -157,9 +157,9 @@ struct Walk : Lines<ShapeType> {
   }
 
  private:
-  // Has the rows of x that the walk begins with brought closer while tables are read: as many as
-  // there are threads for, a cache line each. All blocks may begin at once, and would leave memory
-  // idle until they have their tables. Times the memory floor on an H100: 1.18 instead of 1.35.
+  // Prefetches the rows of x that the walk begins with while tables are read: as many as there are
+  // threads for, a cache line each. All blocks may begin at once, and would leave memory idle until
+  // they have their tables. Times the memory roofline on an H100: 1.18 instead of 1.35.
   CONVGRAD_DEVICE void BringFirst(const State& mine, int column_tile) const {
     constexpr int kLine = 128 / static_cast<int>(sizeof(T));
     const int columns = tiling.line_threads * kBase, begin = column_tile * columns;
@@ -182,7 +182,7 @@ struct Walk : Lines<ShapeType> {
     }
   }
 
-  // Until all threads of a line see the rows that it began to copy, except the last kPending.
+  // Waits until all threads of a line see the rows that it began to copy, except the last kPending.
   template <int kPending>
   CONVGRAD_DEVICE void AwaitRows() const {
     AwaitCopies<kPending>();
@@ -194,7 +194,7 @@ struct Walk : Lines<ShapeType> {
     return next == stage_end ? 0 : next;
   }
 
-  // Begins to copy kAhead rows of x, from `row` on, to a stage that nobody reads any more.
+  // Begins to copy kAhead rows of x, from `row` on, to a stage that no thread reads any more.
   CONVGRAD_DEVICE void BeginCopies(int row, int slot, int end) {
     const int first_slot = slot;
     ForEachThread<false>(tiling.threads, [&](int thread) {
@@ -210,13 +210,13 @@ struct Walk : Lines<ShapeType> {
     });
   }
 
-  // As Grow, with rows of x from the stage.
+  // Like Grow, with rows of x from the stage.
   CONVGRAD_DEVICE void GrowStaged() {
     const int in = static_cast<int>(task.walk.in);
-    // Rows of x that are copied end with the last row's, unless starts are in disorder.
+    // Copies of rows of x end with the last row's, unless starts are not ascending.
     int end = row_starts[rows - 1] + kRows;
     end = end < in ? end : in;
-    int base = 0, next = -1;  // the ring's first row; that which is next in the stage
+    int base = 0, next = -1;  // the ring's first row; the next one in the stage
     int slot = 0, before = kAhead * tiling.stage_slot_bytes;  // its slot, and that before
     CONVGRAD_ROLLED
     for (int row = 0; row < rows; ++row) {
@@ -239,7 +239,7 @@ struct Walk : Lines<ShapeType> {
         AwaitRows<kAhead - 1>();
         ForEachThread<false>(tiling.threads, [&](int thread) {
           State& mine = StateOf(thread);
-          // To the slot of the row before, which all have read.
+          // To the slot of the row before, which all threads have read.
           CopyAnyRow(*this, mine, before, next + kAhead, end);
           EndRow(*this, mine);
           CONVGRAD_UNROLL
@@ -273,7 +273,7 @@ struct Walk : Lines<ShapeType> {
       });
     };
     int base = 0, next = -1;  // the ring's first row, and that which was fetched
-    // What is in shared memory is read a row ahead; weights where registers are left for them.
+    // Shared memory is read a row ahead; so are weights where registers are left for them.
     constexpr bool kWeightsAhead =
         kSpread ? kTaps == 2 && kMidReads == 1 : kShifted && sizeof(T) >= 4;
     int following = row_starts[0];
@@ -326,8 +326,8 @@ struct Walk : Lines<ShapeType> {
           return;
         }
       }
-      // Of many weights few are zero, and few sums of theirs are not finite. Then they are done
-      // once more.
+      // Of many weights few are zero, and few of their sums are not finite. These are computed once
+      // more.
       bool number = kRows >= 4;
       CONVGRAD_UNROLL
       for (int i = 0; i < kVector; ++i) mine.sum[i] = 0;
@@ -369,7 +369,7 @@ struct Walk : Lines<ShapeType> {
     }
   }
 
-  // Reads the row of x that is next for later. If none is left, it reads nothing, or the last again
+  // Reads the next row of x for later. If none is left, it reads nothing; or the last row again
   // where a row takes several reads, which would all wait behind a branch.
   CONVGRAD_DEVICE void FetchNext(State& mine, int slot, int left) const {
     if constexpr (kAsRead) {
@@ -404,7 +404,7 @@ struct Walk : Lines<ShapeType> {
       ShrinkStaged<false>(at, low, at.end, done);
     } else {
       const int64_t ahead = tiling.rows_ahead * task.x_walk;
-      // The schedule goes on to the end of the last round, where rows have no weights.
+      // The schedule extends to the end of the last round, where rows have no weights.
       CONVGRAD_ROLLED
       for (int first = 0; first < there; first += kRound) {
         CONVGRAD_UNROLL
@@ -417,10 +417,10 @@ struct Walk : Lines<ShapeType> {
             Sum sums[kVector];
             Combine(mine, slot, low + row, sums);
             if constexpr (kBrings) {
-              // Of pairs always, without a look at the tiling.
+              // Pairs always do, without a look at the tiling.
               if (kPairs || tiling.rows_ahead > 0) Bring(mine, mine.next + ahead);
             }
-            // What is added as it was read stays where it is until then.
+            // Elements that are added directly stay where they were read to until then.
             if constexpr (kAsRead) Add(mine, weights, sums);
             FetchNext(mine, slot, there - row - kAhead);
             if constexpr (!kAsRead) Add(mine, weights, sums);
@@ -449,7 +449,7 @@ struct Walk : Lines<ShapeType> {
       AwaitRows<kAhead - 1>();
       ForEachThread<false>(tiling.threads, [&](int thread) {
         State& mine = StateOf(thread);
-        // To the slot of the row before, which all have read.
+        // To the slot of the row before, which all threads have read.
         if constexpr (kInside) {
           CopyRow(*this, mine, at.before);
         } else {
@@ -516,11 +516,11 @@ struct Walk : Lines<ShapeType> {
     }
   }
 
-  // Writes what the threads have in `sum` for the row of y that is next.
+  // Writes the threads' sums in `sum` as the next row of y.
   CONVGRAD_DEVICE void Write() {
     if constexpr (kStrip) {
       Sum* const sums = strip_sums + sums_at;
-      // The other half is written next: those who read this one have met once more before its turn.
+      // The other half is written next: the threads that read this one synchronize before its turn.
       sums_at = tiling.strip_half - sums_at;
       MeetInLine([&](int thread) {
         State& mine = StateOf(thread);
@@ -559,8 +559,8 @@ struct Walk : Lines<ShapeType> {
     }
   }
 
-  // After a walk whose weights were added as if none were zero: results that are no numbers are
-  // made once more without those that are.
+  // After a walk that did not test for zero weights: results that are NaN are computed once more,
+  // without the zero weights.
   CONVGRAD_DEVICE void WriteNumbers() {
     const int inner = static_cast<int>(form.inner);
     ForEachThread<false>(tiling.threads, [&](int thread) {
@@ -581,7 +581,7 @@ struct Walk : Lines<ShapeType> {
     });
   }
 
-  // For columns that start in disorder.
+  // For columns whose starts are not ascending.
   CONVGRAD_DEVICE void WriteDirectly() {
     constexpr bool kTiles = kStrip || kColumns;
     const bool deep = form.depth.resampled;
@@ -613,7 +613,7 @@ struct Walk : Lines<ShapeType> {
     });
   }
 
-  // A phase after which the threads of each line meet.
+  // A phase after which the threads of each line synchronize.
   template <typename Body>
   CONVGRAD_DEVICE void MeetInLine(const Body& body) const {
     ForEachThread<false>(tiling.threads, body);

@@ -1,5 +1,5 @@
-// kWindow: columns that each start as many columns of x further on. A thread reads the vectors that
-// its columns lie on, and the few elements beside them that their taps reach.
+// kWindow: columns that each start the same number of columns of x further on. A thread reads the
+// vectors that contain its columns, and the few elements beside them that their taps reach.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_WINDOW_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_WINDOW_CUH_
@@ -33,7 +33,7 @@ CONVGRAD_DEVICE void EnterWindow(const Lines& lines, typename Lines::State& mine
           tap >= 0 && tap < taps ? WeightAt<Sum>(lines.form.width, column + k, tap) : Sum(0);
       mine.weights[k][t] = weight;
       left -= weight != Sum(0);
-      // What has no weight must not be read, but here everything is.
+      // Elements without a weight must not be read, but here all of them are.
       if (weight == Sum(0) && at >= 0 && at < in) mine.misfit = true;
     }
     if (left != 0) mine.misfit = true;
@@ -77,8 +77,8 @@ template <typename Lines>
 CONVGRAD_DEVICE void CombineWindow(const typename Lines::State& mine, int slot,
                                    typename Lines::Sum (&sums)[Lines::kVector]) {
   using Sum = typename Lines::Sum;
-  // The middle axis first, as fewer sums are formed so: the gradient of 2x upsampling along three
-  // axes took 1.32 instead of 1.36 times the memory floor on an H100.
+  // The middle axis first, because this makes fewer sums: the gradient of 2x upsampling along three
+  // axes took 1.32 instead of 1.36 times the memory roofline on an H100.
   Sum values[Lines::kCore + 2 * Lines::kMargin];
   CONVGRAD_UNROLL
   for (int i = 0; i < Lines::kCore + 2 * Lines::kMargin; ++i) {

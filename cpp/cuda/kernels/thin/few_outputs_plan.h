@@ -1,0 +1,175 @@
+// Plans for fprop and dgrad with few channels in the result. Their kernel is in few_outputs.cuh.
+
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_FEW_OUTPUTS_PLAN_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_THIN_FEW_OUTPUTS_PLAN_H_
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "cuda/kernels/thin/few_outputs.cuh"
+#include "cuda/kernels/thin/launch.h"
+#include "cuda/kernels/thin/plan.h"
+#include "ffi/integers.h"
+
+namespace jax_convgrad {
+
+using FewKernel = void (*)(FewParams);
+
+class FewPlan : public KernelPlan<FewParams> {
+ public:
+  FewPlan(std::string name, const FewParams& params, Kernel kernel, bool gradient, int64_t blocks,
+          int64_t shared_bytes, int64_t block_shared_bytes)
+      : KernelPlan(std::move(name), params, kernel,
+                   {kFewThreads, shared_bytes, block_shared_bytes}),
+        gradient_(gradient),
+        blocks_(blocks) {}
+
+  cudaError_t Run(const ThinArrays& arrays, cudaStream_t stream) const override {
+    FewParams called = params();
+    called.source = gradient_ ? arrays.y : arrays.x;
+    called.w = arrays.w;
+    called.result = gradient_ ? arrays.x : arrays.y;
+    return LaunchWith(called, blocks_, stream);
+  }
+
+ private:
+  const bool gradient_;
+  const int64_t blocks_;
+};
+
+constexpr int64_t kFewMaxChannels = 16;
+constexpr int64_t kFewMaxColumns = 32;
+
+inline bool HasFewOutputs(const ThinProblem& p) {
+  const bool gradient = p.kind == ThinKind::kDgrad;
+  const int64_t few = gradient ? p.in_channels : p.out_channels;
+  const int64_t channels = gradient ? p.out_channels : p.in_channels;
+  return IsCountable(p) && p.kind != ThinKind::kWgrad && few <= kFewMaxChannels &&
+         few * p.kernel[2] <= kFewMaxColumns && Multiple(channels, 8) && channels <= kMaxWindow;
+}
+
+// Positions of the source that `results` neighbours read along an axis.
+inline int64_t ReadBy(const ThinProblem& p, size_t axis, int64_t results) {
+  const int64_t last_tap = (p.kernel[axis] - 1) * p.dilation[axis];
+  if (p.kind == ThinKind::kFprop) return (results - 1) * p.strides[axis] + last_tap + 1;
+  return (results - 1 + last_tap) / p.strides[axis] + 1;
+}
+
+// The largest number of neighbours that read no more than `source` positions, at least 0.
+inline int64_t ResultsOf(const ThinProblem& p, size_t axis, int64_t source) {
+  const int64_t last_tap = (p.kernel[axis] - 1) * p.dilation[axis];
+  if (last_tap >= source * (p.kind == ThinKind::kFprop ? 1 : p.strides[axis])) return 0;
+  if (p.kind == ThinKind::kFprop) return (source - 1 - last_tap) / p.strides[axis] + 1;
+  return source * p.strides[axis] - last_tap;
+}
+
+template <typename T, int kColumns>
+std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, FewParams p) {
+  const bool gradient = problem.kind == ThinKind::kDgrad;
+  const ThinProblem::PerAxis& result = gradient ? problem.in : problem.out;
+  const int64_t planes = ReadBy(problem, 0, 1);
+  const int64_t weight_bytes = problem.kernel[0] * problem.kernel[1] * p.depths * kColumns * 256;
+
+  // The tile that stages and multiplies least, and among those with two blocks on a multiprocessor
+  // if these do little more.
+  struct Choice {
+    int64_t x = 0, y = 0, result_x = 0, rows = 0, stages = 0, at_once = 0, bytes = 0;
+    double cost = 0;
+  } best;
+  for (int64_t x = 32; x <= 32 * kFewTileUnits; x *= 2) {
+    const int64_t max_x = std::min(ResultsOf(problem, 2, x), result[2]);
+    if (max_x < 1) continue;
+    for (int64_t y = 1; y <= 32 * kFewTileUnits / x && (y == 1 || y < 2 * result[1]); y *= 2) {
+      Choice choice;
+      choice.x = x;
+      choice.y = y;
+      choice.result_x = CeilDivide(result[2], CeilDivide(result[2], max_x));
+      choice.rows = ReadBy(problem, 1, y);
+      const int64_t stage_bytes = planes * choice.rows * x * kFewDepth * 2;
+      if (stage_bytes > problem.device.block_shared_bytes) continue;
+      for (int64_t at_once = kFewBlocks<kColumns>; at_once > 0 && choice.at_once == 0; --at_once) {
+        for (int64_t stages = 4; stages > 1 && choice.at_once == 0; --stages) {
+          choice.bytes = stages * stage_bytes + y * x * kColumns * 32 + weight_bytes;
+          if (choice.bytes > SharedBytesOf(problem.device, at_once)) continue;
+          choice.stages = stages;
+          choice.at_once = at_once;
+        }
+      }
+      if (choice.at_once == 0) continue;
+      constexpr double kCostOfOneBlock = 1.25;
+      choice.cost = static_cast<double>(CeilDivide(result[2], choice.result_x)) *
+                    static_cast<double>(CeilDivide(result[1], y)) *
+                    static_cast<double>(x * (choice.rows * planes + y)) *
+                    (choice.at_once > 1 ? 1 : kCostOfOneBlock);
+      if (best.at_once == 0 || choice.cost < best.cost) best = choice;
+    }
+  }
+  if (best.at_once == 0) return nullptr;
+
+  p.stages = static_cast<int>(best.stages);
+  p.tile_x = static_cast<int>(best.x);
+  p.tile_y = static_cast<int>(best.y);
+  p.result_x = static_cast<int>(best.result_x);
+  p.source_rows = static_cast<int>(best.rows);
+  p.source_planes = static_cast<int>(planes);
+  const int64_t tiles_x = CeilDivide(result[2], best.result_x);
+  const int64_t tiles_y = CeilDivide(result[1], best.y);
+  p.tiles = static_cast<int>(problem.batch * result[0] * tiles_y * tiles_x);
+  const int64_t places = problem.device.multiprocessors * best.at_once;
+  p.block_tiles = static_cast<int>(std::max<int64_t>(1, p.tiles / (places * kWaves)));
+  p.by_tile_x = Divider(best.x);
+  p.by_source_rows = Divider(best.rows);
+  p.by_units_x = Divider(best.x / 32);
+  p.by_few = Divider(p.few);
+  p.by_result_x = Divider(best.result_x);
+  p.by_tiles_x = Divider(tiles_x);
+  p.by_tiles_y = Divider(tiles_y);
+  p.by_planes = Divider(result[0]);
+  const FewKernel kernel =
+      gradient ? FewOutputs<T, true, kColumns> : FewOutputs<T, false, kColumns>;
+  return std::make_unique<FewPlan>("few_outputs", p, kernel, gradient,
+                                   CeilDivide(p.tiles, p.block_tiles), best.bytes,
+                                   problem.device.block_shared_bytes);
+}
+
+template <typename T>
+std::unique_ptr<const ThinPlan> MakeFew(const ThinProblem& problem) {
+  const bool gradient = problem.kind == ThinKind::kDgrad;
+  FewParams p{};
+  for (size_t axis = 0; axis < 3; ++axis) {
+    p.source_size[axis] = static_cast<int>(gradient ? problem.out[axis] : problem.in[axis]);
+    p.result_size[axis] = static_cast<int>(gradient ? problem.in[axis] : problem.out[axis]);
+    p.kernel[axis] = static_cast<int>(problem.kernel[axis]);
+    p.strides[axis] = static_cast<int>(problem.strides[axis]);
+    p.padding[axis] = static_cast<int>(problem.padding_low[axis]);
+    p.dilation[axis] = static_cast<int>(problem.dilation[axis]);
+  }
+  const int64_t in = problem.in_channels, out = problem.out_channels;
+  const bool in_out = problem.weights == ThinWeights::kInOut;
+  const int64_t taps = problem.kernel[0] * problem.kernel[1] * problem.kernel[2];
+  const int64_t of_in = in_out ? out : 1, of_out = in_out ? 1 : taps * in;
+  p.w_tap = in_out ? in * out : in;
+  p.w_channel = gradient ? of_out : of_in;
+  p.w_few = gradient ? of_in : of_out;
+  p.channels = static_cast<int>(gradient ? out : in);
+  p.few = static_cast<int>(gradient ? in : out);
+  p.columns = static_cast<int>(p.few * problem.kernel[2]);
+  p.depths = static_cast<int>(CeilDivide(p.channels, 16));
+  p.steps = static_cast<int>(CeilDivide(p.channels, kFewDepth));
+  switch (CeilDivide(p.columns, 8)) {
+    case 1:
+      return MakeFewOf<T, 1>(problem, p);
+    case 2:
+      return MakeFewOf<T, 2>(problem, p);
+    case 3:
+      return MakeFewOf<T, 3>(problem, p);
+    default:
+      return MakeFewOf<T, 4>(problem, p);
+  }
+}
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_THIN_FEW_OUTPUTS_PLAN_H_

@@ -1,0 +1,250 @@
+// fprop of an image with few channels: stems, and the first layers of audio and medical networks.
+// (dgrad with few output channels is served too, if y's gradient is the image: image_plan.h.)
+//
+// Padding each pixel to 16 bytes would waste most of the tensor cores' work. But a window's row is
+// kernel x * channels elements that are neighbours in memory, so what is padded is the row: to
+// units of 8 elements, half of the depth of a product. The image's rows are staged as they lie, and
+// a lane's operands are read right from there, a pair of elements at a time. Elements behind a row,
+// or in front where it begins at an odd one, are masked: they belong to other windows, and a NaN
+// there is none of this one's.
+
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_IMAGE_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_THIN_IMAGE_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cuda/kernels/common/copy_async.cuh"
+#include "cuda/kernels/common/elements.cuh"
+#include "cuda/kernels/common/warp_product.cuh"
+
+namespace jax_convgrad {
+
+constexpr int kImageThreads = 128;
+constexpr int kImageColumns = 64;  // output channels of a block
+constexpr int kImageBlocks = 3;    // of a multiprocessor, as registers allow
+constexpr int kImageUnit = 8;      // elements
+
+struct ImageParams {
+  const void* x;
+  const void* w;
+  void* y;
+  int in[3], out[3], strides[3], padding[3], dilation[3];
+  int out_channels;
+  int line;          // elements of an image's row
+  int step;          // elements between windows that are neighbours along x
+  int padding_line;  // elements in front of a row
+  int run;           // elements of a window's row
+  int lead;          // elements in front of it that are masked, 0 or 1
+  int window_rows;   // of a window
+  int run_units;     // of a window's row
+  int units;         // of a window, made even
+  Divider by_run_units, by_kernel_y;
+  // Where a weight lies: taps in a window's order, each of few channels, by output channels.
+  int64_t w_first, w_tap, w_few, w_channel;
+  int kernel_x;
+  Divider by_few;
+  // A tile: `tile_y` rows of `tile_x` windows, a multiple of 16, of one plane.
+  int tile_x, tile_y;
+  int tile_groups;         // of 16 windows
+  Divider by_groups_x;     // groups of a row
+  int tiles, block_tiles;  // in all, of a block
+  int column_tiles;        // of output channels
+  Divider by_tiles_x, by_tiles_y, by_out_z;
+  // What is staged of the image for a tile: rows of each plane that a window reads.
+  int rows, plane_rows, row_words;
+  Divider by_plane_rows;  // rows of a plane
+  Divider by_row_pieces;  // pieces of a row
+};
+
+// Shared memory: two stages of the image, the weights in the order that lanes read them, and for
+// each unit and each of four lanes the word of the window, and its mask.
+constexpr int64_t ImageStageBytes(int64_t rows, int64_t row_words) {
+  return (rows * row_words + 4) * 4;
+}
+constexpr int64_t ImageWeightsBytes(int64_t units) {
+  return units * kImageUnit * kImageColumns * 2;
+}
+constexpr int64_t ImageTableBytes(int64_t units) { return units * 4 * 8; }
+
+// The output channel of column `column` of a warp's n-th product of 8, of 8: a lane's columns of
+// four products are then 8 neighbours.
+__device__ inline int ImageChannel(int n, int column) {
+  return n / 4 * 32 + column / 2 * 8 + n % 4 * 2 + column % 2;
+}
+
+// kPiece elements are copied at once, 8 or 2. kOdd: windows begin at odd elements too.
+template <typename T, int kPiece, bool kOdd>
+__global__ void __launch_bounds__(kImageThreads, kImageBlocks)
+    ImageProduct(const __grid_constant__ ImageParams p) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int block = static_cast<int>(blockIdx.x);
+  const int first_channel = block % p.column_tiles * kImageColumns;
+  const int first_tile = block / p.column_tiles * p.block_tiles;
+  const int end_tile = min(first_tile + p.block_tiles, p.tiles);
+  const int stage_words = p.rows * p.row_words + 4;
+
+  uint32_t* const stages = SharedMemory<uint32_t>();
+  uint32_t* const weights = stages + 2 * stage_words;
+  uint2* const table =
+      reinterpret_cast<uint2*>(weights + p.units * (kImageUnit * kImageColumns / 2));
+
+  struct Place {
+    int image, z, y, x;  // of a tile's first window
+  };
+  const auto place_of = [&](int tile) {
+    Place place;
+    place.x = p.by_tiles_x.Split(&tile) * p.tile_x;
+    place.y = p.by_tiles_y.Split(&tile) * p.tile_y;
+    place.z = p.by_out_z.Split(&tile);
+    place.image = tile;
+    return place;
+  };
+  // The element of the image's row at which the tile's first window begins, and at which what is
+  // staged does.
+  const auto first_element = [&](const Place& at) { return at.x * p.step - p.padding_line; };
+  const auto first_staged = [](int element) { return element & ~(kPiece - 1); };
+
+  const auto copy = [&](int tile, uint32_t* to) {
+    const Place at = place_of(tile);
+    const int first = first_staged(first_element(at));
+    const int first_z = at.z * p.strides[0] - p.padding[0];
+    const int first_y = at.y * p.strides[1] - p.padding[1];
+    const int pieces = p.row_words * 2 / kPiece;
+    for (int i = thread; i < p.rows * pieces; i += kImageThreads) {
+      int row = i;
+      const int piece = p.by_row_pieces.Split(&row);
+      uint32_t* const staged = to + row * p.row_words + piece * (kPiece / 2);
+      const int y = first_y + p.by_plane_rows.Split(&row);
+      const int z = first_z + row * p.dilation[0];
+      const int element = first + piece * kPiece;
+      const bool inside = Inside(z, p.in[0]) && Inside(y, p.in[1]) && Inside(element, p.line);
+      const int64_t line = (static_cast<int64_t>(at.image) * p.in[0] + z) * p.in[1] + y;
+      CopyAsync<2 * kPiece>(
+          staged, static_cast<const T*>(p.x) + (inside ? line * p.line + element : 0), inside);
+    }
+  };
+
+  copy(first_tile, stages);
+  CommitCopies();
+
+  // Two weights for each word: lane / 4 is the column, lane % 4 the pair of elements of a unit.
+  const auto weight = [&](int window_row, int element, int channel) -> uint32_t {
+    if (window_row >= p.window_rows || !Inside(element, p.run) || channel >= p.out_channels) {
+      return 0;
+    }
+    int tap = element;
+    const int few = p.by_few.Split(&tap);
+    tap += window_row * p.kernel_x;
+    const int64_t at = p.w_first + tap * p.w_tap + few * p.w_few + channel * p.w_channel;
+    return BitsOf<uint16_t>(static_cast<const T*>(p.w)[at]);
+  };
+  for (int i = thread; i < p.units * (kImageUnit * kImageColumns / 2); i += kImageThreads) {
+    const int part = i % 4, of_lane = i / 4 % 32, n = i / 128 % 4 * 2 + part / 2;
+    int row = i / 512 * 2 + part % 2;  // the unit
+    const int element = p.by_run_units.Split(&row) * kImageUnit + of_lane % 4 * 2 - p.lead;
+    const int channel = first_channel + ImageChannel(n, of_lane / 4);
+    weights[i] = weight(row, element, channel) | weight(row, element + 1, channel) << 16;
+  }
+  for (int i = thread; i < p.units * 4; i += kImageThreads) {
+    int row = i / 4;
+    const int word = p.by_run_units.Split(&row) * (kImageUnit / 2) + i % 4;
+    const int element = word * 2 - p.lead;
+    const bool exists = row < p.window_rows;
+    const uint32_t low = exists && Inside(element, p.run) ? 0xffffu : 0;
+    const uint32_t high = exists && Inside(element + 1, p.run) ? 0xffff0000u : 0;
+    int z = row;
+    const int y = p.by_kernel_y.Split(&z);
+    const int line = z * p.plane_rows + y * p.dilation[1];
+    table[i] =
+        make_uint2(low | high ? static_cast<uint32_t>(line * p.row_words + word) : 0, low | high);
+  }
+
+  const int g = lane / 4, t = lane % 4;
+  for (int tile = first_tile; tile < end_tile; ++tile) {
+    const uint32_t* const staged = stages + (tile - first_tile) % 2 * stage_words;
+    if (tile + 1 < end_tile) copy(tile + 1, stages + (tile + 1 - first_tile) % 2 * stage_words);
+    CommitCopies();
+    WaitForCopies<1>();
+    __syncthreads();
+    const Place at = place_of(tile);
+    const int element = first_element(at);
+    const int offset = element - first_staged(element) - p.lead;
+
+    for (int pair = warp; pair * 2 < p.tile_groups; pair += kImageThreads / 32) {
+      const uint32_t* from[2];
+      int row[2], column[2];
+      uint32_t shift[2];
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        row[m] = min(pair * 2 + m, p.tile_groups - 1);  // the last group twice
+        column[m] = p.by_groups_x.Split(&row[m]) * 16 + g;
+        const int start = offset + column[m] * p.step;
+        from[m] = staged + row[m] * p.strides[1] * p.row_words + (start >> 1);
+        shift[m] = kOdd ? static_cast<uint32_t>(start & 1) * 16 : 0;
+      }
+      float sums[2][8][4] = {};
+      const uint4* b_from = reinterpret_cast<const uint4*>(weights) + lane;
+#pragma unroll 1
+      for (int unit = 0; unit < p.units; unit += 2, b_from += 128) {
+        uint32_t a[2][4];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint2 word = table[(unit + half) * 4 + t];
+#pragma unroll
+          for (int m = 0; m < 2; ++m) {
+#pragma unroll
+            for (int below = 0; below < 2; ++below) {
+              // Eight windows on: as odd as the first.
+              const uint32_t* const pairs = from[m] + word.x + below * 4 * p.step;
+              uint32_t value = pairs[0];
+              if constexpr (kOdd) value = __funnelshift_r(value, pairs[1], shift[m]);
+              a[m][half * 2 + below] = value & word.y;
+            }
+          }
+        }
+#pragma unroll
+        for (int n = 0; n < 8; n += 2) {
+          const uint4 b = b_from[n * 16];
+#pragma unroll
+          for (int m = 0; m < 2; ++m) {
+            MultiplyAdd(static_cast<const T*>(nullptr), a[m], b.x, b.y, sums[m][n]);
+            MultiplyAdd(static_cast<const T*>(nullptr), a[m], b.z, b.w, sums[m][n + 1]);
+          }
+        }
+      }
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        const int y = at.y + row[m];
+        const int64_t line =
+            ((static_cast<int64_t>(at.image) * p.out[0] + at.z) * p.out[1] + y) * p.out[2];
+#pragma unroll
+        for (int below = 0; below < 2; ++below) {
+          const int x = at.x + column[m] + below * 8;
+          T* const to = static_cast<T*>(p.y) + (line + x) * p.out_channels + first_channel + t * 8;
+#pragma unroll
+          for (int part = 0; part < 2; ++part) {
+            uint32_t words[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              const float (&of)[4] = sums[m][part * 4 + i];
+              words[i] =
+                  RoundedPair(static_cast<const T*>(nullptr), of[below * 2], of[below * 2 + 1]);
+            }
+            if (y < p.out[1] && x < p.out[2] &&
+                first_channel + part * 32 + t * 8 < p.out_channels) {
+              *reinterpret_cast<uint4*>(to + part * 32) =
+                  make_uint4(words[0], words[1], words[2], words[3]);
+            }
+          }
+        }
+      }
+    }
+    __syncthreads();  // the next copy overwrites what was read
+  }
+}
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_THIN_IMAGE_CUH_

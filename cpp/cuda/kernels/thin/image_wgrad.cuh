@@ -1,0 +1,363 @@
+// wgrad of an image with few channels. The gradient is a matrix of elements of a window by output
+// channels, a sum over windows of all images: a product whose depth is the windows. (Few channels
+// in the result are served too, if y's gradient takes the image's place: image_wgrad_plan.h.)
+//
+// A tensor core wants two neighbours of the depth, two windows, in a register, where memory has two
+// neighbours of a window. So a lane reads the same pair of elements of two windows, and makes of
+// them the first elements of both and the second elements of both. No transposed copy is made, and
+// no channel is padded. Where windows begin at odd elements too, it reads single elements. y's
+// gradient lies as rows of channels, which ldmatrix transposes.
+//
+// Sums stay in registers while a block goes through its tiles. Its warps share the elements and the
+// channels; warps left over after that split the tile's windows. All windows of a tile exist: the
+// last tile of a row or of a plane begins earlier than it would, and the gradients that another
+// tile has are zeros there. So a NaN in the image is multiplied at its own elements of windows
+// alone; an infinity there may be multiplied by such a zero too, which makes a NaN of its sum. What
+// is around the image is multiplied as zeros: a NaN of y's gradient is in the gradients of all taps
+// of its channel.
+
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_IMAGE_WGRAD_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_THIN_IMAGE_WGRAD_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/kernels/common/copy_async.cuh"
+#include "cuda/kernels/common/elements.cuh"
+#include "cuda/kernels/common/warp_product.cuh"
+#include "cuda/kernels/thin/ring.cuh"
+
+namespace jax_convgrad {
+
+constexpr int kImageWgradWarps = 16;
+constexpr int kImageWgradThreads = 32 * kImageWgradWarps;
+constexpr int kImageWgradRows = 16;      // elements of a window, of a warp's product
+constexpr int kImageWgradChannels = 32;  // of a warp
+constexpr int kImageWgradDepth = 16;     // windows of a step
+
+struct ImageWgradParams {
+  const void* x;
+  const void* y;  // its gradient
+  float* partial;
+  int in[3], out[3], strides[3], padding[3], dilation[3];
+  int channels;
+  bool sixteen;      // the image is copied 16 bytes at a time, else 4
+  int line;          // elements of an image's row
+  int step;          // elements between windows that are neighbours along x
+  int padding_line;  // elements in front of a row
+  // Rows of the result are elements of a window, each of its rows with `lead` elements in front, 0
+  // or 1, and maybe one behind, so that all pairs of them are words of the image.
+  int run, lead, run_rows;
+  int size;  // elements of a window
+  int rows;  // of the result, for all of its `size` elements
+  int kernel_y;
+  Divider by_run_rows, by_kernel_y;
+  // The result is shared by blocks, a block's part of it by warps, and its windows by those warps
+  // that have the same part. Numbers of warps are powers of two.
+  int channel_tiles, row_tiles;
+  int channel_warps, row_warps, depth_warps;
+  // A tile: `tile_y` rows of `tile_x` windows of one plane, neighbours in memory.
+  int tile_x, tile_y, windows;
+  int steps;  // of 16 windows
+  int tiles, parts;
+  Divider by_tile_x, by_tiles_x, by_tiles_y, by_out_z;
+  // What is staged of the image for a tile: rows of each plane that a window reads.
+  int stages;
+  int image_rows, plane_rows;
+  int row_words;          // from one to the next
+  int row_pieces;         // of each
+  int image_parts;        // 32 pieces of a row, or its rest
+  Divider by_plane_rows;  // rows of a plane
+  Divider by_row_parts;   // parts of a row
+};
+
+// Shared memory: stages of the gradient, a row of channels for each window, and of the image as it
+// lies; then for each window where it begins, and 16 bytes of each warp. In the end, what half of
+// the warps hand over to the other half.
+constexpr int64_t ImageWgradGradientBytes(int64_t steps, int64_t channel_warps) {
+  return steps * kImageWgradDepth * channel_warps * kImageWgradChannels * 2;
+}
+constexpr int64_t ImageWgradTableBytes(int64_t steps) {
+  return steps * kImageWgradDepth * 4 + kImageWgradWarps * 16;
+}
+constexpr int64_t ImageWgradSumsBytes(int64_t groups) {
+  return kImageWgradWarps / 2 * groups * kImageWgradRows * kImageWgradChannels * 4;
+}
+
+// The halves of two words, each the first in the low half.
+__device__ inline uint32_t LowHalves(uint32_t first, uint32_t second) {
+  return __byte_perm(first, second, 0x5410);
+}
+__device__ inline uint32_t HighHalves(uint32_t first, uint32_t second) {
+  return __byte_perm(first, second, 0x7632);
+}
+
+// The first `kGroups` times 16 rows of the result that are a warp's, by 32 channels. kOdd: windows
+// begin at odd elements too.
+template <typename T, int kGroups, bool kOdd>
+__global__ void __launch_bounds__(kImageWgradThreads, 1)
+    ImageWgrad(const __grid_constant__ ImageWgradParams p) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int g = lane / 4, t = lane % 4;
+  int block = static_cast<int>(blockIdx.x);
+  const int first_channel = block % p.channel_tiles * p.channel_warps * kImageWgradChannels;
+  block /= p.channel_tiles;
+  const int row_tile = block % p.row_tiles, part = block / p.row_tiles;
+
+  // Neighbouring warps have the same windows, so that each scheduler has a share of all.
+  const int warps_abreast = p.channel_warps * p.row_warps;
+  const int depth_warp = thread / 32 / warps_abreast, warp_abreast = thread / 32 % warps_abreast;
+  const int channel_warp = warp_abreast % p.channel_warps;
+  const int first_row =
+      (row_tile * p.row_warps + warp_abreast / p.channel_warps) * (kGroups * kImageWgradRows);
+
+  const int pieces = p.channel_warps * (kImageWgradChannels / 8);  // of a window's channels
+  const int row_bytes = pieces * 16;
+  const int gradient_bytes = p.steps * kImageWgradDepth * row_bytes;
+  const int stage_bytes = gradient_bytes + p.image_rows * p.row_words * 4;
+  unsigned char* const stages = SharedMemory<unsigned char>();
+  int* const table = reinterpret_cast<int*>(stages + p.stages * stage_bytes);
+  // What a warp needs in the end waits here: registers are scarce until then.
+  int4* const kept = reinterpret_cast<int4*>(table + p.steps * kImageWgradDepth) + thread / 32;
+  if (lane == 0) {
+    *kept = make_int4(first_row, first_channel + channel_warp * kImageWgradChannels, warp_abreast,
+                      part);
+  }
+
+  // The byte of 8 channels of a window. Eight windows one below the other lie in different banks.
+  const int swizzle_shift = p.channel_warps == 1;
+  const auto gradient_byte = [&](int window, int piece) {
+    return window * row_bytes + ((piece ^ (window >> swizzle_shift & (pieces - 1))) * 16);
+  };
+
+  struct Place {
+    int image, z, y, x;  // of a tile's first window
+    int had;             // windows that another tile has, in front
+  };
+  const auto place_of = [&](int tile) {
+    Place place;
+    const int x = p.by_tiles_x.Split(&tile) * p.tile_x;
+    const int y = p.by_tiles_y.Split(&tile) * p.tile_y;
+    place.x = min(x, p.out[2] - p.tile_x);
+    place.y = min(y, p.out[1] - p.tile_y);
+    place.had = (y - place.y) * p.tile_x + x - place.x;
+    place.z = p.by_out_z.Split(&tile);
+    place.image = tile;
+    return place;
+  };
+  // The element of the image's row at which the tile's first window begins. What is staged begins
+  // at the piece that it is in.
+  const auto first_element = [&](const Place& at) { return at.x * p.step - p.padding_line; };
+
+  // A thread copies the same 8 channels of several windows, to the same banks. A tile's windows are
+  // neighbours in memory. Channels that do not exist are not written, whatever their sums.
+  const int copied_window = thread / pieces, copied_channel = thread % pieces * 8;
+  const int copied_byte = gradient_byte(copied_window, thread % pieces);
+  const auto copy_gradient = [&](const Place& at, unsigned char* to) {
+    if (first_channel + copied_channel >= p.channels) return;
+    const int64_t start =
+        ((static_cast<int64_t>(at.image) * p.out[0] + at.z) * p.out[1] + at.y) * p.out[2] + at.x;
+    const T* from = static_cast<const T*>(p.y) + (start + copied_window) * p.channels +
+                    first_channel + copied_channel;
+    to += copied_byte;
+    const int windows = kImageWgradThreads / pieces;
+#pragma unroll 1
+    for (int window = copied_window; window < p.windows; window += windows) {
+      CopyAsync(to, from, window >= at.had);
+      from += static_cast<int64_t>(windows) * p.channels;
+      to += kImageWgradThreads * 16;
+    }
+  };
+
+  // Copies the image's rows, `kPiece` elements at once. A warp takes 32 pieces of a row.
+  const auto copy_image = [&](auto piece_size, const Place& at, unsigned char* to) {
+    constexpr int kPiece = decltype(piece_size)::value;
+    const int first = first_element(at) & ~(kPiece - 1);
+    const int first_z = at.z * p.strides[0] - p.padding[0];
+    const int first_y = at.y * p.strides[1] - p.padding[1];
+#pragma unroll 1
+    for (int i = thread / 32; i < p.image_parts; i += kImageWgradWarps) {
+      int row = i;
+      const int piece = p.by_row_parts.Split(&row) * 32 + lane;
+      unsigned char* const staged = to + row * p.row_words * 4 + piece * (2 * kPiece);
+      const int y = first_y + p.by_plane_rows.Split(&row);
+      const int z = first_z + row * p.dilation[0];
+      const int element = first + piece * kPiece;
+      const bool inside = Inside(z, p.in[0]) && Inside(y, p.in[1]) && Inside(element, p.line);
+      const int64_t line = (static_cast<int64_t>(at.image) * p.in[0] + z) * p.in[1] + y;
+      if (piece < p.row_pieces) {
+        CopyAsync<2 * kPiece>(
+            staged, static_cast<const T*>(p.x) + (inside ? line * p.line + element : 0), inside);
+      }
+    }
+  };
+
+  const auto copy = [&](int tile, unsigned char* to) {
+    const Place at = place_of(tile);
+    copy_gradient(at, to);
+    if (p.sixteen) {
+      copy_image(std::integral_constant<int, 8>(), at, to + gradient_bytes);
+    } else {
+      copy_image(std::integral_constant<int, 2>(), at, to + gradient_bytes);
+    }
+  };
+
+  for (int i = 0; i < p.stages - 1; ++i) {
+    if (part + i * p.parts < p.tiles) copy(part + i * p.parts, stages + i * stage_bytes);
+    CommitCopies();
+  }
+
+  // Where the windows of each step begin, in the order that lanes read them. Behind the last window
+  // of a tile: its elements again, with gradients of zero.
+  for (int i = thread; i < p.steps * kImageWgradDepth; i += kImageWgradThreads) {
+    const int window = i / kImageWgradDepth * kImageWgradDepth + i % 4 * 4 + i / 4 % 4;
+    int row = min(window, p.windows - 1);
+    const int column = p.by_tile_x.Split(&row);
+    table[i] = row * p.strides[1] * p.row_words * 4 + column * p.step * 2;
+  }
+  const int rest = (p.steps * kImageWgradDepth - p.windows) * pieces;
+  for (int i = thread; i < rest * p.stages; i += kImageWgradThreads) {
+    unsigned char* const to = stages + i / rest * stage_bytes + p.windows * row_bytes;
+    reinterpret_cast<uint4*>(to)[i % rest] = make_uint4(0, 0, 0, 0);
+  }
+
+  // From the begin of a window to the lane's rows of the result, in bytes.
+  int offsets[kGroups][kOdd ? 2 : 1];
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+    for (int i = 0; i < (kOdd ? 2 : 1); ++i) {
+      const int row = first_row + group * kImageWgradRows + 2 * g + i;
+      int z = row < p.rows ? row : 0;  // what is no row is not written
+      const int element = p.by_run_rows.Split(&z);
+      const int y = p.by_kernel_y.Split(&z);
+      const int line = z * p.plane_rows + y * p.dilation[1];
+      offsets[group][i] = line * p.row_words * 4 + element * 2;
+    }
+  }
+  // Where the lane finds a matrix's row of the gradient, of the first step and 16 channels. Lane t
+  // of four has windows t, t + 4, t + 8 and t + 12 of a step: with one next to the other, lanes
+  // read what is near, often the same words.
+  const int window_of_lane = lane / 2 % 4 + lane % 2 * 4 + lane / 8 % 2 * 8;
+  const int of_gradient =
+      gradient_byte(window_of_lane, channel_warp * (kImageWgradChannels / 8) + lane / 16);
+
+  float sums[kGroups][4][4] = {};
+  int stage = 0;
+  for (int tile = part; tile < p.tiles; tile += p.parts) {
+    WaitForOldest(p.stages);
+    if (const int next = tile + (p.stages - 1) * p.parts; next < p.tiles) {
+      copy(next, stages + (stage == 0 ? p.stages - 1 : stage - 1) * stage_bytes);
+    }
+    CommitCopies();
+    const unsigned char* const gradient = stages + stage * stage_bytes;
+    if (++stage == p.stages) stage = 0;
+    const int element = first_element(place_of(tile));
+    const unsigned char* const image =
+        gradient + gradient_bytes + ((element & (p.sixteen ? 7 : 1)) - p.lead) * 2;
+
+#pragma unroll 1
+    for (int step = depth_warp; step < p.steps; step += p.depth_warps) {
+      const int4 starts = reinterpret_cast<const int4*>(table)[step * 4 + t];
+      const unsigned char* const windows[4] = {image + starts.x, image + starts.y, image + starts.z,
+                                               image + starts.w};
+      uint32_t b[2][4];
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        // Pieces two to the right: this bit is set in the other's place alone.
+        LoadTransposedMatrices(
+            gradient + ((of_gradient + step * kImageWgradDepth * row_bytes) ^ m * 32), b[m]);
+      }
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        uint32_t a[4];
+        if constexpr (kOdd) {
+          uint32_t element_of[2][4];
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+              element_of[i][k] = *reinterpret_cast<const uint16_t*>(windows[k] + offsets[group][i]);
+            }
+          }
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            a[i] = LowHalves(element_of[i][0], element_of[i][1]);
+            a[2 + i] = LowHalves(element_of[i][2], element_of[i][3]);
+          }
+        } else {
+          uint32_t pair[4];
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            pair[k] = *reinterpret_cast<const uint32_t*>(windows[k] + offsets[group][0]);
+          }
+          a[0] = LowHalves(pair[0], pair[1]);
+          a[1] = HighHalves(pair[0], pair[1]);
+          a[2] = LowHalves(pair[2], pair[3]);
+          a[3] = HighHalves(pair[2], pair[3]);
+        }
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          MultiplyAdd(static_cast<const T*>(nullptr), a, b[n / 2][n % 2 * 2],
+                      b[n / 2][n % 2 * 2 + 1], sums[group][n]);
+        }
+      }
+    }
+  }
+
+  // The sums of warps that had different windows: half of the warps hand theirs over to the other
+  // half, then half of these, until one has all.
+  WaitForCopies<0>();
+  float4* const handed = reinterpret_cast<float4*>(stages) + lane;
+  __syncthreads();
+  const int4 of_warp = *kept;
+  for (int half = p.depth_warps / 2; half > 0; half /= 2) {
+    __syncthreads();
+    const int place = depth_warp % half * warps_abreast + of_warp.z;
+    float4* const here = handed + place * (kGroups * 4 * 32);
+    if (depth_warp >= half && depth_warp < 2 * half) {
+#pragma unroll
+      for (int i = 0; i < kGroups * 4; ++i) {
+        const float (&of)[4] = sums[i / 4][i % 4];
+        here[i * 32] = make_float4(of[0], of[1], of[2], of[3]);
+      }
+    }
+    __syncthreads();
+    if (depth_warp < half) {
+#pragma unroll
+      for (int i = 0; i < kGroups * 4; ++i) {
+        const float4 other = here[i * 32];
+        float (&of)[4] = sums[i / 4][i % 4];
+        of[0] += other.x, of[1] += other.y, of[2] += other.z, of[3] += other.w;
+      }
+    }
+  }
+  if (depth_warp > 0) return;
+
+  float* const partial = p.partial + static_cast<int64_t>(of_warp.w) * p.size * p.channels;
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = of_warp.x + group * kImageWgradRows + 2 * g + i;
+      int window_row = row;
+      const int element = p.by_run_rows.Split(&window_row) - p.lead;
+      if (row >= p.rows || !Inside(element, p.run)) continue;
+      float* const to = partial + static_cast<int64_t>(window_row * p.run + element) * p.channels;
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const int channel = of_warp.y + n * 8 + t * 2;
+        const float (&of)[4] = sums[group][n];
+        if (channel < p.channels) {
+          *reinterpret_cast<float2*>(to + channel) = make_float2(of[2 * i], of[2 * i + 1]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_THIN_IMAGE_WGRAD_CUH_

@@ -1,0 +1,145 @@
+// What all plans of thin convolutions have in common: launches, what kernels count to, how much
+// shared memory a block may have, and problems in which x and y exchange their roles.
+
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_LAUNCH_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_THIN_LAUNCH_H_
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "cuda/kernels/thin/parts_sum.cuh"
+#include "cuda/kernels/thin/plan.h"
+#include "ffi/integers.h"
+
+namespace jax_convgrad {
+
+// Sums of a few sizes and products of two of these fit an int.
+constexpr int64_t kMaxPositions = int64_t{1} << 30;
+constexpr int64_t kMaxWindow = int64_t{1} << 20;  // elements, or channels
+constexpr int64_t kMaxSize = int64_t{1} << 24;    // of an axis, its padding and its steps
+constexpr int64_t kMaxKernel = 64;                // along an axis
+constexpr int64_t kMaxWeights = int64_t{1} << 30;
+
+// What the driver takes of each block's shared memory.
+constexpr int64_t kReservedBytes = 1024;
+// Blocks for each place on the device: those that finish last are then a small part.
+constexpr int64_t kWaves = 4;
+
+template <typename Params>
+cudaError_t Launch(void (*kernel)(Params), int64_t blocks, int64_t threads, int64_t shared_bytes,
+                   cudaStream_t stream, Params params) {
+  void* arguments[] = {&params};
+  return cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)),
+                          dim3(static_cast<unsigned>(threads)), arguments,
+                          static_cast<size_t>(shared_bytes), stream);
+}
+
+// Lets a kernel have as much shared memory as the device gives a block. A kernel has one limit for
+// all launches, so that a plan's own size would forbid those of plans made before with more.
+template <typename Params>
+cudaError_t AllowSharedBytes(void (*kernel)(Params), int64_t block_shared_bytes) {
+  const cudaError_t status = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(block_shared_bytes));
+  if (status != cudaSuccess) (void)cudaGetLastError();
+  return status;
+}
+
+// A plan of one kernel, which classes derived from it launch with the call's arrays in its
+// parameters.
+template <typename Params>
+class KernelPlan : public ThinPlan {
+ public:
+  using Kernel = void (*)(Params);
+
+  const std::string& name() const final { return name_; }
+  int64_t workspace_bytes() const override { return 0; }
+
+ protected:
+  struct Shape {
+    int64_t threads, shared_bytes, block_shared_bytes;  // the last is the device's
+  };
+
+  KernelPlan(std::string name, const Params& params, Kernel kernel, const Shape& shape)
+      : name_(std::move(name)),
+        params_(params),
+        kernel_(kernel),
+        shape_(shape),
+        prepared_(AllowSharedBytes(kernel, shape.block_shared_bytes)) {}
+
+  const Params& params() const { return params_; }
+
+  cudaError_t LaunchWith(const Params& params, int64_t blocks, cudaStream_t stream) const {
+    if (prepared_ != cudaSuccess) return prepared_;
+    return Launch(kernel_, blocks, shape_.threads, shape_.shared_bytes, stream, params);
+  }
+
+ private:
+  const std::string name_;
+  const Params params_;
+  const Kernel kernel_;
+  const Shape shape_;
+  const cudaError_t prepared_;
+};
+
+// Shared memory of each of `blocks` blocks on one multiprocessor.
+inline int64_t SharedBytesOf(const ThinDevice& device, int64_t blocks) {
+  return std::min(device.block_shared_bytes, device.shared_bytes / blocks - kReservedBytes);
+}
+
+using PartsSumKernel = void (*)(PartsSumParams);
+
+inline int64_t PartsSumBytes(const PartsSumParams& p) {
+  return 4 * int64_t{p.parts} * p.rows * p.columns;
+}
+
+// Adds the parts in the workspace to the weights' gradient.
+inline cudaError_t LaunchPartsSum(PartsSumKernel kernel, PartsSumParams p, const ThinArrays& arrays,
+                                  cudaStream_t stream) {
+  p.partial = static_cast<const float*>(arrays.workspace);
+  p.result = arrays.w;
+  constexpr int64_t kThreads = kPartsSumColumns * kPartsSumSegments;
+  const int64_t blocks = CeilDivide(int64_t{p.rows} * p.columns, kPartsSumColumns);
+  return Launch(kernel, blocks, kThreads, kThreads * 4, stream, p);
+}
+
+inline bool Multiple(int64_t number, int64_t of) { return number % of == 0; }
+
+// Whether positions and steps along all axes are numbers that the kernels count to.
+inline bool IsCountable(const ThinProblem& p) {
+  int64_t positions = p.batch;
+  for (size_t axis = 0; axis < 3; ++axis) {
+    if (std::max({p.in[axis], p.out[axis], std::abs(p.padding_low[axis]), p.strides[axis],
+                  p.dilation[axis]}) > kMaxSize ||
+        p.out[axis] * p.strides[axis] > kMaxSize || p.kernel[axis] > kMaxKernel ||
+        p.kernel[axis] * p.dilation[axis] > kMaxSize) {
+      return false;
+    }
+    positions *= p.kind == ThinKind::kDgrad ? p.in[axis] : p.out[axis];
+    if (positions > kMaxPositions) return false;
+  }
+  return p.alignment >= 16 && p.batch <= kMaxSize;
+}
+
+// With stride 1, the gradient of y and x may exchange their roles: each pixel of x is a window of
+// y's gradient, whose taps are those of the convolution in reverse. dgrad is then fprop.
+inline ThinProblem Exchanged(const ThinProblem& problem) {
+  ThinProblem p = problem;
+  std::swap(p.in, p.out);
+  std::swap(p.in_channels, p.out_channels);
+  for (size_t axis = 0; axis < 3; ++axis) {
+    p.padding_low[axis] = (p.kernel[axis] - 1) * p.dilation[axis] - p.padding_low[axis];
+  }
+  if (p.kind == ThinKind::kDgrad) p.kind = ThinKind::kFprop;
+  return p;
+}
+
+inline bool HasStrides(const ThinProblem& p) { return p.strides != ThinProblem::PerAxis{1, 1, 1}; }
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_THIN_LAUNCH_H_

@@ -1,0 +1,159 @@
+// Convolutions that memory bounds, with 16-bit elements, by CUDA kernels of this project on tensor
+// cores. Knows the CUDA runtime and nothing of XLA or cuDNN. The search is offered these kernels
+// where a call names them (kernels/plan.h); benchmarks/thin_kernels.cu measures them alone.
+//
+// Arrays lie batch, z, y, x, channel. The weights are read as they lie, in either order. Sums are
+// in float32. Each kernel's file says how it works; here is what it serves, and what it takes.
+//
+// Windows side by side (windows.cuh), fprop, dgrad and wgrad: the stride is the kernel along each
+// axis, there is neither padding nor dilation. These are up-convolutions (dgrad used forwards),
+// patch embeddings, 1x1 convolutions, and the gradients of all of them. Output channels are a
+// multiple of 8, the elements of a window's row are even in number. A window is a row of a matrix,
+// and each pass is one product.
+//
+//   pass   result          rows      columns               depth
+//   fprop  y               windows   output channels       elements of a window
+//   dgrad  x               windows   elements of a window  output channels
+//   wgrad  partial sums    channels  elements of a window  windows
+//
+//   Tile: for fprop and dgrad 128 windows by 128 or 64 columns in steps of 64 of the depth; for
+//   wgrad 128 or 64 channels by 128 elements in steps of 32 windows. A warp has 32 by 64.
+//   Shared memory: a ring of 2 to 4 steps' rows, 16 KB each, through all tiles of a block, and all
+//   weights of the block's columns if they fit beside it, else 16 or 8 KB of them a step. For wgrad
+//   4 steps of 16 or 12 KB.
+//   Registers: 64 sums a thread, at most 128 registers, so that two blocks of 256 threads or four
+//   of 128 are on a multiprocessor at once (168 and three for 64 channels; twice as many where runs
+//   are copied by 4 bytes). Bound: memory while the depth, or for wgrad the smaller of channels and
+//   window, is below about 300 on an H100; the tensor cores beyond.
+//
+// Image (image.cuh), fprop: at most 16 input channels, a multiple of 8 output channels, rows of an
+// even number of elements; any kernel, stride and padding, dilation along z and y.
+//
+//   Tile: rows of windows, up to 512 windows of one plane, by 64 output channels; a warp has 32
+//   windows at a time. The depth is the window's elements, each row of it padded to 8.
+//   Shared memory: two tiles' part of the image in its own layout, all weights of the block.
+//   Registers: 64 sums a thread, at most 168 registers, three blocks of 128 threads.
+//   Bound: memory up to a depth of about 200 at 64 output channels on an H100; shared memory
+//   beyond: a product of 16 x 8 x 16 takes about 1.6 of its cycles.
+//
+// Image (image_wgrad.cuh), wgrad: the same layers.
+//
+//   Tile: the result is elements of a window by output channels; a block has 32 or 64 channels and
+//   as many elements as its 16 warps take; a warp has 16 to 80 by 32 channels. Its depth is up to
+//   1024 windows, neighbours in memory, which warps with the same elements and channels share.
+//   Shared memory: 2 to 4 tiles' gradients and part of the image in its layout, up to all that a
+//   block may have. Registers: 16 to 80 sums a thread, at most 128 registers, one block of 512
+//   threads. Bound: memory up to windows of about 150 elements on an H100, if they begin at even
+//   elements (64 channels of 16 windows are 2 KB, about 160 cycles of a multiprocessor's share of
+//   memory; each 16 elements take 12 of the tensor cores' cycles and 13 instructions a scheduler);
+//   the issue of instructions beyond. Where windows begin at odd elements too, memory up to
+//   about 80.
+//
+// Few outputs (few_outputs.cuh), fprop and dgrad: at most 16 channels in the result, and at most 32
+// of them times taps along x; the other side has a multiple of 8; any kernel, stride, padding and
+// dilation. With a stride, fprop multiplies pixels that no window's first column is at: dgrad, and
+// fprop with stride 1, are what it is for.
+//
+//   Tile: rows of the result by 32 to 512 pixels of the source, at most 512 pixels in all; a warp
+//   has two times 32 pixels of one row. Steps of 32 channels of the source. Shared memory: a ring
+//   of 2 to 4 steps of all rows that the tile reads, the products of the tile in float32, all
+//   weights. Registers: 16 to 64 sums a thread, at most 128 registers and two blocks of 256
+//   threads; one block for more than 24 columns. Bound: memory up to about 3x3 taps on an H100;
+//   shared memory beyond, which gives 12 to 16 cycles to each 32 pixels, 16 channels and row of
+//   taps.
+//
+// Few outputs (image.cuh), dgrad: at most 16 output channels, a multiple of 8 input channels,
+// stride 1, rows of y of an even number of elements; any kernel and padding, dilation along z and
+// y. y's gradient is the image, each pixel of x a window of it, and this is fprop with reversed
+// taps: what lies around y's gradient is multiplied as zeros. Tile, shared memory, registers and
+// bound are those of image fprop.
+//
+// Few outputs (image_wgrad.cuh), wgrad: at most 16 output channels, a multiple of 8 input channels,
+// stride 1, rows of y of an even number of elements; any kernel and padding, dilation along z and
+// y. x and y's gradient exchange their roles: y's gradient is the image and each pixel of x a
+// window of it. So what lies around y's gradient is multiplied as zeros, and a NaN of x that only
+// some taps read is in the gradients of all. Tile, shared memory, registers and bound are those of
+// image wgrad.
+//
+// How tiles follow from the device: of the choices that its shared memory admits, the one with the
+// most blocks on a multiprocessor, since one's stores hide behind another's products; then the most
+// stages. Few outputs takes the tile that stages and multiplies least in all, halo and what is cut
+// off included; wgrad of images the one with which the last block is done first. A block does as
+// many tiles as leave four blocks for each place on the device, so that those that finish late are
+// a small part and weights are read seldom. wgrad's windows are shared among as many blocks as the
+// device has places, which leave their sums in the workspace; a second kernel (parts_sum.cuh) adds
+// these in a fixed order.
+
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_PLAN_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_THIN_PLAN_H_
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace jax_convgrad {
+
+enum class ThinKind { kFprop, kDgrad, kWgrad };
+enum class ThinType { kF16, kBF16 };
+// How weights lie: output channel, z, y, x, input channel; or z, y, x, input channel, output
+// channel.
+enum class ThinWeights { kOutIn, kInOut };
+
+struct ThinDevice {
+  int64_t multiprocessors = 1;
+  int64_t shared_bytes = 0;        // of a multiprocessor
+  int64_t block_shared_bytes = 0;  // of a block, at most
+};
+
+// The convolution x -> y without groups. Arrays lie batch, z, y, x, channel. An axis that is not
+// there has the neutral values. Sizes and attributes are checked and no array is empty.
+struct ThinProblem {
+  using PerAxis = std::array<int64_t, 3>;  // z, y, x
+
+  ThinKind kind = ThinKind::kFprop;
+  ThinType type = ThinType::kBF16;
+  ThinWeights weights = ThinWeights::kOutIn;
+  int64_t batch = 1;
+  int64_t in_channels = 1;
+  int64_t out_channels = 1;
+  PerAxis in{1, 1, 1};
+  PerAxis kernel{1, 1, 1};
+  PerAxis out{1, 1, 1};
+  PerAxis strides{1, 1, 1};
+  PerAxis padding_low{0, 0, 0};
+  PerAxis dilation{1, 1, 1};
+  int64_t alignment = 16;       // bytes, of every array
+  int64_t workspace_limit = 0;  // bytes
+  ThinDevice device;
+};
+
+struct ThinArrays {
+  void* x;
+  void* w;
+  void* y;
+  void* workspace;  // 256 bytes aligned
+};
+
+// One way to compute a problem, with all numbers that its kernels need. Sums in float32, in an
+// order that the problem, the device's size and the name decide: the same bits every time.
+class ThinPlan {
+ public:
+  virtual ~ThinPlan() = default;
+
+  // The plans for a problem, what is likely the fastest first; none if no kernel serves it, a size
+  // is beyond what the kernels count to, or the workspace limit is too low.
+  static std::vector<std::unique_ptr<const ThinPlan>> Candidates(const ThinProblem& problem);
+
+  virtual const std::string& name() const = 0;
+  virtual int64_t workspace_bytes() const = 0;
+  // Launches and returns; every element of the result is written.
+  virtual cudaError_t Run(const ThinArrays& arrays, cudaStream_t stream) const = 0;
+};
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_THIN_PLAN_H_

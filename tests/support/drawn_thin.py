@@ -1,0 +1,147 @@
+"""Random convolutions that the thin CUDA kernels serve, as calls of the handlers, and their engines' names.
+
+Each family of kernels has its own draw, in which its limits are met: padded, cropped and unread windows, odd
+steps, channels and columns that fill no tile. thin/plan.h says what each serves.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from support.conv_cases import Case
+from support.drawn_convs import Call
+
+_MOST_PRODUCTS = 4_000_000
+_MOST_ROWS = 18  # of an image that a row of windows reads: an H100's shared memory holds them
+_DTYPES = ("float16", "bfloat16")
+_WINDOWS = ("windows_128x128", "windows_128x64", "windows_128x128_by_4")
+_WINDOWS_WGRAD = tuple(f"windows_wgrad_{tile}" for tile in ("128x128", "64x128", "128x128_by_4"))
+# The engines that may serve an operator. Which of them serve a problem, the handler says.
+ENGINES = {
+    operator: tuple(f"native_thin_{name}" for name in names)
+    for operator, names in {
+        "conv_fprop": (*_WINDOWS, "image", "few_outputs"),
+        "conv_dgrad": (*_WINDOWS, "image_dgrad", "few_outputs"),
+        "conv_wgrad": (*_WINDOWS_WGRAD, "image_wgrad", "few_outputs_wgrad"),
+    }.items()
+}
+
+
+def draw(rng: np.random.Generator) -> Call:
+    """An operator on small integers, channels last. Its exact result is the sum rounded once."""
+    dtype = str(rng.choice(_DTYPES))
+    while True:
+        operator, case = _FAMILIES[rng.integers(len(_FAMILIES))](rng)
+        if case.x[0] * math.prod(case.w) * math.prod(case.y[2:]) <= _MOST_PRODUCTS:
+            return Call.of(rng, operator, case, dtype, dtype)
+
+
+def workspace_limit(rng: np.random.Generator, call: Call) -> int:
+    """Bytes for the partial sums of one, three or very many parts of a weight gradient."""
+    return 4 * math.prod(call.case.w) * _of(rng, (1, 3, 100))
+
+
+def _windows(rng: np.random.Generator) -> tuple[str, Case]:
+    """Windows side by side; behind them may be what none of them reads, except for dgrad."""
+    operator = str(rng.choice(list(ENGINES)))
+    axes = int(rng.integers(1, 4))
+    kernel = [_of(rng, (1, 2, 2, 3, 4, 8) if axes == 1 else (1, 2, 2, 3, 4)) for _ in range(axes)]
+    most = (0, 300, 24, 8)[axes]
+    rest = [_of(rng, range(k)) if operator != "conv_dgrad" else 0 for k in kernel]
+    spatial = [int(rng.integers(1, most)) * k + r for k, r in zip(kernel, rest, strict=True)]
+    channels = 8 * int(rng.integers(1, 21)) if rng.random() < 0.6 else int(rng.integers(1, 13))
+    # Rows of a window, and of the image, have an even number of elements.
+    if channels % 2 and (kernel[-1] % 2 or spatial[-1] % 2):
+        channels += 1
+    outputs = 8 * int(rng.integers(1, 26))
+    return operator, _case(rng, channels, outputs, spatial, kernel, strides=kernel)
+
+
+def _image(rng: np.random.Generator) -> tuple[str, Case]:
+    """fprop or wgrad, few input channels."""
+    operator = str(rng.choice(["conv_fprop", "conv_wgrad"]))
+    channels, outputs = _few(rng), 8 * int(rng.integers(1, 18))
+    spatial, kernel, dilation, padding = _geometry(rng)
+    spatial[-1] += channels * spatial[-1] % 2
+    strides = [_of(rng, (1, 1, 2, 2, 3, 4, 5)) for _ in kernel]
+    return operator, _case(rng, channels, outputs, spatial, kernel, strides, dilation, padding)
+
+
+def _of_image(rng: np.random.Generator) -> tuple[str, Case]:
+    """dgrad or wgrad, few output channels, stride 1: y's gradient is the image."""
+    operator = str(rng.choice(["conv_dgrad", "conv_wgrad"]))
+    channels, outputs = 8 * int(rng.integers(1, 18)), _few(rng)
+    while True:
+        spatial, kernel, dilation, padding = _geometry(rng)
+        case = _case(rng, channels, outputs, spatial, kernel, (), dilation, padding)
+        if case.y[-1] * outputs % 2 == 0:
+            return operator, case
+
+
+def _few_outputs(rng: np.random.Generator) -> tuple[str, Case]:
+    """fprop or dgrad, few channels in the result."""
+    operator = str(rng.choice(["conv_fprop", "conv_dgrad"]))
+    spatial, kernel, dilation, padding = _geometry(rng)
+    few, others = min(_few(rng), 32 // kernel[-1]), 8 * int(rng.integers(1, 10))
+    if rng.random() < 0.3:
+        dilation[-1] = int(rng.integers(2, 5))
+        spatial[-1] += dilation[-1] * kernel[-1]
+    strides = [_of(rng, (1, 1, 2, 2, 3, 4)) for _ in kernel]
+    channels, outputs = (others, few) if operator == "conv_fprop" else (few, others)
+    return operator, _case(rng, channels, outputs, spatial, kernel, strides, dilation, padding)
+
+
+_FAMILIES = (_windows, _image, _of_image, _few_outputs)
+
+
+def _few(rng: np.random.Generator) -> int:
+    return _of(rng, (1, 1, 2, 3, 3, 3, 4, 5, 8, 12, 16))
+
+
+def _geometry(
+    rng: np.random.Generator,
+) -> tuple[list[int], list[int], list[int], list[tuple[int, int]]]:
+    """Sizes, a window, its dilation (none along x) and padding, of one to three axes."""
+    axes = int(rng.integers(1, 4))
+    most_kernel, most_extra = ((), (19, 900), (9, 50), (4, 10))[axes]
+    spatial, padding = [], []
+    while True:
+        kernel = [int(rng.integers(1, most_kernel + 1)) for _ in range(axes)]
+        dilation = [1 if rng.random() < 0.6 else int(rng.integers(2, 4)) for _ in range(axes)]
+        dilation[-1] = 1
+        lines = (kernel[-2] - 1) * dilation[-2] + 1 if axes > 1 else 1
+        if math.prod(kernel[:-2]) * lines <= _MOST_ROWS:
+            break
+    for k, d in zip(kernel, dilation, strict=True):
+        window = (k - 1) * d + 1
+        low, high = (int(rng.integers(0, window)) for _ in range(2))
+        padding.append((low, high))
+        spatial.append(max(1, window - low - high) + int(rng.integers(0, most_extra)))
+    return spatial, kernel, dilation, padding
+
+
+def _case(
+    rng: np.random.Generator,
+    channels: int,
+    outputs: int,
+    spatial: list[int],
+    kernel: list[int],
+    strides: list[int] | tuple[int, ...],
+    dilation: list[int] | tuple[int, ...] = (),
+    padding: list[tuple[int, int]] | None = None,
+) -> Case:
+    letters = "DHW"[-len(kernel) :]
+    return Case(
+        "thin",
+        (int(rng.integers(1, 4)), channels, *spatial),
+        (outputs, channels, *kernel),
+        tuple(strides),
+        tuple(padding or [(0, 0)] * len(kernel)),
+        tuple(dilation),
+        layout=(f"N{letters}C", f"O{letters}I", f"N{letters}C"),
+    )
+
+
+def _of(rng: np.random.Generator, values: tuple[int, ...] | range) -> int:
+    return int(values[rng.integers(len(values))])
