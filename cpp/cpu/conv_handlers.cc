@@ -1,4 +1,5 @@
-// The convolution handlers: checks, what needs no library, and errors as values. See handlers.h.
+// The convolution handlers: checks, calls that need no library, and errors as values. See
+// handlers.h.
 
 #include <array>
 #include <cstring>
@@ -20,22 +21,6 @@
 namespace jax_convgrad {
 namespace {
 
-// Row-major strides of w's logical shape, in the order of w_spec.
-std::array<int64_t, kMaxSpatialAxes + 2> WeightsStrides(const ffi::AnyBuffer& w,
-                                                        const ConvConfig& config) {
-  const ffi::Span<const int64_t> dims = w.dimensions();
-  std::array<int64_t, kMaxSpatialAxes + 2> logical{}, strides{};
-  int64_t stride = 1;
-  for (size_t axis = dims.size(); axis-- > 0;) {
-    logical[axis] = stride;
-    stride *= dims[axis];
-  }
-  for (size_t i = 0; i < dims.size(); ++i) {
-    strides[i] = logical[static_cast<size_t>(config.w_spec[i])];
-  }
-  return strides;
-}
-
 ffi::ErrorCode CodeOf(dnnl_status_t status) {
   switch (status) {
     case dnnl_out_of_memory:
@@ -50,7 +35,7 @@ ffi::ErrorCode CodeOf(dnnl_status_t status) {
 // As many as plans are kept.
 constexpr size_t kMaxCheckedCalls = 512;
 
-// The arguments of a call as they came.
+// The arguments of a call, unchecked.
 struct RawCall {
   ConvKind kind;
   const ConvConfig& config;
@@ -65,7 +50,7 @@ struct RawCall {
 
 enum class Method { kZeros, kDirect, kThin, kOnednn };
 
-// What a call asks for, checked, and what computes it: all but the addresses of its arrays.
+// A checked call and what computes it: everything except the addresses of its arrays.
 struct CheckedCall {
   ConvProblem problem;
   Method method = Method::kZeros;
@@ -96,11 +81,16 @@ ffi::ErrorOr<CheckedCall> Check(const RawCall& raw, ConvGeometry* geometry) {
                   WeightsStrides(raw.w, raw.config),
                   raw.threads};
   call.method = MethodFor(call.problem);
-  if (call.method == Method::kOnednn) call.onednn = SlicedConv::Get(call.problem);
+  if (call.method != Method::kOnednn) return call;
+  try {
+    call.onednn = SlicedConv::Get(call.problem);
+  } catch (const dnnl::error&) {
+    call.method = Method::kDirect;  // slower, but there for every problem
+  }
   return call;
 }
 
-// How a call ends, which may return before its work is done.
+// How a call ends. It may return before its work is done.
 struct Completion {
   ffi::Promise promise;
   bool later = false;  // the work completes the promise, not the handler
@@ -136,7 +126,7 @@ ffi::Future RunConv(ConvKind kind, ffi::ThreadPool pool, const ConvConfig& confi
   Completion completion;
   ffi::Future future(completion.promise);
   std::shared_ptr<const CheckedCall> call;
-  ConvGeometry geometry;  // without axes unless the check has come so far
+  ConvGeometry geometry;  // without axes unless the check got that far
   const auto sizes = [&] {
     const ConvGeometry& checked = call == nullptr ? geometry : call->problem.geometry;
     return checked.spatial > 0 ? checked.ToString() : std::string();

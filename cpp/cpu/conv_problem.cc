@@ -36,4 +36,19 @@ int64_t UsefulThreads(const ConvProblem& problem, double useful) {
   return static_cast<int64_t>(std::clamp(useful, 1.0, static_cast<double>(problem.threads)));
 }
 
+std::array<int64_t, kMaxSpatialAxes + 2> WeightsStrides(const ::xla::ffi::AnyBuffer& w,
+                                                        const ConvConfig& config) {
+  const ::xla::ffi::Span<const int64_t> dims = w.dimensions();
+  std::array<int64_t, kMaxSpatialAxes + 2> logical{}, strides{};
+  int64_t stride = 1;
+  for (size_t axis = dims.size(); axis-- > 0;) {
+    logical[axis] = stride;
+    stride *= dims[axis];
+  }
+  for (size_t i = 0; i < dims.size(); ++i) {
+    strides[i] = logical[static_cast<size_t>(config.w_spec[i])];
+  }
+  return strides;
+}
+
 }  // namespace jax_convgrad

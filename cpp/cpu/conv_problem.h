@@ -26,13 +26,18 @@ struct ConvProblem {
   std::vector<int64_t> Key() const;
 };
 
+// Row-major strides of w's logical shape, in the order of w_spec.
+std::array<int64_t, kMaxSpatialAxes + 2> WeightsStrides(const ::xla::ffi::AnyBuffer& w,
+                                                        const ConvConfig& config);
+
 // Multiplications and additions, those with the padding included.
 double ConvFlops(const ConvGeometry& geometry);
 
-// A thread is worth waking for this much work, some 20 us of it.
+// A thread is worth waking for this much work, which takes some 20 us.
 inline constexpr double kMinThreadFlops = 2e6;
 
-// Threads of the problem's for an amount of work that could keep `useful` busy, one or more.
+// The number of the problem's threads for an amount of work that could keep `useful` busy, at least
+// 1.
 int64_t UsefulThreads(const ConvProblem& problem, double useful);
 
 }  // namespace jax_convgrad

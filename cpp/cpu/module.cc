@@ -1,5 +1,5 @@
-// The Python module jax_convgrad._src.runtime._cpu: hands out the handlers and what the library
-// says of itself.
+// The Python module jax_convgrad._src.runtime._cpu: hands out the handlers and the library's
+// versions and properties.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -26,7 +26,7 @@ ConvKind KindOf(const std::string& op) {
   for (const ConvKind kind : {ConvKind::kFprop, ConvKind::kDgrad, ConvKind::kWgrad}) {
     if (op == jax_convgrad::ConvName(kind)) return kind;
   }
-  throw nb::value_error(("there is no operator " + op).c_str());
+  throw nb::value_error(("expected conv_fprop, conv_dgrad or conv_wgrad, got " + op).c_str());
 }
 
 bool IsThin(const std::string& op, int64_t in_channels, int64_t out_channels,
@@ -55,6 +55,7 @@ NB_MODULE(_cpu, module) {
         handlers["jax_convgrad_conv_fprop"] = nb::capsule(reinterpret_cast<void*>(ConvFprop));
         handlers["jax_convgrad_conv_dgrad"] = nb::capsule(reinterpret_cast<void*>(ConvDgrad));
         handlers["jax_convgrad_conv_wgrad"] = nb::capsule(reinterpret_cast<void*>(ConvWgrad));
+        handlers["jax_convgrad_conv_backward"] = nb::capsule(reinterpret_cast<void*>(ConvBackward));
         handlers["jax_convgrad_resample"] = nb::capsule(reinterpret_cast<void*>(Resample));
         return handlers;
       },

@@ -7,6 +7,7 @@
 #include "cpu/kernels/resample/plan.h"
 #include "cpu/kernels/resample/tile.h"
 #include "cpu/runtime/parallel_for.h"
+#include "cpu/runtime/processor.h"
 #include "cpu/runtime/scratch.h"
 #include "ffi/checked.h"
 #include "ffi/guard.h"
@@ -17,12 +18,8 @@ namespace jax_convgrad {
 
 const ResampleKernels& FindResampleKernels() {
   static const ResampleKernels kernels = [] {
-    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                          __builtin_cpu_supports("f16c");
-    const bool has_avx512 =
-        has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    if (has_avx512) return ResampleKernels{16, resample_avx512::RunTile};
+    const bool has_avx2 = HasAvx2() && HasF16C();
+    if (has_avx2 && HasAvx512()) return ResampleKernels{16, resample_avx512::RunTile};
     if (has_avx2) return ResampleKernels{8, resample_avx2::RunTile};
     return ResampleKernels{4, resample_sse2::RunTile};
   }();
@@ -31,7 +28,7 @@ const ResampleKernels& FindResampleKernels() {
 
 namespace {
 
-// Inside a single axis; with fewer bytes, rows are turned over to lie side by side in vectors.
+// Inside a single axis; with fewer bytes, rows are transposed to lie side by side in vectors.
 constexpr int64_t kFewInnerBytes = 64;
 // A thread is worth waking for this many bytes.
 constexpr size_t kMinBytes = 128 << 10;

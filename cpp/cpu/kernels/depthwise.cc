@@ -2,24 +2,15 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 
-// Everything down to the functions with a `target` must be inlined into them: each compiles it for
-// its own instruction set.
-#define JAX_CONVGRAD_INLINE inline __attribute__((always_inline))
+#include "cpu/kernels/lanes.h"
+#include "cpu/runtime/processor.h"
 
 namespace jax_convgrad {
 namespace {
 
-struct BFloat16 {
-  uint16_t bits;
-};
-
-// The problem with three spatial axes, the last of them where rows lie in memory.
 template <typename T>
-struct Wgrad {
-  int64_t batch, channels;
-  int64_t in[3], out[3], kernel[3], strides[3], padding[3], dilation[3];
+struct Wgrad : DepthwiseSizes {
   const T* x;
   const T* dy;
   float* dw;
@@ -40,70 +31,6 @@ JAX_CONVGRAD_INLINE Range Windows(const Wgrad<T>& g, int axis, int64_t tap) {
   const int64_t last = room < 0 ? 0 : std::min(g.out[axis], room / stride + 1);
   return {std::min(first, last), last};
 }
-
-// Vectors of 4, 8 and 16 numbers. Spelled out: GCC does not take a size that depends on a template.
-template <int kLanes>
-struct Vectors;
-
-template <>
-struct Vectors<4> {
-  typedef float Floats __attribute__((vector_size(16)));
-  typedef uint16_t Halves __attribute__((vector_size(8)));
-  typedef uint32_t Words __attribute__((vector_size(16)));
-};
-
-template <>
-struct Vectors<8> {
-  typedef float Floats __attribute__((vector_size(32)));
-  typedef uint16_t Halves __attribute__((vector_size(16)));
-  typedef uint32_t Words __attribute__((vector_size(32)));
-};
-
-template <>
-struct Vectors<16> {
-  typedef float Floats __attribute__((vector_size(64)));
-  typedef uint16_t Halves __attribute__((vector_size(32)));
-  typedef uint32_t Words __attribute__((vector_size(64)));
-};
-
-// Several channels side by side. `count` is the number of them that exist.
-template <int kLanes>
-struct Lanes {
-  using Floats = typename Vectors<kLanes>::Floats;
-  using Halves = typename Vectors<kLanes>::Halves;
-  using Words = typename Vectors<kLanes>::Words;
-
-  JAX_CONVGRAD_INLINE static void Load(const float* from, int64_t count, Floats& to) {
-    if (count == kLanes) {
-      std::memcpy(&to, from, sizeof(to));
-      return;
-    }
-    to = Floats{};
-    for (int64_t i = 0; i < count; ++i) to[i] = from[i];
-  }
-
-  JAX_CONVGRAD_INLINE static void Load(const BFloat16* from, int64_t count, Floats& to) {
-    Halves halves{};
-    if (count == kLanes) {
-      std::memcpy(&halves, from, sizeof(halves));
-    } else {
-      for (int64_t i = 0; i < count; ++i) halves[i] = from[i].bits;
-    }
-    const Words words = __builtin_convertvector(halves, Words) << 16;
-    std::memcpy(&to, &words, sizeof(to));
-  }
-
-  JAX_CONVGRAD_INLINE static void Add(const Floats& values, int64_t count, float* to) {
-    if (count == kLanes) {
-      Floats sum;
-      std::memcpy(&sum, to, sizeof(sum));
-      sum += values;
-      std::memcpy(to, &sum, sizeof(sum));
-      return;
-    }
-    for (int64_t i = 0; i < count; ++i) to[i] += values[i];
-  }
-};
 
 // Adds the products of one row of dy and one row of x to kTaps neighbouring taps of dw, which stay
 // in registers. All pointers are at the first channel of the block.
@@ -231,32 +158,28 @@ void ComputeSse2(const Wgrad<T>& g) {
 
 template <typename T>
 void Dispatch(const ConvGeometry& geometry, const void* x, const void* dy, float* dw) {
-  Wgrad<T> g{};
-  g.batch = geometry.batch;
-  g.channels = geometry.in_channels;
-  for (int axis = 0; axis < 3; ++axis) {
-    const int from = axis - (3 - geometry.spatial);
-    const bool there = from >= 0;
-    g.in[axis] = there ? geometry.in[from] : 1;
-    g.out[axis] = there ? geometry.out[from] : 1;
-    g.kernel[axis] = there ? geometry.kernel[from] : 1;
-    g.strides[axis] = there ? geometry.strides[from] : 1;
-    g.padding[axis] = there ? geometry.padding_low[from] : 0;
-    g.dilation[axis] = there ? geometry.dilation[from] : 1;
-  }
-  g.x = static_cast<const T*>(x);
-  g.dy = static_cast<const T*>(dy);
-  g.dw = dw;
-  static const bool has_avx512 =
-      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  static const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (has_avx512) return ComputeAvx512(g);
-  if (has_avx2) return ComputeAvx2(g);
+  const Wgrad<T> g{DepthwiseSizes(geometry), static_cast<const T*>(x), static_cast<const T*>(dy),
+                   dw};
+  if (HasAvx512()) return ComputeAvx512(g);
+  if (HasAvx2()) return ComputeAvx2(g);
   ComputeSse2(g);
 }
 
 }  // namespace
+
+DepthwiseSizes::DepthwiseSizes(const ConvGeometry& geometry)
+    : batch(geometry.batch), channels(geometry.in_channels) {
+  for (int axis = 0; axis < 3; ++axis) {
+    const int from = axis - (3 - geometry.spatial);
+    const bool there = from >= 0;
+    in[axis] = there ? geometry.in[from] : 1;
+    out[axis] = there ? geometry.out[from] : 1;
+    kernel[axis] = there ? geometry.kernel[from] : 1;
+    strides[axis] = there ? geometry.strides[from] : 1;
+    padding[axis] = there ? geometry.padding_low[from] : 0;
+    dilation[axis] = there ? geometry.dilation[from] : 1;
+  }
+}
 
 bool IsDepthwise(const ConvGeometry& g) {
   return g.groups > 1 && g.groups == g.in_channels && g.groups == g.out_channels;

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <optional>
 #include <vector>
 
+#include "cpu/kernels/bfloat16.h"
 #include "cpu/onednn/staging.h"
 #include "cpu/runtime/first_exception.h"
 #include "cpu/runtime/parallel_for.h"
@@ -19,35 +19,8 @@ namespace {
 
 namespace ffi = ::xla::ffi;
 
-struct BFloat16 {
-  uint16_t bits;
-};
-
-double ToDouble(float value) { return value; }
-
-double ToDouble(BFloat16 value) {
-  const uint32_t bits = static_cast<uint32_t>(value.bits) << 16;
-  float number;
-  std::memcpy(&number, &bits, sizeof(number));
-  return number;
-}
-
-void Store(double value, float* to) { *to = static_cast<float>(value); }
-
-// To the nearest, ties to even.
-void Store(double value, BFloat16* to) {
-  const float number = static_cast<float>(value);
-  uint32_t bits;
-  std::memcpy(&bits, &number, sizeof(bits));
-  if (number != number) {
-    to->bits = static_cast<uint16_t>(bits >> 16 | 0x40);
-    return;
-  }
-  to->bits = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-// One spatial axis. Window i has tap t on element i * stride - padding + t * dilation of x. None of
-// this overflows: ConvGeometry::Make has computed the size of x with its padding.
+// One spatial axis. In window i, tap t is on element i * stride - padding + t * dilation of x. None
+// of this overflows: ConvGeometry::Make has computed the size of x with its padding.
 struct Axis {
   int64_t in = 1, kernel = 1, out = 1, stride = 1, padding = 0, dilation = 1;
 };
@@ -160,7 +133,7 @@ void Direct<T, R>::Fprop(int64_t pixel, std::vector<double>& sums) const {
       const T* const group = values + o / out_group() * in_group();
       double sum = 0;
       for (int64_t c = 0; c < in_group(); ++c) {
-        sum += ToDouble(group[c]) * ToDouble(weights[c * w_in]);
+        sum += double{Widen(group[c])} * Widen(weights[c * w_in]);
       }
       sums[static_cast<size_t>(o)] += sum;
     }
@@ -173,7 +146,7 @@ void Direct<T, R>::Fprop(int64_t pixel, std::vector<double>& sums) const {
     });
   });
   for (int64_t o = 0; o < out_channels; ++o) {
-    Store(sums[static_cast<size_t>(o)], result + pixel * out_channels + o);
+    Narrow(static_cast<float>(sums[static_cast<size_t>(o)]), result + pixel * out_channels + o);
   }
 }
 
@@ -188,10 +161,10 @@ void Direct<T, R>::Dgrad(int64_t pixel, std::vector<double>& sums) const {
   const auto add = [&](const Position& window, const Position& tap) {
     const T* const gradients = YPixel(image, window);
     for (int64_t o = 0; o < out_channels; ++o) {
-      const double gradient = ToDouble(gradients[o]);
+      const double gradient = Widen(gradients[o]);
       const T* const weights = w + TapOffset(tap) + o * w_out;
       double* const group = sums.data() + o / out_group() * in_group();
-      for (int64_t c = 0; c < in_group(); ++c) group[c] += gradient * ToDouble(weights[c * w_in]);
+      for (int64_t c = 0; c < in_group(); ++c) group[c] += gradient * Widen(weights[c * w_in]);
     }
   };
   ForWindowsOn(axes[0], at[0], [&](int64_t window0, int64_t tap0) {
@@ -202,7 +175,7 @@ void Direct<T, R>::Dgrad(int64_t pixel, std::vector<double>& sums) const {
     });
   });
   for (int64_t c = 0; c < in_channels; ++c) {
-    Store(sums[static_cast<size_t>(c)], result + pixel * in_channels + c);
+    Narrow(static_cast<float>(sums[static_cast<size_t>(c)]), result + pixel * in_channels + c);
   }
 }
 
@@ -214,9 +187,9 @@ void Direct<T, R>::Wgrad(int64_t tap, int64_t output, std::vector<double>& sums)
   sums.assign(static_cast<size_t>(in_group()), 0.0);
   const auto add = [&](int64_t image, const Position& window, const Position& at) {
     const T* const values = XPixel(image, at) + output / out_group() * in_group();
-    const double gradient = ToDouble(YPixel(image, window)[output]);
+    const double gradient = Widen(YPixel(image, window)[output]);
     for (int64_t c = 0; c < in_group(); ++c) {
-      sums[static_cast<size_t>(c)] += gradient * ToDouble(values[c]);
+      sums[static_cast<size_t>(c)] += gradient * Widen(values[c]);
     }
   };
   for (int64_t image = 0; image < batch; ++image) {
@@ -229,7 +202,8 @@ void Direct<T, R>::Wgrad(int64_t tap, int64_t output, std::vector<double>& sums)
     });
   }
   R* const to = result + TapOffset(taps) + output * w_out;
-  for (int64_t c = 0; c < in_group(); ++c) Store(sums[static_cast<size_t>(c)], to + c * w_in);
+  for (int64_t c = 0; c < in_group(); ++c)
+    Narrow(static_cast<float>(sums[static_cast<size_t>(c)]), to + c * w_in);
 }
 
 template <typename T, typename R>
@@ -282,8 +256,8 @@ bool FitsOnednn(const ConvGeometry& g) {
   return true;
 }
 
-// Whether x with its padding is many times x, and a copy of the fewest channels that are worth
-// being computed together would not fit into a call's scratch memory.
+// Whether x with its padding is many times larger than x, and a copy of the fewest channels that
+// are worth computing together would not fit into a call's scratch memory.
 bool IsMostlyPadding(const ConvGeometry& g) {
   constexpr int64_t kTimes = 16, kChannels = 16;
   ConvGeometry part = g;

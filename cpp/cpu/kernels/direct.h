@@ -1,7 +1,7 @@
-// Convolutions that are mostly padding, or larger than oneDNN can count. Windows may lie much
+// Convolutions that are mostly padding, or larger than oneDNN can count. Windows may be much
 // further apart than x is long, as with a stride of 2**30: oneDNN walks through the padding between
-// them, or needs a copy of x that contains it. The plain loops here touch nothing but what is read,
-// and take no memory worth speaking of.
+// them, or needs a copy of x that contains it. The plain loops here touch only the elements that
+// are read, and need almost no memory.
 
 #ifndef JAX_CONVGRAD_CPU_KERNELS_DIRECT_H_
 #define JAX_CONVGRAD_CPU_KERNELS_DIRECT_H_
@@ -12,7 +12,7 @@
 
 namespace jax_convgrad {
 
-// Whether this is the code for a problem, not oneDNN.
+// Whether this code computes the problem, instead of oneDNN.
 bool NeedsDirectConv(const ConvGeometry& geometry);
 
 // Computes any problem that has passed ConvGeometry::Make and is not IsAllZero. Arrays as for

@@ -3,9 +3,11 @@
 #include <omp.h>
 
 #include <string>
+#include <thread>
 
 #include "cpu/kernels/depthwise.h"
 #include "cpu/onednn/errata.h"
+#include "cpu/runtime/first_exception.h"
 
 namespace jax_convgrad {
 namespace {
@@ -36,18 +38,11 @@ memory::dims WeightsDims(const ConvGeometry& g) {
   return Joined(channels, Leading(g, g.kernel));
 }
 
-bool HasAvx512() {
-  constexpr unsigned kAvx512 = dnnl_cpu_isa_avx512_core;  // a set of bits
-  static const bool has =
-      (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kAvx512) == kAvx512;
-  return has;
-}
-
 int Slowness(const ConvGeometry& g, const std::string& name) {
   if (name.find("ref") != std::string::npos) return kReferenceSlowness;
   if (name.find("gemm") != std::string::npos) return 2;
   if (IsDepthwise(g) && name.find("dw") == std::string::npos) return 1;
-  return HasAvx512() && name.find("avx512") == std::string::npos ? 1 : 0;
+  return OnednnHasAvx512() && name.find("avx512") == std::string::npos ? 1 : 0;
 }
 
 // To the first implementation without an erratum for the problem.
@@ -62,10 +57,29 @@ void PassOverErrata(ConvKind kind, const ConvGeometry& g, ::xla::ffi::DataType o
   }
 }
 
+// NOTE [An error that stays]. The assembler of oneDNN 3.2 keeps the first error of each thread,
+// such as code that is too large, and takes it for the result of everything that the thread makes
+// later. So each primitive is made by a thread of its own: it takes 20 us, and a primitive some
+// hundred.
+template <typename Primitive, typename PrimitiveDesc>
+Primitive MakeOnThread(const PrimitiveDesc& desc) {
+  Primitive primitive;
+  FirstException exception;
+  std::thread([&] {
+    exception.Guard([&] {
+      const SingleThreaded single;
+      primitive = Primitive(desc);
+    });
+  }).join();
+  exception.Rethrow();
+  return primitive;
+}
+
 template <typename Primitive, typename PrimitiveDesc>
 OnednnConv Finish(const ConvGeometry& g, const PrimitiveDesc& desc, const memory::desc& x,
                   const memory::desc& w, const memory::desc& y) {
-  return {Primitive(desc), x, w, y, desc.scratchpad_desc(), Slowness(g, desc.impl_info_str())};
+  return {MakeOnThread<Primitive>(desc),    x, w, y, desc.scratchpad_desc(),
+          Slowness(g, desc.impl_info_str())};
 }
 
 }  // namespace
@@ -73,6 +87,13 @@ OnednnConv Finish(const ConvGeometry& g, const PrimitiveDesc& desc, const memory
 SingleThreaded::SingleThreaded() : threads_(omp_get_max_threads()) { omp_set_num_threads(1); }
 
 SingleThreaded::~SingleThreaded() { omp_set_num_threads(threads_); }
+
+bool OnednnHasAvx512() {
+  constexpr unsigned kAvx512 = dnnl_cpu_isa_avx512_core;  // a set of bits
+  static const bool has =
+      (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kAvx512) == kAvx512;
+  return has;
+}
 
 int OnednnVersion() {
   const dnnl_version_t* version = dnnl_version();

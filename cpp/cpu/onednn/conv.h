@@ -32,6 +32,9 @@ const dnnl::engine& CpuEngine();
 // Version of the oneDNN library that was loaded: 10000 * major + 100 * minor + patch.
 int OnednnVersion();
 
+// Whether oneDNN uses AVX-512.
+bool OnednnHasAvx512();
+
 dnnl::memory::data_type OnednnType(::xla::ffi::DataType type);
 
 // oneDNN's own scratchpad is shared between threads and not safe: every primitive gets one with its

@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <new>
 #include <optional>
+#include <type_traits>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "cpu/kernels/depthwise.h"
 #include "cpu/onednn/conv.h"
+#include "cpu/onednn/conv_limits.h"
 #include "cpu/onednn/conv_split.h"
 #include "cpu/onednn/staging.h"
 #include "cpu/onednn/weights_reorder.h"
@@ -48,16 +52,22 @@ int64_t MinChunks(const ConvGeometry& g) {
   return std::min(g.batch, std::max(x_bytes, y_bytes) / kMaxPieceBytes + 1);
 }
 
-// Adds `count` floats of each of `parts` in their order: the same sum at every call.
-void AddParts(const std::vector<const float*>& parts, float* sum, int64_t first, int64_t count) {
-  constexpr int64_t kBlock = 2048;  // stays in the innermost cache between the parts
+// Pieces whose sums are added in float32: NOTE [Sums], conv_limits.cc.
+constexpr int64_t kMaxFloatAddends = 8;
+
+// Adds `count` numbers of each of `parts` in their order: the same sum at every call.
+template <typename Number>
+void AddParts(const std::vector<const Number*>& parts, float* sum, int64_t first, int64_t count) {
+  constexpr int64_t kBlock = 1024;  // stays in the innermost cache between the parts
+  Number totals[kBlock];
   for (int64_t begin = first; begin < first + count; begin += kBlock) {
-    const int64_t end = std::min(begin + kBlock, first + count);
-    for (int64_t i = begin; i < end; ++i) sum[i] = parts[0][i] + parts[1][i];
-    for (size_t part = 2; part < parts.size(); ++part) {
-      const float* const values = parts[part];
-      for (int64_t i = begin; i < end; ++i) sum[i] += values[i];
+    const int64_t size = std::min(kBlock, first + count - begin);
+    std::copy_n(parts[0] + begin, size, totals);
+    for (size_t part = 1; part < parts.size(); ++part) {
+      const Number* const values = parts[part] + begin;
+      for (int64_t i = 0; i < size; ++i) totals[i] += values[i];
     }
+    for (int64_t i = 0; i < size; ++i) sum[begin + i] = static_cast<float>(totals[i]);
   }
 }
 
@@ -69,12 +79,15 @@ struct ConvPlan::Impl {
   struct Convolution {
     ConvGeometry geometry;  // with its padding, also if x is staged
     OnednnConv onednn;
+    PieceCopy x_copy, y_copy;  // of nothing where oneDNN works on the arrays themselves
   };
   struct Piece {
     size_t convolution;  // index
     size_t x_offset;     // in bytes
     size_t y_offset;
   };
+  // What one thread needs to run pieces one after another.
+  class Runner;
 
   ConvKind kind;
   int64_t workers = 1;
@@ -84,34 +97,44 @@ struct ConvPlan::Impl {
   bool depthwise = false;  // by DepthwiseWgrad, not by oneDNN
   ffi::DataType operand_type = ffi::DataType::F32;
   bool staged = false;  // oneDNN works on copies of x that contain their padding
-  size_t x_element_bytes = 0;
+  bool copied = false;  // and on copies of x and y, because pieces are not contiguous
+  size_t x_element_bytes = 0, y_element_bytes = 0;
   memory::desc weights;    // as oneDNN wants them
   bool reordered = false;  // the user's are not like that
   WeightsReorder reorder;
 
   // Scratch memory: what each worker needs for a piece, and what the weights need.
   size_t scratchpad_bytes = 0;
-  size_t staged_bytes = 0;
-  size_t WorkerBytes() const { return scratchpad_bytes + staged_bytes; }
+  size_t x_bytes = 0, y_bytes = 0;  // of copies
+  size_t WorkerBytes() const { return scratchpad_bytes + x_bytes + y_bytes; }
   size_t WeightsBytes() const { return WholePages(weights.get_size()); }
+  // Whether each worker of wgrad adds the sums of its pieces in float64.
+  bool AddsDoubles() const {
+    return static_cast<int64_t>(pieces.size()) > kMaxFloatAddends * workers;
+  }
   // A worker of wgrad keeps its sum, and beside it the addend if it has several pieces.
   size_t SumBytes() const {
+    if (AddsDoubles()) return 3 * WeightsBytes();
     return (pieces.size() > static_cast<size_t>(workers) ? 2 : 1) * WeightsBytes();
   }
+  // Where the sum of all workers is before it is reordered: in place of the first one's sum, or of
+  // its addend where that has another type.
+  size_t UnorderedOffset() const { return AddsDoubles() ? 2 * WeightsBytes() : 0; }
   size_t ScratchBytes() const;
 
   static std::unique_ptr<const Impl> Make(const ConvProblem& problem);
-  static std::unique_ptr<Impl> Cut(const ConvProblem& problem, const ConvSplit& split,
-                                   int64_t workers);
+  static std::unique_ptr<Impl> Cut(const ConvProblem& problem, ConvSplit split, int64_t workers);
   void MakeDepthwise(const ConvProblem& problem, const std::vector<ConvPiece>& cut);
   bool MakeConvolutions(const ConvProblem& problem, const std::vector<ConvPiece>& cut, bool stage);
   size_t FindConvolution(const ConvGeometry& geometry) const;
+  void MakeCopies(const ConvGeometry& whole);
   int Slowest() const;
 
   void Run(ffi::ThreadPool& pool, char* x, char* w, char* y) const;
-  void RunPiece(const Piece& piece, dnnl::stream& stream, char* x, char* w, char* y,
-                char* scratch) const;
   void RunWgrad(ffi::ThreadPool& pool, char* x, char* dw, char* dy) const;
+  template <typename Number>
+  void AddPieces(ffi::ThreadPool& pool, char* sums, char* workers_scratch, char* x, char* dw,
+                 char* dy) const;
 };
 
 size_t ConvPlan::Impl::FindConvolution(const ConvGeometry& geometry) const {
@@ -142,8 +165,11 @@ bool ConvPlan::Impl::MakeConvolutions(const ConvProblem& problem, const std::vec
   staged = stage;
   const auto make = [&](const ConvGeometry& geometry, const std::optional<memory::desc>& w) {
     convolutions.push_back(
-        {geometry, MakeOnednnConv(problem.kind, stage ? StagedGeometry(geometry) : geometry,
-                                  problem.operand_type, problem.result_type, w)});
+        {geometry,
+         MakeOnednnConv(problem.kind, stage ? StagedGeometry(geometry) : geometry,
+                        problem.operand_type, problem.result_type, w),
+         {},
+         {}});
   };
   // The middle piece is of the most frequent kind: it chooses the format for all.
   make(cut[cut.size() / 2].geometry, std::nullopt);
@@ -160,12 +186,32 @@ bool ConvPlan::Impl::MakeConvolutions(const ConvProblem& problem, const std::vec
   for (const Convolution& convolution : convolutions) {
     scratchpad_bytes =
         std::max(scratchpad_bytes, WholePages(convolution.onednn.scratchpad.get_size()));
-    if (!stage) continue;
-    const std::optional<size_t> bytes = StagedBytes(convolution.geometry, x_element_bytes);
-    if (!bytes) throw std::bad_alloc();
-    staged_bytes = std::max(staged_bytes, WholePages(*bytes));
   }
+  MakeCopies(problem.geometry);
   return true;
+}
+
+// `whole` are the sizes of the arrays that the pieces lie in.
+void ConvPlan::Impl::MakeCopies(const ConvGeometry& whole) {
+  if (!staged && !copied) return;
+  constexpr ConvGeometry::PerAxis kNone{};
+  for (Convolution& convolution : convolutions) {
+    const ConvGeometry& g = convolution.geometry;
+    if (staged && !StagedBytes(g, x_element_bytes)) throw std::bad_alloc();
+    convolution.x_copy = {g.spatial,
+                          g.batch,
+                          static_cast<size_t>(g.in_channels) * x_element_bytes,
+                          g.in,
+                          staged ? g.padding_low : kNone,
+                          staged ? g.padding_high : kNone,
+                          whole.in};
+    x_bytes = std::max(x_bytes, WholePages(convolution.x_copy.bytes()));
+    if (!copied) continue;
+    convolution.y_copy = {g.spatial, g.batch, static_cast<size_t>(g.out_channels) * y_element_bytes,
+                          g.out,     kNone,   kNone,
+                          whole.out};
+    y_bytes = std::max(y_bytes, WholePages(convolution.y_copy.bytes()));
+  }
 }
 
 // The same for DepthwiseWgrad, which needs no primitives.
@@ -181,27 +227,30 @@ void ConvPlan::Impl::MakeDepthwise(const ConvProblem& problem, const std::vector
   weights = UserWeightsDesc(g, memory::data_type::f32, strides);
   for (const ConvPiece& piece : cut) {
     if (FindConvolution(piece.geometry) == convolutions.size()) {
-      convolutions.push_back({piece.geometry, {}});
+      convolutions.push_back({piece.geometry, {}, {}, {}});
     }
   }
+  MakeCopies(g);
 }
 
 // Cuts the problem, or returns null if the pieces cannot agree on one format of the weights or one
 // of them reads nothing but padding.
-std::unique_ptr<ConvPlan::Impl> ConvPlan::Impl::Cut(const ConvProblem& problem,
-                                                    const ConvSplit& split, int64_t workers) {
+std::unique_ptr<ConvPlan::Impl> ConvPlan::Impl::Cut(const ConvProblem& problem, ConvSplit split,
+                                                    int64_t workers) {
+  split = LimitedSplit(problem.kind, problem.geometry, split, MaxPixels(problem));
   const std::vector<ConvPiece> cut = SplitConv(problem.kind, problem.geometry, split);
   if (std::any_of(cut.begin(), cut.end(),
                   [](const ConvPiece& piece) { return piece.geometry.IsAllZero(); })) {
     return nullptr;
   }
   const bool fprop = problem.kind == ConvKind::kFprop, dgrad = problem.kind == ConvKind::kDgrad;
-  const size_t y_bytes = ffi::ByteWidth(fprop ? problem.result_type : problem.operand_type);
   Impl empty;
   empty.kind = problem.kind;
   empty.workers = std::min<int64_t>(workers, static_cast<int64_t>(cut.size()));
   empty.operand_type = problem.operand_type;
+  empty.copied = split.CutsRows();
   empty.x_element_bytes = ffi::ByteWidth(dgrad ? problem.result_type : problem.operand_type);
+  empty.y_element_bytes = ffi::ByteWidth(fprop ? problem.result_type : problem.operand_type);
 
   const bool must_stage = problem.kind == ConvKind::kWgrad &&
                           std::any_of(cut.begin(), cut.end(), [](const auto& piece) {
@@ -228,7 +277,7 @@ std::unique_ptr<ConvPlan::Impl> ConvPlan::Impl::Cut(const ConvProblem& problem,
   for (const ConvPiece& piece : cut) {
     plan->pieces.push_back({plan->FindConvolution(piece.geometry),
                             static_cast<size_t>(piece.x_offset) * plan->x_element_bytes,
-                            static_cast<size_t>(piece.y_offset) * y_bytes});
+                            static_cast<size_t>(piece.y_offset) * plan->y_element_bytes});
   }
   const bool wgrad = problem.kind == ConvKind::kWgrad;
   const memory::desc user = UserWeightsDesc(
@@ -244,7 +293,7 @@ std::unique_ptr<const ConvPlan::Impl> ConvPlan::Impl::Make(const ConvProblem& pr
   // From what is fastest to what takes the least memory, until one fits.
   std::unique_ptr<Impl> best;
   const auto consider = [&](ConvSplit split, int64_t workers) {
-    if (split.row_blocks <= 1) split.chunks = std::max(split.chunks, min_chunks);
+    if (!split.CutsImages()) split.chunks = std::max(split.chunks, min_chunks);
     std::unique_ptr<Impl> plan = Cut(problem, split, workers);
     if (plan && (!best || plan->ScratchBytes() < best->ScratchBytes())) best = std::move(plan);
     return best && best->ScratchBytes() <= kMaxScratchBytes;
@@ -254,18 +303,18 @@ std::unique_ptr<const ConvPlan::Impl> ConvPlan::Impl::Make(const ConvProblem& pr
   for (;; workers /= 2) {
     const ConvSplit split = BalancedSplit(problem.kind, g, workers);
     if (consider(split, workers)) break;
-    if (split.row_blocks > 1 && consider({std::min(g.batch, workers), 1}, workers)) break;
-    if (consider({g.batch, 1}, workers)) break;
+    if (split.CutsImages() && consider({std::min(g.batch, workers)}, workers)) break;
+    if (consider({g.batch}, workers)) break;
     if (workers == 1) {
-      if (CanSplitRows(g) && !consider({g.batch, 4}, 1)) consider({g.batch, 16}, 1);
+      if (CanSplit(g, 0) && !consider({g.batch, {4, 1, 1}}, 1)) consider({g.batch, {16, 1, 1}}, 1);
       break;
     }
   }
-  if (best->Slowest() == kReferenceSlowness && CanSplitRows(g)) {
+  if (best->Slowest() == kReferenceSlowness && CanSplit(g, 0)) {
     // oneDNN turns matrix products down when their workspace would be huge, and is a hundred times
     // slower then. Fewer rows need less of it.
     for (int64_t blocks = 2; blocks <= g.out[0]; blocks *= 2) {
-      std::unique_ptr<Impl> plan = Cut(problem, {g.batch, blocks}, best->workers);
+      std::unique_ptr<Impl> plan = Cut(problem, {g.batch, {blocks, 1, 1}}, best->workers);
       if (!plan || plan->Slowest() == kReferenceSlowness) continue;
       best = std::move(plan);
       if (best->ScratchBytes() <= kMaxScratchBytes) break;
@@ -274,7 +323,7 @@ std::unique_ptr<const ConvPlan::Impl> ConvPlan::Impl::Make(const ConvProblem& pr
   if (best->Slowest() > 0 && best->pieces.size() > static_cast<size_t>(g.batch)) {
     // The padding of a piece of rows may be what oneDNN has no good code for.
     std::unique_ptr<Impl> whole =
-        Cut(problem, {std::max(best->workers, min_chunks), 1}, best->workers);
+        Cut(problem, {std::max(best->workers, min_chunks)}, best->workers);
     if (whole && whole->Slowest() < best->Slowest() &&
         whole->ScratchBytes() <= std::max(best->ScratchBytes(), kMaxScratchBytes)) {
       best = std::move(whole);
@@ -291,47 +340,71 @@ std::unique_ptr<const ConvPlan::Impl> ConvPlan::Impl::Make(const ConvProblem& pr
   return best;
 }
 
-// `scratch` has WorkerBytes().
-void ConvPlan::Impl::RunPiece(const Piece& piece, dnnl::stream& stream, char* x, char* w, char* y,
-                              char* scratch) const {
-  const Convolution& convolution = convolutions[piece.convolution];
-  const OnednnConv& onednn = convolution.onednn;
-  char* const piece_x = x + piece.x_offset;
-  if (depthwise) {
-    return DepthwiseWgrad(convolution.geometry, operand_type, piece_x, y + piece.y_offset,
-                          reinterpret_cast<float*>(w));
-  }
-  char* const staged_x = scratch + scratchpad_bytes;
-  const memory x_memory(onednn.x, CpuEngine(), staged ? staged_x : piece_x);
-  const memory w_memory(onednn.w, CpuEngine(), w);
-  const memory y_memory(onednn.y, CpuEngine(), y + piece.y_offset);
-  const memory scratchpad(onednn.scratchpad, CpuEngine(), scratch);
-  if (staged && kind != ConvKind::kDgrad) {
-    CopyToStaged(convolution.geometry, x_element_bytes, piece_x, staged_x);
-  }
-  switch (kind) {
-    case ConvKind::kFprop:
-      return Execute(onednn.primitive, stream,
-                     {{DNNL_ARG_SRC, x_memory},
-                      {DNNL_ARG_WEIGHTS, w_memory},
-                      {DNNL_ARG_DST, y_memory},
-                      {DNNL_ARG_SCRATCHPAD, scratchpad}});
-    case ConvKind::kDgrad:
-      Execute(onednn.primitive, stream,
-              {{DNNL_ARG_DIFF_DST, y_memory},
-               {DNNL_ARG_WEIGHTS, w_memory},
-               {DNNL_ARG_DIFF_SRC, x_memory},
-               {DNNL_ARG_SCRATCHPAD, scratchpad}});
-      if (staged) CopyFromStaged(convolution.geometry, x_element_bytes, staged_x, piece_x);
+class ConvPlan::Impl::Runner {
+ public:
+  // `scratch` has WorkerBytes().
+  Runner(const Impl& plan, char* scratch)
+      : plan_(plan),
+        x_(scratch + plan.scratchpad_bytes),
+        y_(x_ + plan.x_bytes),
+        scratch_(scratch),
+        stream_(CpuEngine()),
+        calls_(plan.convolutions.size()) {}
+
+  void Run(const Piece& piece, char* x, char* w, char* y) {
+    const Convolution& convolution = plan_.convolutions[piece.convolution];
+    const ConvKind kind = plan_.kind;
+    char* const piece_x = x + piece.x_offset;
+    char* const piece_y = y + piece.y_offset;
+    const bool copies_x = plan_.staged || plan_.copied, copies_y = plan_.copied;
+    char* const used_x = copies_x ? x_ : piece_x;
+    char* const used_y = copies_y ? y_ : piece_y;
+    if (copies_x && kind != ConvKind::kDgrad) convolution.x_copy.CopyIn(piece_x, x_);
+    if (copies_y && kind != ConvKind::kFprop) convolution.y_copy.CopyIn(piece_y, y_);
+    if (plan_.depthwise) {
+      DepthwiseWgrad(convolution.geometry, plan_.operand_type, used_x, used_y,
+                     reinterpret_cast<float*>(w));
       return;
-    case ConvKind::kWgrad:
-      return Execute(onednn.primitive, stream,
-                     {{DNNL_ARG_SRC, x_memory},
-                      {DNNL_ARG_DIFF_DST, y_memory},
-                      {DNNL_ARG_DIFF_WEIGHTS, w_memory},
-                      {DNNL_ARG_SCRATCHPAD, scratchpad}});
+    }
+    Call(piece.convolution, used_x, w, used_y);
+    if (copies_x && kind == ConvKind::kDgrad) convolution.x_copy.CopyOut(x_, piece_x);
+    if (copies_y && kind == ConvKind::kFprop) convolution.y_copy.CopyOut(y_, piece_y);
   }
-}
+
+ private:
+  // A primitive's memory objects: pointing them elsewhere is faster than making them.
+  struct Arguments {
+    memory x, w, y;
+    std::unordered_map<int, memory> all;
+  };
+
+  void Call(size_t index, char* x, char* w, char* y) {
+    const OnednnConv& onednn = plan_.convolutions[index].onednn;
+    std::optional<Arguments>& call = calls_[index];
+    if (!call) {
+      const memory scratchpad(onednn.scratchpad, CpuEngine(), scratch_);
+      call = Arguments{memory(onednn.x, CpuEngine(), x),
+                       memory(onednn.w, CpuEngine(), w),
+                       memory(onednn.y, CpuEngine(), y),
+                       {}};
+      const bool fprop = plan_.kind == ConvKind::kFprop, dgrad = plan_.kind == ConvKind::kDgrad;
+      call->all = {{dgrad ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC, call->x},
+                   {fprop || dgrad ? DNNL_ARG_WEIGHTS : DNNL_ARG_DIFF_WEIGHTS, call->w},
+                   {fprop ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST, call->y},
+                   {DNNL_ARG_SCRATCHPAD, scratchpad}};
+    } else {
+      call->x.set_data_handle(x);
+      call->w.set_data_handle(w);
+      call->y.set_data_handle(y);
+    }
+    Execute(onednn.primitive, stream_, call->all);
+  }
+
+  const Impl& plan_;
+  char *const x_, *const y_, *const scratch_;
+  dnnl::stream stream_;
+  std::vector<std::optional<Arguments>> calls_;
+};
 
 void ConvPlan::Impl::Run(ffi::ThreadPool& pool, char* x, char* w, char* y) const {
   if (kind == ConvKind::kWgrad) return RunWgrad(pool, x, w, y);
@@ -344,13 +417,15 @@ void ConvPlan::Impl::Run(ffi::ThreadPool& pool, char* x, char* w, char* y) const
     w = scratch.data();
   }
   FirstException exception;
+  std::vector<std::optional<Runner>> runners(static_cast<size_t>(workers));
   ParallelFor(pool, workers, static_cast<int64_t>(pieces.size()),
               [&](int64_t task, int64_t worker) {
                 exception.Guard([&] {
                   const SingleThreaded single;
-                  dnnl::stream stream(CpuEngine());
-                  RunPiece(pieces[static_cast<size_t>(task)], stream, x, w, y,
-                           workers_scratch + static_cast<size_t>(worker) * WorkerBytes());
+                  const size_t index = static_cast<size_t>(worker);
+                  std::optional<Runner>& runner = runners[index];
+                  if (!runner) runner.emplace(*this, workers_scratch + index * WorkerBytes());
+                  runner->Run(pieces[static_cast<size_t>(task)], x, w, y);
                 });
               });
   exception.Rethrow();
@@ -358,49 +433,62 @@ void ConvPlan::Impl::Run(ffi::ThreadPool& pool, char* x, char* w, char* y) const
 
 // Every sum is made of the same pieces in the same order at every call, whoever computes it.
 void ConvPlan::Impl::RunWgrad(ffi::ThreadPool& pool, char* x, char* dw, char* dy) const {
-  const size_t sums = static_cast<size_t>(workers);
-  const size_t sums_bytes = MultipliedBytes(sums, SumBytes());
+  const size_t sums_bytes = MultipliedBytes(static_cast<size_t>(workers), SumBytes());
   const Scratch scratch(sums_bytes +
-                        std::max(MultipliedBytes(sums, WorkerBytes()), reorder.ScratchBytes()));
+                        std::max(MultipliedBytes(static_cast<size_t>(workers), WorkerBytes()),
+                                 reorder.ScratchBytes()));
   char* const workers_scratch = scratch.data() + sums_bytes;
-  std::vector<const float*> parts(sums);
-  for (size_t sum = 0; sum < sums; ++sum) {
-    parts[sum] = reinterpret_cast<const float*>(scratch.data() + sum * SumBytes());
+  if (AddsDoubles()) {
+    AddPieces<double>(pool, scratch.data(), workers_scratch, x, dw, dy);
+  } else {
+    AddPieces<float>(pool, scratch.data(), workers_scratch, x, dw, dy);
   }
-  const int64_t elements = static_cast<int64_t>(weights.get_size() / sizeof(float));
+  if (reordered) reorder.Run(pool, scratch.data() + UnorderedOffset(), dw, workers_scratch);
+}
 
+// `Number` is that in which the sums of a worker's pieces are added. The result goes to dw, or, if
+// it is to be reordered, into `sums`.
+template <typename Number>
+void ConvPlan::Impl::AddPieces(ffi::ThreadPool& pool, char* sums, char* workers_scratch, char* x,
+                               char* dw, char* dy) const {
+  const int64_t count = static_cast<int64_t>(pieces.size());
+  const int64_t elements = static_cast<int64_t>(weights.get_size() / sizeof(float));
+  std::vector<const Number*> parts(static_cast<size_t>(workers));
+  for (size_t sum = 0; sum < parts.size(); ++sum) {
+    parts[sum] = reinterpret_cast<const Number*>(sums + sum * SumBytes());
+  }
   FirstException exception;
   ParallelFor(pool, workers, workers, [&](int64_t sum, int64_t worker) {
     exception.Guard([&] {
       const SingleThreaded single;
-      dnnl::stream stream(CpuEngine());
-      char* const total = scratch.data() + static_cast<size_t>(sum) * SumBytes();
-      char* const addend = total + WeightsBytes();
-      const int64_t count = static_cast<int64_t>(pieces.size());
+      Runner runner(*this, workers_scratch + static_cast<size_t>(worker) * WorkerBytes());
       const int64_t first = count * sum / workers, last = count * (sum + 1) / workers;
+      char* const total = sums + static_cast<size_t>(sum) * SumBytes();
+      char* const addend = total + sizeof(Number) / sizeof(float) * WeightsBytes();
+      Number* const totals = reinterpret_cast<Number*>(total);
+      const float* const addends = reinterpret_cast<const float*>(addend);
       for (int64_t piece = first; piece < last; ++piece) {
-        RunPiece(pieces[static_cast<size_t>(piece)], stream, x, piece == first ? total : addend, dy,
-                 workers_scratch + static_cast<size_t>(worker) * WorkerBytes());
-        if (piece == first) continue;
-        float* const floats = reinterpret_cast<float*>(total);
-        AddParts({floats, reinterpret_cast<const float*>(addend)}, floats, 0, elements);
+        const bool into_total = piece == first && std::is_same_v<Number, float>;
+        runner.Run(pieces[static_cast<size_t>(piece)], x, into_total ? total : addend, dy);
+        if (into_total) continue;
+        if (piece == first) {
+          std::copy_n(addends, elements, totals);
+        } else {
+          for (int64_t i = 0; i < elements; ++i) totals[i] += addends[i];
+        }
       }
     });
   });
   exception.Rethrow();
 
-  float* const total = reinterpret_cast<float*>(reordered ? scratch.data() : dw);
-  if (sums > 1) {
-    constexpr int64_t kMinElements = 32768;
-    const int64_t tasks = std::clamp<int64_t>(elements / kMinElements, 1, workers);
-    ParallelFor(pool, workers, tasks, [&](int64_t task, int64_t) {
-      const int64_t first = elements * task / tasks;
-      AddParts(parts, total, first, elements * (task + 1) / tasks - first);
-    });
-  } else if (!reordered) {
-    std::copy_n(parts[0], elements, total);
-  }
-  if (reordered) reorder.Run(pool, scratch.data(), dw, workers_scratch);
+  float* const result = reinterpret_cast<float*>(reordered ? sums + UnorderedOffset() : dw);
+  if (parts.size() == 1 && std::is_same_v<Number, float> && reordered) return;
+  constexpr int64_t kMinElements = 32768;
+  const int64_t tasks = std::clamp<int64_t>(elements / kMinElements, 1, workers);
+  ParallelFor(pool, workers, tasks, [&](int64_t task, int64_t) {
+    const int64_t first = elements * task / tasks;
+    AddParts(parts, result, first, elements * (task + 1) / tasks - first);
+  });
 }
 
 ConvPlan::ConvPlan(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}

@@ -1,6 +1,7 @@
 #include "cpu/onednn/conv_split.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ffi/integers.h"
 
@@ -13,82 +14,94 @@ double Imbalance(int64_t pieces, int64_t workers) {
   return static_cast<double>(rounds * workers) / static_cast<double>(pieces) - 1.0;
 }
 
-int64_t ImageElements(const ConvGeometry& g, const ConvGeometry::PerAxis& size, int64_t channels) {
+// Elements from one row of an axis to the next.
+int64_t RowElements(const ConvGeometry& g, const ConvGeometry::PerAxis& size, int64_t channels,
+                    int axis) {
   int64_t elements = channels;
-  for (int axis = 0; axis < g.spatial; ++axis) elements *= size[axis];
+  for (int inner = axis + 1; inner < g.spatial; ++inner) elements *= size[inner];
   return elements;
 }
 
 ConvPiece WithImages(const ConvGeometry& g, int64_t first, int64_t count) {
-  ConvPiece piece{g, first * ImageElements(g, g.in, g.in_channels),
-                  first * ImageElements(g, g.out, g.out_channels)};
+  ConvPiece piece{g, first * RowElements(g, g.in, g.in_channels, -1),
+                  first * RowElements(g, g.out, g.out_channels, -1)};
   piece.geometry.batch = count;
   return piece;
 }
 
-// Rows x_first to x_last of x and y_first to y_last of y of one image, both ends exclusive.
-ConvPiece WithRows(const ConvGeometry& g, int64_t image, int64_t x_first, int64_t x_last,
-                   int64_t y_first, int64_t y_last) {
-  ConvPiece piece = WithImages(g, image, 1);
-  piece.x_offset += x_first * (ImageElements(g, g.in, g.in_channels) / g.in[0]);
-  piece.y_offset += y_first * (ImageElements(g, g.out, g.out_channels) / g.out[0]);
-  ConvGeometry& rows = piece.geometry;
-  rows.in[0] = x_last - x_first;
-  rows.out[0] = y_last - y_first;
-  // The first window of the piece starts at row y_first * stride - padding_low of x.
-  rows.padding_low[0] = x_first + g.padding_low[0] - y_first * g.strides[0];
-  rows.padding_high[0] = std::max<int64_t>(
-      0, (rows.out[0] - 1) * g.strides[0] + g.WindowSize(0) - rows.in[0] - rows.padding_low[0]);
-  return piece;
-}
+// Rows of x and of y along one axis. Ends are exclusive.
+struct Rows {
+  int64_t x_first, x_last, y_first, y_last;
+};
 
 // Rows of y that fprop writes or wgrad reads, and the rows of x under their windows.
-ConvPiece WithOutputRows(const ConvGeometry& g, int64_t image, int64_t first, int64_t last) {
-  const int64_t x_first = std::max<int64_t>(0, first * g.strides[0] - g.padding_low[0]);
-  const int64_t x_last =
-      std::min(g.in[0], (last - 1) * g.strides[0] - g.padding_low[0] + g.WindowSize(0));
-  return WithRows(g, image, x_first, x_last, first, last);
+Rows OutputRows(const ConvGeometry& g, int axis, int64_t first, int64_t last) {
+  const int64_t low = g.padding_low[axis], stride = g.strides[axis];
+  return {std::max<int64_t>(0, first * stride - low),
+          std::min(g.in[axis], (last - 1) * stride - low + g.WindowSize(axis)), first, last};
 }
 
 // Rows of dx that dgrad writes, and the rows of dy whose windows touch them. `first` is 0 or under
 // the start of a window, which keeps the piece's low padding from being negative.
-ConvPiece WithInputRows(const ConvGeometry& g, int64_t image, int64_t first, int64_t last) {
-  const int64_t low = g.padding_low[0];
-  const int64_t y_first =
-      std::max<int64_t>(0, CeilDivide(first + low - g.WindowSize(0) + 1, g.strides[0]));
-  const int64_t y_last = std::min(g.out[0], (last - 1 + low) / g.strides[0] + 1);
-  return WithRows(g, image, first, last, y_first, y_last);
+Rows InputRows(const ConvGeometry& g, int axis, int64_t first, int64_t last) {
+  const int64_t low = g.padding_low[axis], stride = g.strides[axis];
+  return {first, last,
+          std::max<int64_t>(0, CeilDivide(first + low - g.WindowSize(axis) + 1, stride)),
+          std::min(g.out[axis], (last - 1 + low) / stride + 1)};
 }
 
-// Rows at which the image may be cut into about `blocks` equal runs, from 0 to the last row.
-std::vector<int64_t> RowCuts(ConvKind kind, const ConvGeometry& g, int64_t blocks) {
+// Leaves a piece of `g` only those rows.
+void Restrict(const ConvGeometry& g, int axis, const Rows& rows, ConvPiece* piece) {
+  piece->x_offset += rows.x_first * RowElements(g, g.in, g.in_channels, axis);
+  piece->y_offset += rows.y_first * RowElements(g, g.out, g.out_channels, axis);
+  ConvGeometry& part = piece->geometry;
+  part.in[axis] = rows.x_last - rows.x_first;
+  part.out[axis] = rows.y_last - rows.y_first;
+  // The first window of the piece starts at row y_first * stride - padding_low of x.
+  part.padding_low[axis] = rows.x_first + g.padding_low[axis] - rows.y_first * g.strides[axis];
+  part.padding_high[axis] =
+      std::max<int64_t>(0, (part.out[axis] - 1) * g.strides[axis] + g.WindowSize(axis) -
+                               part.in[axis] - part.padding_low[axis]);
+}
+
+// Cuts one axis into about `blocks` equal runs of rows.
+std::vector<Rows> CutAxis(ConvKind kind, const ConvGeometry& g, int axis, int64_t blocks) {
+  constexpr int64_t kLong = 16;  // rows of a block beside which one more or less does not count
   const bool input_rows = kind == ConvKind::kDgrad;
-  const int64_t rows = input_rows ? g.in[0] : g.out[0];
+  const int64_t rows = input_rows ? g.in[axis] : g.out[axis];
+  // Long blocks have one length, except the last: each length is a primitive of its own.
+  const int64_t step = rows >= kLong * blocks ? CeilDivide(rows, blocks) : 0;
   std::vector<int64_t> cuts{0};
   for (int64_t block = 1; block < blocks; ++block) {
-    int64_t cut = rows * block / blocks;
+    int64_t cut = step > 0 ? step * block : rows * block / blocks;
+    if (cut >= rows) break;
     if (input_rows) {
-      const int64_t window = (cut + g.padding_low[0]) / g.strides[0];
-      if (window >= g.out[0]) break;  // the rest is read by no window that starts there
-      cut = window * g.strides[0] - g.padding_low[0];
+      const int64_t window = (cut + g.padding_low[axis]) / g.strides[axis];
+      if (window >= g.out[axis]) break;  // the rest is read by no window that starts there
+      cut = window * g.strides[axis] - g.padding_low[axis];
     }
     if (cut > cuts.back()) cuts.push_back(cut);
   }
   cuts.push_back(rows);
-  return cuts;
+  std::vector<Rows> runs;
+  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+    runs.push_back(input_rows ? InputRows(g, axis, cuts[i], cuts[i + 1])
+                              : OutputRows(g, axis, cuts[i], cuts[i + 1]));
+  }
+  return runs;
 }
 
 }  // namespace
 
-bool CanSplitRows(const ConvGeometry& g) {
-  return g.padding_low[0] < g.WindowSize(0) && g.padding_high[0] < g.WindowSize(0);
+bool CanSplit(const ConvGeometry& g, int axis) {
+  return g.padding_low[axis] < g.WindowSize(axis) && g.padding_high[axis] < g.WindowSize(axis);
 }
 
 ConvSplit BalancedSplit(ConvKind kind, const ConvGeometry& g, int64_t workers) {
   constexpr double kTolerable = 0.13;
-  if (g.batch >= workers && Imbalance(g.batch, workers) <= kTolerable) return {workers, 1};
-  ConvSplit best{std::min(g.batch, workers), 1};
-  if (!CanSplitRows(g)) return best;
+  if (g.batch >= workers && Imbalance(g.batch, workers) <= kTolerable) return {workers};
+  ConvSplit best{std::min(g.batch, workers)};
+  if (!CanSplit(g, 0)) return best;
   double min_imbalance = Imbalance(g.batch, workers);
   const int64_t rows = kind == ConvKind::kDgrad ? g.in[0] : g.out[0];
   const int64_t max_blocks = std::min(rows, 2 * workers);
@@ -96,15 +109,39 @@ ConvSplit BalancedSplit(ConvKind kind, const ConvGeometry& g, int64_t workers) {
     const double imbalance = Imbalance(g.batch * blocks, workers);
     if (imbalance < min_imbalance) {
       min_imbalance = imbalance;
-      best = {g.batch, blocks};
+      best = {g.batch, {blocks, 1, 1}};
     }
   }
   return best;
 }
 
+ConvSplit LimitedSplit(ConvKind kind, const ConvGeometry& g, ConvSplit split, int64_t max_pixels) {
+  const ConvGeometry::PerAxis& size = kind == ConvKind::kDgrad ? g.in : g.out;
+  int64_t inner = 1;
+  for (int axis = 0; axis < g.spatial; ++axis) inner *= size[axis];
+  if (inner <= max_pixels && !split.CutsImages()) {
+    const int64_t images = std::max<int64_t>(1, max_pixels / std::max<int64_t>(1, inner));
+    const int64_t chunks = std::max(split.chunks, CeilDivide(g.batch, images));
+    split.chunks = std::min(g.batch, RoundUp(chunks, split.chunks));
+    return split;
+  }
+  int64_t outer = 1;  // pixels of a piece along the axes so far
+  for (int axis = 0; axis < g.spatial && outer * inner > max_pixels; ++axis) {
+    inner /= size[axis];
+    int64_t& blocks = split.blocks[axis];
+    if (CanSplit(g, axis)) {
+      const int64_t rows = std::clamp<int64_t>(max_pixels / (outer * inner), 1, size[axis]);
+      blocks =
+          std::min(size[axis], RoundUp(std::max(blocks, CeilDivide(size[axis], rows)), blocks));
+    }
+    outer *= CeilDivide(size[axis], blocks);
+  }
+  return split;
+}
+
 std::vector<ConvPiece> SplitConv(ConvKind kind, const ConvGeometry& g, const ConvSplit& split) {
   std::vector<ConvPiece> pieces;
-  if (split.row_blocks <= 1) {
+  if (!split.CutsImages()) {
     const int64_t chunks = std::clamp<int64_t>(split.chunks, 1, g.batch);
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       const int64_t first = g.batch * chunk / chunks;
@@ -112,12 +149,19 @@ std::vector<ConvPiece> SplitConv(ConvKind kind, const ConvGeometry& g, const Con
     }
     return pieces;
   }
-  const std::vector<int64_t> cuts = RowCuts(kind, g, split.row_blocks);
-  for (int64_t image = 0; image < g.batch; ++image) {
-    for (size_t i = 0; i + 1 < cuts.size(); ++i) {
-      pieces.push_back(kind == ConvKind::kDgrad ? WithInputRows(g, image, cuts[i], cuts[i + 1])
-                                                : WithOutputRows(g, image, cuts[i], cuts[i + 1]));
+  for (int64_t image = 0; image < g.batch; ++image) pieces.push_back(WithImages(g, image, 1));
+  for (int axis = 0; axis < g.spatial; ++axis) {
+    if (split.blocks[axis] <= 1) continue;
+    const std::vector<Rows> runs = CutAxis(kind, g, axis, split.blocks[axis]);
+    std::vector<ConvPiece> parts;
+    parts.reserve(pieces.size() * runs.size());
+    for (const ConvPiece& piece : pieces) {
+      for (const Rows& rows : runs) {
+        parts.push_back(piece);
+        Restrict(g, axis, rows, &parts.back());
+      }
     }
+    pieces = std::move(parts);
   }
   return pieces;
 }

@@ -1,7 +1,7 @@
 // Cuts a convolution into smaller ones that can run side by side. Pure arithmetic on geometries: a
-// piece is some images of the batch, or some rows (of the first spatial axis) of one image. Both
-// are contiguous in channels-last memory, so a piece is a convolution with its own padding and two
-// offsets.
+// piece is some images of the batch, or a part of one image, a convolution with its own padding and
+// two offsets. Images and rows of the first spatial axis are contiguous in channels-last memory; a
+// part of such a row, where there are more axes, is not.
 
 #ifndef JAX_CONVGRAD_CPU_ONEDNN_CONV_SPLIT_H_
 #define JAX_CONVGRAD_CPU_ONEDNN_CONV_SPLIT_H_
@@ -15,25 +15,35 @@ namespace jax_convgrad {
 
 struct ConvPiece {
   ConvGeometry geometry;
-  int64_t x_offset = 0;  // in elements
+  int64_t x_offset = 0;  // in elements, of the whole arrays
   int64_t y_offset = 0;
 };
 
-// Whether rows of one image may be cut: not where a window can lie wholly in the padding.
-bool CanSplitRows(const ConvGeometry& geometry);
+// Whether an image may be cut along an axis: not where a window can lie wholly in the padding.
+bool CanSplit(const ConvGeometry& geometry, int axis);
 
-// How to cut: `chunks` runs of images, each whole, if row_blocks is 1; else every image into
-// `row_blocks` runs of rows.
+// How to cut: `chunks` runs of images, each whole, if no axis is cut; else every image, along each
+// axis into about so many blocks.
 struct ConvSplit {
   int64_t chunks = 1;
-  int64_t row_blocks = 1;
+  ConvGeometry::PerAxis blocks{1, 1, 1};
+
+  bool CutsImages() const { return CutsRows() || blocks[0] > 1; }
+  // Whether pieces are not contiguous.
+  bool CutsRows() const { return blocks[1] > 1 || blocks[2] > 1; }
 };
 
 // The split that keeps `workers` threads evenly busy.
 ConvSplit BalancedSplit(ConvKind kind, const ConvGeometry& geometry, int64_t workers);
 
-// The pieces in order of memory. The rows that fprop writes are those of y, dgrad's those of x, and
-// every row is written by one piece; wgrad's pieces divide the rows of y, and their results add up.
+// A multiple of `split` whose pieces have at most `max_pixels`, where it can be cut so far:
+// pixels of x for dgrad, of y for the others. The outer axes are cut first.
+ConvSplit LimitedSplit(ConvKind kind, const ConvGeometry& geometry, ConvSplit split,
+                       int64_t max_pixels);
+
+// The pieces in order of memory. The pixels that fprop writes are those of y, dgrad's those of x,
+// and each is written by one piece; wgrad's pieces divide the pixels of y, and their results add
+// up.
 std::vector<ConvPiece> SplitConv(ConvKind kind, const ConvGeometry& geometry,
                                  const ConvSplit& split);
 

@@ -6,50 +6,6 @@
 #include "ffi/checked.h"
 
 namespace jax_convgrad {
-namespace {
-
-struct Axis {
-  int64_t size = 1;
-  int64_t low = 0;
-  int64_t padded = 1;
-};
-
-// The spatial axes except the last one, which lies in memory as rows of `row.size` bytes.
-struct Layout {
-  Axis outer, inner, row;
-};
-
-Layout LayoutOf(const ConvGeometry& g, size_t element_bytes) {
-  const auto axis = [&g](int i) {
-    return i < 0 ? Axis{}
-                 : Axis{g.in[i], g.padding_low[i], g.in[i] + g.padding_low[i] + g.padding_high[i]};
-  };
-  Layout layout{axis(g.spatial - 3), axis(g.spatial - 2), axis(g.spatial - 1)};
-  const int64_t bytes = g.in_channels * static_cast<int64_t>(element_bytes);
-  layout.row.size *= bytes;
-  layout.row.low *= bytes;
-  layout.row.padded *= bytes;
-  return layout;
-}
-
-// Calls visit(row of x or -1 where there is none, row of the padded copy) in order of memory.
-template <typename Visit>
-void ForEachRow(const ConvGeometry& g, const Layout& layout, const Visit& visit) {
-  int64_t row = 0, padded_row = 0;
-  for (int64_t image = 0; image < g.batch; ++image) {
-    for (int64_t i = 0; i < layout.outer.padded; ++i) {
-      const bool outside = i < layout.outer.low || i >= layout.outer.low + layout.outer.size;
-      for (int64_t j = 0; j < layout.inner.padded; ++j, ++padded_row) {
-        const bool padding =
-            outside || j < layout.inner.low || j >= layout.inner.low + layout.inner.size;
-        visit(padding ? -1 : row++, padded_row);
-      }
-    }
-  }
-}
-
-}  // namespace
-
 bool HasPadding(const ConvGeometry& g) {
   for (int axis = 0; axis < g.spatial; ++axis) {
     if (g.padding_low[axis] > 0 || g.padding_high[axis] > 0) return true;
@@ -92,32 +48,66 @@ std::optional<size_t> StagedBytes(const ConvGeometry& g, size_t element_bytes) {
   return static_cast<size_t>(*bytes);
 }
 
-void CopyToStaged(const ConvGeometry& g, size_t element_bytes, const char* x, char* staged) {
-  const Layout layout = LayoutOf(g, element_bytes);
-  const size_t low = static_cast<size_t>(layout.row.low);
-  const size_t size = static_cast<size_t>(layout.row.size);
-  const size_t padded = static_cast<size_t>(layout.row.padded);
-  ForEachRow(g, layout, [&](int64_t row, int64_t padded_row) {
-    char* const to = staged + static_cast<size_t>(padded_row) * padded;
-    if (row < 0) {
+PieceCopy::PieceCopy(int spatial, int64_t batch, size_t pixel_bytes,
+                     const ConvGeometry::PerAxis& size, const ConvGeometry::PerAxis& low,
+                     const ConvGeometry::PerAxis& high, const ConvGeometry::PerAxis& whole)
+    : batch_(batch), pixel_bytes_(pixel_bytes) {
+  size_t step = pixel_bytes;
+  bytes_ = pixel_bytes * static_cast<size_t>(batch);
+  for (int i = kMaxSpatialAxes; i-- > 0;) {
+    const int axis = i - (kMaxSpatialAxes - spatial);
+    if (axis < 0) break;
+    const int64_t padded = size[axis] + low[axis] + high[axis];
+    axes_[static_cast<size_t>(i)] = {size[axis], low[axis], padded, step};
+    step *= static_cast<size_t>(whole[axis]);
+    bytes_ *= static_cast<size_t>(padded);
+  }
+  image_step_ = step;
+}
+
+// Calls visit(offset of a row in the larger array, in the copy, whether it is padding), in order of
+// memory.
+template <typename Visit>
+void PieceCopy::ForEachRow(const Visit& visit) const {
+  const Axis &outer = axes_[0], &inner = axes_[1];
+  const size_t padded_row = static_cast<size_t>(axes_[2].padded) * pixel_bytes_;
+  size_t at = 0;
+  for (int64_t image = 0; image < batch_; ++image) {
+    for (int64_t i = -outer.low; i < outer.padded - outer.low; ++i) {
+      const bool outside = i < 0 || i >= outer.size;
+      for (int64_t j = -inner.low; j < inner.padded - inner.low; ++j, at += padded_row) {
+        const bool padding = outside || j < 0 || j >= inner.size;
+        const size_t from = padding ? 0
+                                    : static_cast<size_t>(image) * image_step_ +
+                                          static_cast<size_t>(i) * outer.step +
+                                          static_cast<size_t>(j) * inner.step;
+        visit(from, at, padding);
+      }
+    }
+  }
+}
+
+void PieceCopy::CopyIn(const char* from, char* copy) const {
+  const size_t low = static_cast<size_t>(axes_[2].low) * pixel_bytes_;
+  const size_t size = static_cast<size_t>(axes_[2].size) * pixel_bytes_;
+  const size_t padded = static_cast<size_t>(axes_[2].padded) * pixel_bytes_;
+  ForEachRow([&](size_t row, size_t at, bool padding) {
+    char* const to = copy + at;
+    if (padding) {
       std::memset(to, 0, padded);
       return;
     }
     std::memset(to, 0, low);
-    std::memcpy(to + low, x + static_cast<size_t>(row) * size, size);
+    std::memcpy(to + low, from + row, size);
     std::memset(to + low + size, 0, padded - low - size);
   });
 }
 
-void CopyFromStaged(const ConvGeometry& g, size_t element_bytes, const char* staged, char* x) {
-  const Layout layout = LayoutOf(g, element_bytes);
-  const size_t low = static_cast<size_t>(layout.row.low);
-  const size_t size = static_cast<size_t>(layout.row.size);
-  const size_t padded = static_cast<size_t>(layout.row.padded);
-  ForEachRow(g, layout, [&](int64_t row, int64_t padded_row) {
-    if (row < 0) return;
-    std::memcpy(x + static_cast<size_t>(row) * size,
-                staged + static_cast<size_t>(padded_row) * padded + low, size);
+void PieceCopy::CopyOut(const char* copy, char* to) const {
+  const size_t low = static_cast<size_t>(axes_[2].low) * pixel_bytes_;
+  const size_t size = static_cast<size_t>(axes_[2].size) * pixel_bytes_;
+  ForEachRow([&](size_t row, size_t at, bool padding) {
+    if (!padding) std::memcpy(to + row, copy + at + low, size);
   });
 }
 

@@ -1,11 +1,14 @@
-// Copies of x with its padding written out as zeros. oneDNN has no fast code for some paddings
-// (asymmetric ones, or as wide as the kernel) that it has for the same convolution without padding,
-// and the copy costs little beside the difference.
+// Copies of what oneDNN cannot work on where it lies: x with its padding written out as zeros, and
+// pieces that are not contiguous. oneDNN has no fast code for some paddings (asymmetric ones, or as
+// wide as the kernel) that it has for the same convolution without padding, and the copy costs
+// little beside the difference.
 
 #ifndef JAX_CONVGRAD_CPU_ONEDNN_STAGING_H_
 #define JAX_CONVGRAD_CPU_ONEDNN_STAGING_H_
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "ffi/conv.h"
@@ -31,11 +34,39 @@ ConvGeometry StagedGeometry(const ConvGeometry& geometry);
 // Bytes of the padded x, none if an int64_t cannot count them.
 std::optional<size_t> StagedBytes(const ConvGeometry& geometry, size_t element_bytes);
 
-// For a padded x whose bytes can be counted: from x to the copy, zeros around it, and back without
-// them.
-void CopyToStaged(const ConvGeometry& geometry, size_t element_bytes, const char* x, char* staged);
-void CopyFromStaged(const ConvGeometry& geometry, size_t element_bytes, const char* staged,
-                    char* x);
+// Copies the pixels of a piece, which lie in a larger array, into an array of their own and back.
+// The copy can have padding around them.
+class PieceCopy {
+ public:
+  // A copy of nothing.
+  PieceCopy() = default;
+  // Of an array with so many images and pixels of `pixel_bytes`. `whole` are the sizes of the array
+  // that they lie in. All bytes can be counted.
+  PieceCopy(int spatial, int64_t batch, size_t pixel_bytes, const ConvGeometry::PerAxis& size,
+            const ConvGeometry::PerAxis& low, const ConvGeometry::PerAxis& high,
+            const ConvGeometry::PerAxis& whole);
+
+  size_t bytes() const { return bytes_; }
+
+  // From the first pixel in the larger array to the copy, with zeros for padding.
+  void CopyIn(const char* from, char* copy) const;
+  // Back, without the padding.
+  void CopyOut(const char* copy, char* to) const;
+
+ private:
+  // Spatial axes, those that are not there first. Pixels; steps in bytes, in the larger array.
+  struct Axis {
+    int64_t size = 1, low = 0, padded = 1;
+    size_t step = 0;
+  };
+
+  template <typename Visit>
+  void ForEachRow(const Visit& visit) const;
+
+  int64_t batch_ = 0;
+  size_t pixel_bytes_ = 0, image_step_ = 0, bytes_ = 0;
+  std::array<Axis, kMaxSpatialAxes> axes_{};
+};
 
 }  // namespace jax_convgrad
 

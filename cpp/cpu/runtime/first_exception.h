@@ -7,11 +7,11 @@
 
 namespace jax_convgrad {
 
-// Carries the first exception of several threads to the one that waits for them: XLA's threads must
-// never see one.
+// Carries the first exception of several threads to the thread that waits for them: no exception
+// may reach XLA's threads.
 class FirstException {
  public:
-  // Runs `body`, unless one has failed already.
+  // Runs `body`, unless a body has failed already.
   template <typename Body>
   void Guard(const Body& body) noexcept {
     if (failed_.load(std::memory_order_relaxed)) return;
@@ -24,7 +24,7 @@ class FirstException {
     }
   }
 
-  // To be called when no thread is at work any more.
+  // Call it when no thread is working any more.
   void Rethrow() const {
     if (exception_) std::rethrow_exception(exception_);
   }

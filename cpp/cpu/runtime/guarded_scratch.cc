@@ -1,6 +1,6 @@
-// In the place of scratch.cc where faults are looked for: every Scratch is full of NaNs, and has
-// NaNs in front of it and behind it. What reads memory that it has not written gives NaN, and what
-// writes outside of it ends the process, as under a sanitizer. Those do not see what oneDNN
+// Replaces scratch.cc in builds that look for faults: every Scratch is full of NaNs, and has NaNs
+// in front of it and behind it. A read of memory that was not written gives NaN, and a write
+// outside ends the process, as under a sanitizer. Sanitizers do not see the code that oneDNN
 // compiles at run time.
 
 #include <cstdio>

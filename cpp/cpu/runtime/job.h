@@ -1,4 +1,4 @@
-// Work that several threads share, none of which waits for another.
+// Work that several threads share without waiting for each other.
 
 #ifndef JAX_CONVGRAD_CPU_RUNTIME_JOB_H_
 #define JAX_CONVGRAD_CPU_RUNTIME_JOB_H_
@@ -17,7 +17,7 @@
 
 namespace jax_convgrad {
 
-// The thread that ends the last task completes the promise, and XLA goes on in it. `Work` has
+// The thread that ends the last task completes the promise, and XLA continues in it. `Work` has
 //
 //   int64_t task_count() const;        one or more
 //   void RunTask(int64_t task) const;  by any thread, in any order; may throw
@@ -36,7 +36,7 @@ class Job {
         tasks_(work_->task_count()),
         unfinished_(tasks_) {}
 
-  // Runs tasks until none is left that no thread has begun.
+  // Runs tasks until every task has been started.
   void Run() noexcept {
     for (;;) {
       const int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
@@ -54,7 +54,7 @@ class Job {
       return ::xla::ffi::Error::Success();
     };
     ::xla::ffi::Error error = Guarded(op_, finish, problem_);
-    work_.reset();  // gives its memory back: XLA may go on for long before SetAvailable returns
+    work_.reset();  // frees its memory: XLA may continue for long before SetAvailable returns
     if (error.failure()) {
       promise_.SetError(std::move(error));
     } else {
@@ -71,8 +71,8 @@ class Job {
   FirstException exception_;
 };
 
-// Has threads of the pool run the job, as many as `count` if there is memory for so many tasks.
-// Says how many.
+// Lets threads of the pool run the job: `count` of them, or fewer if there is no memory for so many
+// tasks. Returns their number.
 template <typename Work>
 int64_t ScheduleJob(::xla::ffi::ThreadPool& pool, const std::shared_ptr<Job<Work>>& job,
                     int64_t count) noexcept {

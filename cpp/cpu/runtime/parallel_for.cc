@@ -12,7 +12,7 @@ namespace {
 namespace ffi = ::xla::ffi;
 
 // Shared with the scheduled tasks, some of which may start only after ParallelFor has returned.
-// Those find no task left and never touch `body`, which by then is gone.
+// These find no task left and never touch `body`, which no longer exists then.
 class Loop {
  public:
   Loop(int64_t tasks, const std::function<void(int64_t, int64_t)>* body)
@@ -62,8 +62,8 @@ void ParallelFor(ffi::ThreadPool& pool, int64_t workers, int64_t tasks,
     try {
       pool.Schedule([loop, worker] { loop->Work(worker); });
     } catch (...) {
-      // No memory for the task. Those scheduled before are at work on `body` already, so this must
-      // not return before them; the work gets done by fewer.
+      // No memory for the task. The threads scheduled before are already working on `body`, so this
+      // function must not return before them; fewer threads do the work.
       break;
     }
   }

@@ -8,7 +8,7 @@
 
 namespace jax_convgrad {
 
-// Threads that XLA's intra-op pool offers, at least one.
+// The number of threads that XLA's intra-op pool offers, at least one.
 int64_t NumThreads(const ::xla::ffi::ThreadPool& pool);
 
 // Runs body(task, worker) for every task in [0, tasks), on at most `workers` threads at once: the

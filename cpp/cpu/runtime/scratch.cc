@@ -17,8 +17,8 @@ namespace {
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 constexpr size_t kMaxKeptBuffers = 32;
-// Together with the 64 MB that a backward pass may take beside its arrays: see kMaxScratchBytes for
-// the share of one call.
+// Together with the 64 MB that a backward pass may use beside its arrays; kMaxScratchBytes is the
+// share of one call.
 constexpr size_t kMaxBytes = size_t{56} << 20;
 
 struct Buffer {
@@ -36,7 +36,7 @@ char* Map(size_t bytes) {
 
 class Pool {
  public:
-  // Nothing that is given back needs memory: that happens in a destructor.
+  // Giving memory back needs none: it happens in a destructor.
   Pool() { kept_.reserve(kMaxKeptBuffers + 1); }
 
   Buffer Take(size_t bytes) {
@@ -92,7 +92,7 @@ class Pool {
     }
   };
 
-  // Takes kept buffers out, the oldest first, until the rest is within bounds.
+  // Removes kept buffers, the oldest first, until the rest is within bounds.
   Dropped Trim() {
     Dropped dropped;
     size_t& count = dropped.count;

@@ -5,13 +5,13 @@
 
 namespace jax_convgrad {
 
-// Scratch memory of one call. Two gradients can run at once, and a layer's backward pass may take
-// 64 MB beside its arrays, oneDNN's code and tables included.
+// Scratch memory of one call. Two gradients can run at once, and a layer's backward pass may use 64
+// MB beside its arrays, including oneDNN's code and tables.
 inline constexpr size_t kMaxScratchBytes = size_t{24} << 20;
 
-// Scratch memory that goes back to a small process-wide pool instead of to the system: the page
-// faults of a fresh buffer cost more than many a convolution. What is in use and what is kept
-// together stay within a fixed number of bytes as long as what is in use alone does.
+// Scratch memory that goes back to a small process-wide pool instead of the system: the page faults
+// of a fresh buffer cost more than many a convolution. Memory in use and memory kept together stay
+// within a fixed number of bytes, as long as the memory in use alone does.
 class Scratch {
  public:
   // Aligned to a page. Throws std::bad_alloc.

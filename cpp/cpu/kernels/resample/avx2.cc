@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cpu/kernels/resample/tile.h"
+#include "cpu/kernels/shuffle.h"
 
 #pragma GCC target("avx2,fma,f16c")
 

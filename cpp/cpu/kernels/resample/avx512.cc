@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cpu/kernels/resample/tile.h"
+#include "cpu/kernels/shuffle.h"
 
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 

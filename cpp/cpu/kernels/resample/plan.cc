@@ -12,14 +12,14 @@ namespace {
 
 using Place = ResamplePlan::Place;
 
-// Sums on the way between two stages: small enough for a core's second-level cache beside the rows
+// The bytes of sums between two stages: few enough for a core's second-level cache beside the rows
 // of x that are read more than once.
 constexpr size_t kBufferBytes = size_t{192} << 10;
-// A tile's rows of x, for the same reason: as many as one output row reads.
+// The bytes of a tile's rows of x, for the same reason: as many rows as one output row reads.
 constexpr int64_t kRowElements = 16 << 10;
-constexpr int64_t kMinTileElements = 8 << 10;  // of x and y: less is not worth a tile of its own
-// What a stage costs per element beside its products, in products: stores, and turning rows into
-// lanes and back where the inner run is short.
+constexpr int64_t kMinTileElements = 8 << 10;  // of x and y: less does not justify a tile
+// The cost of a stage per element beside its products, counted in products: stores, and transposing
+// rows into lanes and back where the inner run is short.
 constexpr double kStoreCost = 1.0, kTurnCost = 4.0;
 
 constexpr const char* kPlaceNames[] = {"first", "second", "third"};
@@ -90,7 +90,7 @@ class Tiler {
     return work;
   }
 
-  // The larger of the two buffers.
+  // The bytes of the larger of the two buffers.
   int64_t BufferElements(const std::array<int64_t, ResamplePlan::kPlaces>& tile) {
     int64_t max_elements = 0;
     int stage = 0;
@@ -139,8 +139,8 @@ class Tiler {
                                           static_cast<size_t>(sum_bytes_)) +
                           63) /
                          64 * 64;
-    // One vector per column and channel that a tile reads, and as long a pad; or the column of x of
-    // each column that a tile makes.
+    // One vector per column and channel that a tile reads, and padding of the same size; or the
+    // column of x for each column that a tile makes.
     const int64_t width = plan_.tile[ResamplePlan::kWidth];
     const int64_t lanes =
         Window(ResamplePlan::kWidth, width) * std::min(plan_.tile[ResamplePlan::kInner], lanes_) +
@@ -188,7 +188,7 @@ class Tiler {
     }
   }
 
-  // Halves the place that makes the least work for it; false where nothing is left to halve.
+  // Halves the extent that adds the least work; false if nothing is left to halve.
   bool Halve(Sizes& tile) {
     double min_work = std::numeric_limits<double>::infinity();
     Sizes best = tile;

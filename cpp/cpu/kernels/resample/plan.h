@@ -11,8 +11,8 @@
 
 namespace jax_convgrad {
 
-// What one output reads along an axis: `taps` elements from `start` on, without the weights of zero
-// at either end of its row in the table. None at all for a row of zeros.
+// The elements that one output reads along an axis: `taps` elements from `start` on, without the
+// zero weights at either end of its row in the table. No elements for a row of zeros.
 struct BandRow {
   int64_t start = 0;
   int64_t taps = 0;
@@ -25,22 +25,22 @@ struct Interval {
   int64_t size() const { return end - begin; }
 };
 
-// An axis of a ResampleForm with its table unpacked; without rows it is only carried along.
+// An axis of a ResampleForm with its table unpacked; an axis without rows is left as it is.
 struct PlannedAxis {
   int64_t in = 1, out = 1;
   std::vector<BandRow> rows;
 
   bool resampled() const { return !rows.empty(); }
 
-  // The elements that outputs [out.begin, out.end) read between them.
+  // The elements that outputs [out.begin, out.end) read in all.
   Interval Window(Interval out) const;
-  // The most elements that `size` neighbouring outputs read, over all tiles of that size.
+  // The most elements that any tile of `size` neighbouring outputs reads.
   int64_t WidestWindow(int64_t size) const;
 };
 
-// How a problem is worked off: in tiles of y, and in each of them one axis after the other, the
-// sums of one on the way to the next in a small buffer. An axis that shrinks goes first, one that
-// grows goes last. The result does not depend on the tiles, nor on the number of threads.
+// How a problem is divided: into tiles of y, and each tile into one axis after the other, with the
+// sums between two axes in a small buffer. Axes that shrink go first, axes that grow go last. The
+// result depends neither on the tiles nor on the number of threads.
 struct ResamplePlan {
   enum Place { kDepth, kHeight, kWidth, kInner, kPlaces };
 
@@ -64,7 +64,7 @@ struct ResamplePlan {
   size_t scratch_bytes() const { return 2 * buffer_bytes + lane_bytes; }
 };
 
-// Unpacks and checks the tables: INVALID_ARGUMENT for a start that leads outside x.
+// Unpacks and checks the tables: INVALID_ARGUMENT if a start leads outside x.
 ::xla::ffi::ErrorOr<ResamplePlan> MakeResamplePlan(const ResampleForm& form,
                                                    ::xla::ffi::DataType type, const void* x,
                                                    void* y, int64_t lanes, int64_t threads);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cpu/kernels/resample/tile.h"
+#include "cpu/kernels/shuffle.h"
 
 #define CONVGRAD_LANES 4
 #define CONVGRAD_F16C 0

@@ -1,5 +1,5 @@
-// The compiled kernels, one set per instruction set. All give a tile of y by the same steps, in
-// vectors of as many bytes as their registers have.
+// The compiled kernels, one set per instruction set. All compute a tile of y in the same steps,
+// with vectors as wide as their registers.
 
 #ifndef JAX_CONVGRAD_CPU_KERNELS_RESAMPLE_TILE_H_
 #define JAX_CONVGRAD_CPU_KERNELS_RESAMPLE_TILE_H_
@@ -13,15 +13,15 @@ namespace jax_convgrad {
 
 struct ResampleKernels {
   int64_t lanes;  // floats in a vector
-  // Works off one tile. `scratch` has plan.scratch_bytes() and is aligned to a cache line.
+  // Computes one tile. `scratch` has plan.scratch_bytes() and is aligned to a cache line.
   void (*run_tile)(const ResamplePlan& plan, ::xla::ffi::DataType type, int64_t tile,
                    char* scratch);
 };
 
-// The best set that this processor runs.
+// The best set that this processor supports.
 const ResampleKernels& FindResampleKernels();
 
-// Each set by itself; not to be called where the processor lacks its instructions.
+// The individual sets; not to be called on a processor that lacks their instructions.
 namespace resample_avx512 {
 void RunTile(const ResamplePlan&, ::xla::ffi::DataType, int64_t, char*);
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cpu/kernels/shuffle.h"
 #include "cpu/kernels/thin/kernels.h"
 
 #pragma GCC target("avx2,fma")

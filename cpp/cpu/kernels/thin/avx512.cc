@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cpu/kernels/shuffle.h"
 #include "cpu/kernels/thin/kernels.h"
 
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")

@@ -7,6 +7,7 @@
 #include "cpu/kernels/thin/kernels.h"
 #include "cpu/kernels/thin/work.h"
 #include "cpu/runtime/job.h"
+#include "cpu/runtime/processor.h"
 
 namespace jax_convgrad {
 namespace {
@@ -18,8 +19,7 @@ namespace ffi = ::xla::ffi;
 constexpr double kSmallFlops = 16e6, kSmallFlopsZen4 = 100e6;
 
 bool IsZen4() {
-  static const bool is =
-      __builtin_cpu_is("amdfam19h") && FindThinKernels() == &thin_avx512::kKernels;
+  static const bool is = IsAmdFamily19h() && FindThinKernels() == &thin_avx512::kKernels;
   return is;
 }
 
@@ -52,15 +52,8 @@ bool IsWithin(Allowed allowed, const ConvProblem& problem) {
 }  // namespace
 
 const ThinKernels* FindThinKernels() {
-  static const ThinKernels* const kernels = []() -> const ThinKernels* {
-    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    const bool has_avx512 =
-        has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    if (has_avx512) return &thin_avx512::kKernels;
-    return has_avx2 ? &thin_avx2::kKernels : nullptr;
-  }();
-  return kernels;
+  if (HasAvx512()) return &thin_avx512::kKernels;
+  return HasAvx2() ? &thin_avx2::kKernels : nullptr;
 }
 
 // How many times slower oneDNN is, on two processors with AVX-512 (survey_cpu.py; 1-D and 2-D
@@ -70,9 +63,12 @@ const ThinKernels* FindThinKernels() {
 //   below 5 MFLOP; results of 1 to 3 channels 1.1 to 7; dx with a stride 1.1 to 4, also of 64
 //   channels; dw 1.0 to 10, the more the larger the kernel.
 //
-// And where it is the faster one: activations of 1 to 3 channels along 2 and 3 axes as operands 0.6
-// to 0.95, for dw along 1 axis too; weights that leave the innermost cache 0.6 to 1.0, 64 to 64 k3
-// 0.94.
+// And where it is the faster one: activations of 1 to 3 channels along 2 and 3 axes as operands of
+// y and dx 0.6 to 0.95; weights that leave the innermost cache 0.6 to 1.0, 64 to 64 k3 0.94.
+//
+// For dw of 1 to 3 channels it sums all pixels in one accumulator, and loses digits. Cut into
+// pieces that do not it is 1.05 to 1.6 times slower than that, these kernels are 0.5 to 1.3 times
+// with AVX-512 and 0.1 to 1.15 times with AVX2.
 //
 // That is less so on Zen 4, which multiplies at half the rate and reads its second cache as fast.
 // There 32 to 64 and 64 to 32 k3 are 1.1 to 1.5 at 19 MFLOP, 1.01 to 1.13 at 75 and 0.97 to 1.0 at
@@ -86,7 +82,8 @@ bool IsThinConv(const ConvProblem& problem) {
   if (problem.geometry.groups != 1) return false;
   const double flops = ConvFlops(problem.geometry);
   const bool small = flops <= (IsZen4() ? kSmallFlopsZen4 : kSmallFlops);
-  return IsWithin(Allowed{IsZen4() && flops <= kSmallFlops, small}, problem);
+  const bool wgrad = problem.kind == ConvKind::kWgrad;
+  return IsWithin(Allowed{wgrad || (IsZen4() && flops <= kSmallFlops), small}, problem);
 }
 
 bool IsThinConvAtAnySize(const ConvProblem& problem) {

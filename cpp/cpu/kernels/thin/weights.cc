@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpu/kernels/shuffle.h"
 #include "cpu/kernels/thin/work.h"
 
 namespace jax_convgrad {
@@ -20,14 +21,14 @@ void Store(Floats4 from, float* to) { std::memcpy(to, &from, sizeof(from)); }
 void Transpose4x4(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
   const Floats4 a = Load(from), b = Load(from + from_stride), c = Load(from + 2 * from_stride),
                 d = Load(from + 3 * from_stride);
-  const Floats4 ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-  const Floats4 ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-  const Floats4 cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-  const Floats4 cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-  Store(__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5), to);
-  Store(__builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7), to + to_stride);
-  Store(__builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5), to + 2 * to_stride);
-  Store(__builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7), to + 3 * to_stride);
+  const Floats4 ab_low = JAX_CONVGRAD_SHUFFLE(a, b, 0, 4, 1, 5);
+  const Floats4 ab_high = JAX_CONVGRAD_SHUFFLE(a, b, 2, 6, 3, 7);
+  const Floats4 cd_low = JAX_CONVGRAD_SHUFFLE(c, d, 0, 4, 1, 5);
+  const Floats4 cd_high = JAX_CONVGRAD_SHUFFLE(c, d, 2, 6, 3, 7);
+  Store(JAX_CONVGRAD_SHUFFLE(ab_low, cd_low, 0, 1, 4, 5), to);
+  Store(JAX_CONVGRAD_SHUFFLE(ab_low, cd_low, 2, 3, 6, 7), to + to_stride);
+  Store(JAX_CONVGRAD_SHUFFLE(ab_high, cd_high, 0, 1, 4, 5), to + 2 * to_stride);
+  Store(JAX_CONVGRAD_SHUFFLE(ab_high, cd_high, 2, 3, 6, 7), to + 3 * to_stride);
 }
 
 // The same for `rows` times `columns`.

@@ -100,7 +100,13 @@ class ThinWgrad {
   void Finish() const;
 
  private:
+  // Windows: images and those of three axes.
+  using Box = std::array<Range, 4>;
+
   void RunBlock(int64_t block, Range taps, bool add, float* sums) const;
+  Range WindowsInside(size_t axis, int64_t tap, Range windows) const;
+  // Adds up a box of windows for one tap, or for several neighbors that all of them have inside x.
+  void SumTaps(int64_t first_tap, int64_t taps, const Box& box, bool add, float* sums) const;
 
   const ThinKernels& kernels_;
   ConvGeometry geometry_;  // with three axes
@@ -112,7 +118,10 @@ class ThinWgrad {
   WeightsTable sums_table_;
   std::array<int64_t, 4> block_, blocks_;  // sizes and numbers: batch and axes
   int64_t parts_, groups_;                 // of the blocks and of the taps
-  bool direct_;                            // sums go to dw at once
+  // Neighbors along the innermost axis that are summed at once, as rows of one table: all, or 1.
+  // Their elements of x lie side by side.
+  int64_t joined_taps_;
+  bool direct_;  // sums go to dw at once
   std::optional<Scratch> scratch_;
   float* sums_;  // of each part
 };
