@@ -3,6 +3,7 @@
 from jax_convgrad import onednn, onnx, plans, torch
 from jax_convgrad._src.compat import UnsupportedJaxWarning
 from jax_convgrad._src.conv.api import (
+    conv_backward,
     conv_dgrad,
     conv_fprop,
     conv_general_dilated,
@@ -10,11 +11,14 @@ from jax_convgrad._src.conv.api import (
     conv_wgrad,
 )
 from jax_convgrad._src.dispatch.info import info
+from jax_convgrad._src.dispatch.slow_dtypes import SlowDtypeWarning
 from jax_convgrad._src.explain.program import Explanation, explain
 from jax_convgrad._src.explain.roofline import Roofline
 from jax_convgrad._src.explain.rows import ExplanationRow
 from jax_convgrad._src.explain.walk import SourceLine
+from jax_convgrad._src.install.installation import Installation
 from jax_convgrad._src.install.lowering_rules import (
+    disabled,
     install,
     install_from_environment,
     installed,
@@ -42,16 +46,20 @@ from jax_convgrad._src.runtime.registry import (
 __all__ = [
     "Explanation",
     "ExplanationRow",
+    "Installation",
     "MissingHandlersWarning",
     "Roofline",
+    "SlowDtypeWarning",
     "SourceLine",
     "UnsupportedJaxWarning",
     "UnvalidatedLibraryWarning",
+    "conv_backward",
     "conv_dgrad",
     "conv_fprop",
     "conv_general_dilated",
     "conv_transpose",
     "conv_wgrad",
+    "disabled",
     "explain",
     "export_checks",
     "has_cuda",

@@ -3,8 +3,11 @@
 Arguments are the operators' inputs and attributes as ONNX defines them: activations are N x C x
 space, weights of Conv are M x C/group x kernel and those of ConvTranspose C x M/group x kernel.
 Every attribute means the same in the gradients as in the forward operators, auto_pad,
-output_padding and output_shape included. All functions can be jitted, mapped and differentiated, in
-both modes.
+output_padding and output_shape included.
+
+All functions can be jitted and mapped. The gradient of a forward operator is its gradient operator,
+wired to it by `jax.custom_vjp`: `jax.grad` of `conv` is `conv_grad`. So forward operators have reverse
+mode only, of any order, and raise TypeError in forward mode; the gradient operators have both modes.
 
 Where ONNX leaves a case open:
 

@@ -12,15 +12,30 @@ FLOAT_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def check_float_dtypes(function: str, **dtypes: Any) -> np.dtype:
-    """The one dtype that all arrays share; TypeError if they differ or it is none of ours."""
-    named = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
-    text = ", ".join(f"{name} is {dtype}" for name, dtype in named.items())
-    for dtype in named.values():
-        if dtype.name not in FLOAT_DTYPES:
-            raise TypeError(f"{function}: dtypes must be one of {', '.join(FLOAT_DTYPES)}; {text}")
-    if len(set(named.values())) > 1:
-        raise TypeError(f"{function}: arrays must have the same dtype; {text}")
-    return next(iter(named.values()))
+    """The one dtype that all arrays share; TypeError if they differ or if it is not supported."""
+    for dtype in dtypes.values():
+        if not is_ours(dtype):
+            raise TypeError(
+                f"{function}: dtypes must be one of {', '.join(FLOAT_DTYPES)}; {_listed(dtypes)}"
+            )
+    return check_same_dtype(function, **dtypes)
+
+
+def check_same_dtype(function: str, **dtypes: Any) -> np.dtype:
+    """The one dtype that all arrays share, whichever it is; TypeError if they differ."""
+    first, *others = map(np.dtype, dtypes.values())
+    if any(other != first for other in others):
+        raise TypeError(f"{function}: arrays must have the same dtype; {_listed(dtypes)}")
+    return first
+
+
+def is_ours(dtype: Any) -> bool:
+    """Whether the package itself computes in ``dtype``. Other arrays are passed to JAX's own functions."""
+    return np.dtype(dtype).name in FLOAT_DTYPES
+
+
+def _listed(dtypes: dict[str, Any]) -> str:
+    return ", ".join(f"{name} is {np.dtype(dtype)}" for name, dtype in dtypes.items())
 
 
 def sum_dtype(dtype: Any) -> np.dtype:

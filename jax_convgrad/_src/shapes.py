@@ -11,6 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jax_convgrad._src import hints
+
 Shape = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]
 
@@ -36,6 +38,7 @@ def int_pairs(function: str, name: str, value: Any, rank: int, shapes: str) -> P
     except TypeError:
         raise TypeError(
             f"{function}: {name} must be a string or (low, high) pairs, got {value!r}"
+            f"{hints.padding(value, rank)}"
         ) from None
     if len(pairs) != rank:
         raise ValueError(

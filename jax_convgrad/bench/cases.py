@@ -18,16 +18,15 @@ _OPTIONAL = {"s": 1, "p": 0, "op": 0, "d": 1, "g": 1}
 
 
 class CaseError(ValueError):
-    """A case file that does not say what to run."""
+    """A case file with an invalid case."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One convolution (`conv`) or transposed convolution (`convt`) layer.
 
-    `spatial` and `cin` are of the layer's input, `cout` is of its output, whichever kind it is.
-    Padding is the same on both sides; for `convt` it is that of the convolution whose adjoint the
-    layer is.
+    `spatial` and `cin` belong to the layer's input, `cout` to its output, for both kinds. Padding is the
+    same on both sides; for `convt` it is the padding of the convolution whose adjoint the layer is.
     """
 
     name: str
@@ -90,19 +89,19 @@ class Case:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of one pass, edges counted as if the window were whole."""
+        """Multiply-adds of one pass, counting the windows at the edges as whole."""
         windows = self.spatial if self.transposed else self.out_spatial
         per_window = math.prod(self.kernel) * self.cin * self.cout // self.groups
         return self.n * math.prod(windows) * per_window
 
     @property
     def id(self) -> str:
-        """What --only is matched against, and what the charts call the case."""
+        """The text that --only is matched against, and the name of the case in charts."""
         return f"{self.kind} {self.name} {self.dtype}"
 
     @property
     def label(self) -> str:
-        """The case in one line, as the tables have it."""
+        """The case in one line, as tables show it."""
         sizes = "x".join(map(str, (self.n, *self.spatial)))
         text = f"{sizes}, {self.cin} to {self.cout}, k{_short(self.kernel)} s{_short(self.stride)}"
         for letter, value, usual in (
@@ -121,7 +120,7 @@ class Case:
         return dataclasses.replace(self, n=n)
 
     def to_json(self) -> dict[str, Any]:
-        """The case as a case file has it."""
+        """The case in the form of a case file."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -151,8 +150,8 @@ def default_weights(layout: str) -> str:
 def dimension_numbers(ndim: int, layout: str, weights: str | None = None) -> tuple[str, str, str]:
     """The axes of x, w and y in `layout` ("NHWC" or "NCHW", for any number of spatial axes).
 
-    The weights are in the usual order of the layout, or as `weights` says: HWIO, OHWI or OIHW, or
-    letters of this very number of axes.
+    The weights are in the usual order of the layout, or in the order ``weights``: HWIO, OHWI or OIHW, or
+    letters for exactly this number of axes.
     """
     spatial = SPATIAL[ndim]
     order = default_weights(layout) if weights is None else weights

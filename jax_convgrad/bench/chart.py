@@ -1,4 +1,4 @@
-"""What a run found, as a bar chart."""
+"""The results of a run as a bar chart."""
 
 from __future__ import annotations
 

@@ -14,11 +14,20 @@ from collections.abc import Callable, Iterable, Sequence
 
 from jax_convgrad.bench import case_files
 from jax_convgrad.bench.case_files import AnyCase
-from jax_convgrad.bench.cases import LAYOUTS, CaseError, default_weights
+from jax_convgrad.bench.cases import LAYOUTS, Case, CaseError, default_weights
+from jax_convgrad.bench.choice import Choice
 
 DEFAULT_PASSES = ("fprop", "dx", "dw", "dxdwdb")
-# What belongs to the benchmark of layers alone, and to that of training steps alone.
-LAYER_OPTIONS = ("cases", "set", "only", "list", "passes", "layout", "weights", "plot")
+# For --quick: this many of the smallest convolutions, and as many of the smallest transposed convolutions.
+QUICK_PASSES = ("fprop", "dxdwdb")
+QUICK_FORMS = ("ours", "lax")
+QUICK_CASES = 1
+# The time to compile, check and sample one pass of one form, a rough mean over the shipped layers.
+SECONDS_OF_A_PASS = 3.0
+# The options of the benchmark of layers only, and those of the benchmark of training steps only.
+LAYER_OPTIONS = (
+    *("cases", "set", "only", "list", "passes", "layout", "weights", "backend", "plot", "quick"),
+)
 STEP_OPTIONS = ("scaling", "batch")
 
 
@@ -41,23 +50,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--passes",
-        help="what to time: fprop, dx, dw, dxdwdb (default: these four), ddxddw, which is a double "
-        "backward: the gradients of a squared input gradient; a resize has fprop and dx",
+        help="what to time: forward, input-gradient, weight-gradient, backward, which is both and the "
+        "bias's (default: these four), double-backward, which is the gradients of a squared input "
+        "gradient; a resize has forward and input-gradient",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="under a minute: a few small layers, forward and backward, this package and lax, 3 samples",
     )
     parser.add_argument("--layout", choices=LAYOUTS, help="default: NHWC")
     parser.add_argument(
         "--weights",
         choices=("HWIO", "OHWI"),
-        help="how the weights lie in memory that the JAX forms are given: HWIO, which is what Flax stores "
+        help="memory layout of the weights that the JAX forms are given: HWIO, which is what Flax stores "
         "and is reordered at every call where cuDNN is called with channels last, or OHWI, which is what "
         "PyTorch holds (for conv_transpose of the convolution underneath) and is not "
         "(default: HWIO; with --layout NCHW: OIHW)",
     )
     parser.add_argument(
+        "--backend",
+        metavar="NAME",
+        help="the backend of all of this package's operators that it can compute, such as cudnn, onednn or "
+        "xla (default: as the rules say)",
+    )
+    parser.add_argument(
         "--rounds", type=_positive, default=9, help="samples of each form (default: 9)"
     )
     parser.add_argument(
-        "--seed", type=_not_negative, default=0, help="of the random inputs (default: 0)"
+        "--seed", type=_not_negative, default=0, help="seed of the random inputs (default: 0)"
     )
     parser.add_argument("--json", metavar="OUT", help="write all figures as JSON")
     parser.add_argument("--markdown", metavar="OUT", help="write the table as Markdown")
@@ -82,19 +103,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs the benchmark. Exit status 1: a form failed; 2: the arguments make no sense."""
-    # PyTorch shares the GPU with JAX: without this JAX takes three quarters of its memory at the
-    # start.
+    # PyTorch shares the GPU with JAX: without this JAX takes three quarters of its memory at startup.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
     from jax_convgrad._src.install.lowering_rules import uninstall
+    from jax_convgrad._src.timing.memory import keep_freed_memory
 
+    keep_freed_memory()
     platform = "cpu" if jax.default_backend() == "cpu" else "gpu"
-    uninstall()  # by the environment: what is called lax is lax's
+    uninstall()  # the environment may have turned it on: "lax" must be plain lax
     try:
         _check_together(arguments)
         _check_outputs(arguments.json, arguments.markdown, arguments.plot)
-        # Whoever ends a long run gets what is done, by a time limit too.
+        # If a long run is ended, by a time limit for example, its results so far are written.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         run = _time_layers if arguments.devices is None else _time_steps
         return run(arguments, platform)
@@ -104,7 +126,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _check_together(arguments: argparse.Namespace) -> None:
-    """Says which options do not go with the others."""
+    """Reports options that do not go together."""
     of_layers, of_steps = (
         [f"--{name}" for name in names if getattr(arguments, name)]
         for names in (LAYER_OPTIONS, STEP_OPTIONS)
@@ -114,7 +136,7 @@ def _check_together(arguments: argparse.Namespace) -> None:
             f"--devices times a training step, no layers: leave out {' and '.join(of_layers)}"
         )
     if arguments.devices is None and of_steps:
-        raise CaseError(f"{' and '.join(of_steps)} goes with --devices only")
+        raise CaseError(f"{' and '.join(of_steps)} works only with --devices")
 
 
 def _check_outputs(*paths: str | None) -> None:
@@ -134,15 +156,19 @@ def _check_outputs(*paths: str | None) -> None:
 
 def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
     """The benchmark of layers."""
+    from jax_convgrad._src.dispatch.override import override_backend
     from jax_convgrad._src.timing.method import Method
     from jax_convgrad.bench import chart, report, tables, timing
-    from jax_convgrad.bench.forms import FORMS, PASSES
+    from jax_convgrad.bench.forms import FORMS
     from jax_convgrad.bench.provenance import describe_device
 
-    forms = _names("--forms", arguments.forms, tuple(FORMS), FORMS)
-    passes = _names("--passes", arguments.passes, PASSES, DEFAULT_PASSES)
+    quick = arguments.quick
+    forms = _names("--forms", arguments.forms, tuple(FORMS), QUICK_FORMS if quick else FORMS)
+    passes = _passes(arguments.passes, QUICK_PASSES if quick else DEFAULT_PASSES)
     layout = arguments.layout or "NHWC"
     cases = _select(arguments, platform)
+    if quick:
+        cases = _smallest(cases)
     if arguments.list:
         for case in cases:
             print(case.label)
@@ -154,12 +180,21 @@ def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
         _require_matplotlib()
 
     weights = arguments.weights or default_weights(layout)
-    method = dataclasses.replace(Method(), rounds=arguments.rounds, seed=arguments.seed)
+    choice = Choice.make(arguments.backend)
+    method = dataclasses.replace(
+        Method(), rounds=3 if quick else arguments.rounds, seed=arguments.seed
+    )
+    seconds = count * len(forms) * SECONDS_OF_A_PASS
+    print(
+        f"bench: {len(cases)} layers, {count} passes by {', '.join(forms)}: about {_duration(seconds)}",
+        file=sys.stderr,
+        flush=True,
+    )
     load = _load(platform)
-    with _Progress(count, "pass") as advance:
+    with override_backend(choice.backend), _Progress(count, "pass") as advance:
         chosen = [FORMS[name] for name in forms]
         results = timing.run(cases, chosen, passes, layout, method, advance, weights)
-    where = report.describe_layout(layout, weights)
+    where = report.describe_layout(layout, weights) + choice.describe()
     print(f"{describe_device()}; {where}")
     print(report.legend())
     print()
@@ -167,8 +202,10 @@ def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
     print()
     for line in report.summary_lines(results, forms):
         print(line)
+    for line in choice.engine_lines():
+        print(line)
     if arguments.json:
-        data = report.to_json(results, layout, weights, method, load)
+        data = report.to_json(results, layout, weights, method, load, choice)
         tables.write(arguments.json, json.dumps(data, indent=1, default=str) + "\n", print)
     if arguments.markdown:
         tables.write(arguments.markdown, report.markdown(results, forms, where), print)
@@ -231,11 +268,11 @@ def _time_steps(arguments: argparse.Namespace, platform: str) -> int:
 
 
 def _counts(text: str, present: int, platform: str) -> list[int]:
-    """The numbers of devices asked for."""
+    """The requested numbers of devices."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() for part in parts) or "1" not in parts or "0" in parts:
         raise CaseError(
-            f"--devices takes numbers of devices as 1,2,4, with 1 to compare with; got {text!r}"
+            f"--devices takes numbers of devices such as 1,2,4, and needs 1 to compare with; got {text!r}"
         )
     counts = sorted(set(map(int, parts)))
     if counts[-1] > present:
@@ -257,7 +294,7 @@ def _load(platform: str) -> float | None:
     if platform == "cpu" and load is not None and load > 0.5 * cpu_threads():
         print(
             f"note: the load average is {load:.1f} on {cpu_threads()} processors: if another "
-            "program is running, no time here is to be trusted",
+            "program is running, do not trust these times",
             file=sys.stderr,
         )
     return load
@@ -285,8 +322,34 @@ def _names(
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        raise CaseError(f"{option} takes names out of {', '.join(known)}, got {text!r}")
+        raise CaseError(f"{option} takes names from {', '.join(known)}, got {text!r}")
     return list(dict.fromkeys(names))
+
+
+def _passes(text: str | None, default: Sequence[str]) -> list[str]:
+    """The keys of the passes that a user named, by their command-line words or by the keys themselves."""
+    from jax_convgrad.bench.forms import PASS_WORDS, PASSES
+
+    if text is None:
+        return list(default)
+    names = [PASS_WORDS.get(name.strip(), name.strip()) for name in text.split(",") if name.strip()]
+    if not names or not set(names) <= set(PASSES):
+        raise CaseError(f"--passes takes names from {', '.join(PASS_WORDS)}, got {text!r}")
+    return list(dict.fromkeys(names))
+
+
+def _smallest(cases: Sequence[AnyCase]) -> list[AnyCase]:
+    """The layers of --quick."""
+    chosen: list[AnyCase] = []
+    for kind in ("conv", "convt"):
+        of_kind = [case for case in cases if isinstance(case, Case) and case.kind == kind]
+        chosen += sorted(of_kind, key=lambda case: case.macs)[:QUICK_CASES]
+    return chosen
+
+
+def _duration(seconds: float) -> str:
+    """A time in words, as rough as the estimate."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"
 
 
 def _select(arguments: argparse.Namespace, platform: str) -> list[AnyCase]:

@@ -1,8 +1,8 @@
 """The right answer: every pass of a layer in float64, with NumPy alone.
 
-One matrix product for each tap of the kernel, which shares nothing with the programs that are
-timed, and which BLAS makes fast enough for full-sized layers (XLA's own float64 convolution on a
-CPU is a plain loop). The tests hold it against lax.
+One matrix product for each tap of the kernel. It shares nothing with the programs that are timed, and BLAS
+makes it fast enough for full-sized layers (XLA's own float64 convolution on a CPU is a plain loop). The
+tests compare it with lax.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from jax_convgrad.bench.resize_cases import ResizeCase
 
 Array = npt.NDArray[np.float64]
 
-# Multiply-adds that are done in about two seconds on two cores. Larger layers are checked on a
-# smaller batch.
+# Multiply-adds that take about two seconds on two cores. Larger layers are checked on a smaller batch.
 MAX_MACS = 20_000_000_000
 
 
@@ -38,7 +37,8 @@ def passes(case: AnyCase, x: Array, w: Array, dy: Array) -> dict[str, Array]:
     if isinstance(case, ResizeCase):
         return resize_float64.passes(case, x, dy)
     x, w, dy = (np.asarray(a, np.float64) for a in (x, w, dy))
-    # The small products of groups are faster image by image, on all cores. A large one has BLAS's.
+    # The small products of groups are faster image by image, on all cores. BLAS uses all cores for a large
+    # one.
     parts = 1 if case.groups == 1 else len(x)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         images = zip(np.array_split(x, parts), np.array_split(dy, parts), strict=True)
@@ -49,7 +49,7 @@ def passes(case: AnyCase, x: Array, w: Array, dy: Array) -> dict[str, Array]:
 
 
 def second_order(case: Case, x: Array, w: Array, dy: Array) -> dict[str, Array]:
-    """Gradients, with respect to x and w, of half the squared norm of r's pull-back, r = y - dy.
+    """Gradients, with respect to x and w, of half the squared norm of the pull-back of r = y - dy.
 
     That pull-back, A^T r with y = A x, is the input gradient of |y - dy|^2 / 2.
     """
@@ -64,9 +64,8 @@ def _of_images(case: Case, x: Array, w: Array, dy: Array) -> dict[str, Array]:
     y, dx, dw = np.zeros(dy.shape), np.zeros(x.shape), np.zeros(w.shape)
     groups = case.groups
     for tap, near, far in _taps(case):
-        # `near` selects from the input and `far` from the output the elements that this tap
-        # connects. A transposed convolution as JAX has it does not turn its kernel round: see
-        # _taps.
+        # `near` selects the elements of the input, and `far` those of the output, that this tap connects. A
+        # JAX transposed convolution does not reverse its kernel: see _taps.
         w_tap = _group_weights(w[tap], groups)
         x_rows, dy_rows = _group_rows(x[near], groups), _group_rows(dy[far], groups)
         y[far] += _ungroup_rows(x_rows @ w_tap, y[far].shape)
@@ -120,3 +119,16 @@ def _group_weights(w: Array, groups: int) -> Array:
 
 def _ungroup_weights(w: Array) -> Array:
     return w.transpose(1, 0, 2).reshape(w.shape[1], -1)
+
+
+def weight_gradient(case: Case, x: Array, dy: Array) -> Array:
+    """That gradient of `passes` alone, of an image at a time: for many pixels."""
+    dw = np.zeros(case.w_shape)
+    for image in range(case.n):
+        rows, gradients = (np.asarray(a[image : image + 1], np.float64) for a in (x, dy))
+        for tap, near, far in _taps(case):
+            x_rows = _group_rows(rows[near], case.groups)
+            dw[tap] += _ungroup_weights(
+                x_rows.transpose(0, 2, 1) @ _group_rows(gradients[far], case.groups)
+            )
+    return dw

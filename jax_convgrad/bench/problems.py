@@ -1,4 +1,4 @@
-"""Which operator a pass of a case comes to, as the package's own layer binds it."""
+"""The operator behind each pass of a case, as the package's own layer binds it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def problem_of(
         arrays = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
         program = jax.make_jaxpr(function)(*arrays)
     operator = _OPERATORS[case.kind][pass_]
-    # A gradient's program has the forward pass in front, which XLA drops.
+    # A gradient's program begins with the forward pass, which XLA drops.
     found = [e for e in _equations(program.jaxpr) if e.primitive.name == operator]
     return found[-1].params["problem"]
 
@@ -56,7 +56,7 @@ def problem_of(
 def features_of(
     problem: ConvProblem | ResampleProblem, is_thin: IsThin | None = None
 ) -> ConvFeatures | ResampleFeatures:
-    """What the rules see of a problem, as `decide` shows it to them."""
+    """The features of a problem that the rules see, as `decide` computes them."""
     if isinstance(problem, ResampleProblem):
         copies = all(band.is_selection for band in problem.bands)
         grows = all(band.out_size >= band.size for band in problem.bands)

@@ -1,4 +1,4 @@
-"""Where, when and with what something was measured."""
+"""Where, when and with which versions something was measured."""
 
 from __future__ import annotations
 
@@ -12,23 +12,17 @@ from typing import Any
 
 import jax
 
-from jax_convgrad._src.timing.processors import cpu_threads
+from jax_convgrad._src.timing.processors import cpu_model, cpu_threads
 
 SCHEMA = 4
 
 
 def device_name() -> str:
-    """The device's own name: for a CPU the processor's, which JAX does not know."""
+    """The device's name; for a CPU the processor's, which JAX does not know."""
     device = jax.devices()[0]
     if device.platform != "cpu":
         return device.device_kind
-    try:
-        for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    return cpu_model()
 
 
 def describe_device() -> str:
@@ -47,7 +41,7 @@ def describe_device() -> str:
 
 
 def load_average() -> float | None:
-    """How many programs wanted a processor during the last minute, where the system says."""
+    """How many programs wanted a processor during the last minute, where the system reports it."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):
@@ -55,7 +49,7 @@ def load_average() -> float | None:
 
 
 def commit() -> str | None:
-    """What JAX_CONVGRAD_COMMIT says, or the commit of the checkout the package lies in.
+    """The value of JAX_CONVGRAD_COMMIT, or the commit of the checkout that the package is in.
 
     The latter with `-dirty` if files differ from it.
     """
@@ -78,7 +72,7 @@ def commit() -> str | None:
 
 
 def provenance(load_before: float | None) -> dict[str, Any]:
-    """Where, when and with what something was measured."""
+    """Where, when and with which versions something was measured."""
     import jax_convgrad
 
     return {

@@ -1,4 +1,4 @@
-"""What a run found: a table, Markdown and JSON."""
+"""The results of a run: a table, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jax_convgrad._src.timing.method import Method
+from jax_convgrad.bench.choice import Choice
 from jax_convgrad.bench.forms import PASS_TITLES
 from jax_convgrad.bench.provenance import provenance
 from jax_convgrad.bench.summary import BASE, best_peer, groups, ratio, summary, summary_lines
@@ -43,7 +44,7 @@ def rows(results: Sequence[Result], forms: Sequence[str]) -> tuple[list[str], li
 
 
 def legend() -> str:
-    """What the cells mean."""
+    """A sentence on what the cells mean."""
     name, _ = unit()
     return (
         f"Cells: median in {name}, spread between the quartiles in per cent of it, largest error "
@@ -57,12 +58,12 @@ def table(results: Sequence[Result], forms: Sequence[str]) -> str:
 
 
 def markdown(results: Sequence[Result], forms: Sequence[str], where: str) -> str:
-    """The same as a Markdown document. `where` says how the arrays lie."""
+    """The same as a Markdown document. `where` describes the arrays' memory layout."""
     return page("Benchmark", where, legend(), rows(results, forms), summary_lines(results, forms))
 
 
 def describe_layout(layout: str, weights: str) -> str:
-    """How the arrays that the JAX forms are given lie in memory."""
+    """The memory layout of the arrays that the JAX forms are given."""
     return f"activations {layout}, weights {weights}"
 
 
@@ -72,10 +73,12 @@ def to_json(
     weights: str,
     method: Method,
     load_before: float | None,
+    choice: Choice,
 ) -> dict[str, Any]:
-    """Everything that was measured, with enough beside it to know where and how."""
+    """All measurements, with the details that are needed to judge them."""
     return {
         **provenance(load_before),
+        **choice.to_json(),
         "torch": getattr(sys.modules.get("torch"), "__version__", None),
         "layout": layout,
         "weights": weights,

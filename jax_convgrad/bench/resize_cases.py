@@ -1,4 +1,4 @@
-"""Benchmark cases that are resizes: the members of `cases.Case` that the rest of the benchmark reads."""
+"""Benchmark cases that are resizes, with the members of `cases.Case` that the rest of the benchmark reads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ResizeCase:
 
     @property
     def w_shape(self) -> tuple[int, ...]:
-        """A resize has no weights: one element stands in their place."""
+        """A resize has no weights: a single element takes their place."""
         return (1,) * (self.ndim + 2)
 
     @property
@@ -65,12 +65,12 @@ class ResizeCase:
 
     @property
     def id(self) -> str:
-        """What --only is matched against, and what the charts call the case."""
+        """The text that --only is matched against, and the name of the case in charts."""
         return f"resize {self.name} {self.dtype}"
 
     @property
     def label(self) -> str:
-        """The case in one line, as the tables have it."""
+        """The case in one line, as tables show it."""
         sizes = "x".join(map(str, (self.n, *self.spatial)))
         after = "x".join(map(str, self.out_spatial))
         options = self.align_corners * " align_corners" + self.antialias * " antialias"
@@ -81,7 +81,7 @@ class ResizeCase:
         return dataclasses.replace(self, n=n)
 
     def to_json(self) -> dict[str, Any]:
-        """The case as a case file has it."""
+        """The case in the form of a case file."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -117,7 +117,7 @@ def parse_resize(entry: dict[str, Any]) -> ResizeCase:
         if not isinstance(entry[key], bool):
             raise fail(f"{key} must be true or false, got {entry[key]!r}")
     if entry["ac"] and (entry["aa"] or entry["method"] == "nearest"):
-        raise fail("ac goes with linear and cubic without aa")
+        raise fail("ac works only with linear and cubic, without aa")
 
     def integer(key: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -1,6 +1,6 @@
-"""The least time that a device can take for a pass: what must be moved, at the memory's own speed.
+"""The least time that a device can take for a pass: the bytes to move, at the memory's own speed.
 
-A time below it is no speed but a fault of the clock, and is not to be quoted.
+A shorter time is not a speed but a fault of the clock, and must not be quoted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def least_bytes(case: AnyCase, pass_: str) -> int:
 
 
 def _resize_bytes(case: ResizeCase, pass_: str) -> int:
-    """Every input that reaches an output, or the other way round, and the whole result."""
+    """Every input that contributes to an output, or the other way round, and the whole result."""
     axes = zip(case.spatial, case.out_spatial, strict=True)
     tables = [
         resize_float64.matrix(n, m, case.method, case.align_corners, case.antialias)
@@ -56,7 +56,7 @@ def _resize_bytes(case: ResizeCase, pass_: str) -> int:
 
 
 def _used(case: Case) -> list[tuple[int, int, int]]:
-    """For each spatial axis: how many indices of x, of y and of the kernel reach anything."""
+    """For each spatial axis: how many indices of x, of y and of the kernel contribute to anything."""
     counts = []
     for axis in range(case.ndim):
         # A transposed convolution is the convolution from its output to its input, run backwards.
@@ -76,10 +76,10 @@ def _used(case: Case) -> list[tuple[int, int, int]]:
 
 
 def least_seconds(case: AnyCase, pass_: str, calls: int, memory: Memory | None) -> float:
-    """The least time per call where ``calls`` calls in turn have operands and results of their own.
+    """The least time per call where each of ``calls`` calls in turn has its own operands and results.
 
-    Of all that such a round of calls touches, the cache can keep no more than its size until the next
-    round: the rest goes through the memory. 0 where the memory's speed is not known.
+    Of everything that such a round of calls touches, the cache can keep at most its own size until the next
+    round: the rest goes through the memory. 0 where the memory's speed is unknown.
     """
     if memory is None:
         return 0.0

@@ -1,16 +1,16 @@
 """How a training step scales over the devices of one host: `python -m jax_convgrad bench --devices`.
 
-The step is that of the network which examples/train_superres.py trains, with this package's layers and
-with plain lax, data-parallel by JAX's own engine: the batch is divided, the parameters are on every
+The step is that of the network that examples/train_superres.py trains, with this package's layers and with
+plain lax. It is data-parallel with JAX's own sharding: the batch is divided, the parameters are on every
 device, and XLA sums the gradients.
 
 - Weak scaling: the batch grows with the devices, and the step should take no longer.
 - Strong scaling: the batch stays, and the step should take 1/N of the time.
 
-All programs are compiled first; then, round by round, each gives one sample in turn, in an order that
-rotates. A sample is the time of so many steps in a row, each from where the one before arrived, that
-the host, which prepares a step while the devices compute the one before, does not count at its ends.
-Virtual devices of a CPU begin no step before all have done the one before.
+All programs are compiled first. Then, round by round, each gives one sample in turn, in an order that
+rotates. A sample is the time of many steps in a row, each from the state that the previous one reached. The
+host prepares a step while the devices compute the one before, so its work does not count, except at both
+ends. The virtual devices of a CPU start no step before all have finished the previous one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Say = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Of the network, of its input images, and of one device's part of the batch in weak scaling."""
+    """The sizes of the network, its input images, and one device's part of the batch in weak scaling."""
 
     width: int
     blocks: int
@@ -54,7 +54,7 @@ class Sizes:
 
     @classmethod
     def usual(cls, platform: str) -> Sizes:
-        """The example's own on a CPU; on a GPU enough to keep it busy for some milliseconds."""
+        """The example's sizes on a CPU; on a GPU, sizes that keep it busy for some milliseconds."""
         if platform == "cpu":
             return cls(width=32, blocks=4, patch=24, batch=4)
         return cls(width=128, blocks=4, patch=48, batch=64)
@@ -62,7 +62,7 @@ class Sizes:
 
 @dataclasses.dataclass
 class Result(Sampled):
-    """One form's figures for one program: so many devices and so many images in all. Seconds a step."""
+    """One form's figures for one program, with its number of devices and of images. Seconds per step."""
 
     devices: int
     images: int
@@ -70,7 +70,7 @@ class Result(Sampled):
     samples: list[float] = dataclasses.field(default_factory=list)
     steps: int = 0
     loss: float | None = None
-    # How far the gradient lies from that of lax, relative to its norm.
+    # The distance of the gradient from that of lax, relative to its norm.
     difference: float | None = None
     failure: str | None = None
 
@@ -116,7 +116,7 @@ def make_model(form: str, blocks: int) -> Callable[[Params, jax.Array], jax.Arra
 def make_step(form: str, blocks: int) -> Callable[..., Any]:
     """One step of gradient descent with momentum on the mean squared error.
 
-    Not the example's absolute error: its gradient jumps, so that two right programs could differ.
+    Not the example's absolute error: its gradient jumps, so two correct programs could differ.
     """
     model = make_model(form, blocks)
 
@@ -162,7 +162,7 @@ def run(
 ) -> tuple[list[Result], bool]:
     """Times every (devices, images) in every form. `advance` is called as each is compiled.
 
-    A KeyboardInterrupt ends the run, not what it has found. Whether there was none is returned too.
+    A KeyboardInterrupt ends the run but keeps its results. The second result says whether there was none.
     """
     results: list[Result] = []
     finished = False
@@ -175,7 +175,7 @@ def run(
                 try:
                     gradients[form], sample = _prepare(result, sizes, method)
                     contestants.append(_Contestant(result, sample))
-                except Exception as error:  # The others go on, and it is reported.
+                except Exception as error:  # The others continue, and the failure is reported.
                     result.failure = f"{type(error).__name__}: {str(error).strip()[:300]}"
                 advance(f"{form} on {devices}, {images} images")
             if {"ours", "lax"} <= gradients.keys():
@@ -199,7 +199,7 @@ def run(
 def _prepare(
     result: Result, sizes: Sizes, method: Method
 ) -> tuple[np.ndarray, Callable[[], float]]:
-    """Compiles and warms up. The first gradient, and what gives one sample, in seconds a step."""
+    """Compiles and warms up. Returns the first gradient, and a sampler in seconds per step."""
     mesh = Mesh(np.array(jax.local_devices()[: result.devices]), ("batch",))
     replicated = NamedSharding(mesh, PartitionSpec())
     divided = NamedSharding(mesh, PartitionSpec("batch"))
@@ -232,6 +232,6 @@ def _prepare(
         raise FloatingPointError("the gradient is not finite")
     seconds = min(sample(1) for _ in range(2))
     if seconds < method.sample_seconds:
-        seconds = min(seconds, sample(3))  # in a row they are faster
+        seconds = min(seconds, sample(3))  # steps in a row are faster
     result.steps = max(1, math.ceil(method.sample_seconds / seconds))
     return gradient, lambda: sample(result.steps)

@@ -1,4 +1,4 @@
-"""What a run of scaling.py found: a table, Markdown and JSON."""
+"""The results of scaling.py: a table, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Report:
         return one.median / many.median / (devices if kind == "strong" else 1)
 
     def ratio(self, devices: int, images: int) -> float | None:
-        """How many times slower than ours lax is."""
+        """How many times slower lax is than ours."""
         group = {form: self.results.get((devices, images, form)) for form in ("ours", "lax")}
         return summary.ratio({form: result for form, result in group.items() if result}, "lax")
 
@@ -63,7 +63,7 @@ class Report:
         return head, body
 
     def summary(self) -> dict[str, Any]:
-        """Efficiencies, ours over lax's, and where ours is slower."""
+        """Efficiencies, ours relative to lax's, and the programs where ours is slower."""
         slower = 1 / summary.LIMITS["lax"]
         pairs = [pair for wanted in self.programs.values() for pair in wanted]
         ratios = {pair: self.ratio(*pair) for pair in dict.fromkeys(pairs)}
@@ -120,7 +120,7 @@ class Report:
         )
 
     def legend(self) -> str:
-        """What the cells mean."""
+        """A sentence on what the cells mean."""
         name, _ = tables.unit()
         return (
             f"Cells: median time of a step in {name}, spread between the quartiles in per cent of it. "
@@ -138,7 +138,7 @@ class Report:
         )
 
     def to_json(self, method: Method, load_before: float | None) -> dict[str, Any]:
-        """Everything that was measured, with enough beside it to know where and how."""
+        """All measurements, with the details that are needed to judge them."""
         return {
             **provenance(load_before),
             "devices_present": [device.device_kind for device in jax.local_devices()],

@@ -1,4 +1,4 @@
-"""Forms compared: ratios of times, their means, and where this package is slower."""
+"""Compares forms: ratios of times, their means, and where this package is slower."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 from jax_convgrad._src.timing.samples import Sampled
 from jax_convgrad.bench.case_files import AnyCase
+from jax_convgrad.bench.forms import PASS_TITLES
 from jax_convgrad.bench.timing import Result
 
 BASE = "ours"
-# What counts as slower. Medians of one run wander by a few per cent.
+# The threshold for "slower". Medians of one run vary by a few per cent.
 LIMITS = {"lax": 1.05, "torch": 1.10}
 
 Group = dict[str, Result]  # form name -> result, of one pass of one case
@@ -92,11 +93,11 @@ def summary_lines(results: Sequence[Result], forms: Sequence[str]) -> list[str]:
     for result in results:
         if result.failure:
             lines.append(
-                f"{result.form} failed on {result.case.id} {result.pass_}: {result.failure}"
+                f"{result.form} failed on {result.case.id} {PASS_TITLES[result.pass_]}: {result.failure}"
             )
         if result.host_bound:
             lines.append(
-                f"{result.form} on {result.case.id} {result.pass_}: the host was too slow to "
+                f"{result.form} on {result.case.id} {PASS_TITLES[result.pass_]}: the host was too slow to "
                 "measure the device's time"
             )
     absent = {

@@ -12,7 +12,7 @@ from jax_convgrad.bench.provenance import describe_device
 
 
 def unit() -> tuple[str, float]:
-    """The unit of the tables on this device, and how many of it are one second."""
+    """The unit of the tables on this device, and how many of them make one second."""
     return ("ms", 1e3) if jax.default_backend() == "cpu" else ("us", 1e6)
 
 
@@ -37,7 +37,7 @@ def times(value: float | None) -> str:
 
 
 def aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Columns for a terminal. What is in the first one stands once, above the rows that share it."""
+    """Columns for a terminal. A value of the first column appears once, above the rows that share it."""
     head = head[1:]
     widths = [max(len(r[i + 1]) for r in [["", *head], *body]) for i in range(len(head))]
 
@@ -72,7 +72,7 @@ def page(
 
 
 def write(path: str, text: str, say: Callable[[str], None]) -> None:
-    """Writes a file, its folder too if need be, and says so."""
+    """Writes a file, and its folder if need be, and says so."""
     target = pathlib.Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""How the forms are timed: one method for all of them, interleaved in one run.
+"""Times the forms: one method for all of them, interleaved in one run.
 
 Every form of a pass is compiled and warmed up, and checked against float64, before anything is
 timed. Then, round by round, each form gives one sample in turn, in an order that rotates. A sample
@@ -10,14 +10,14 @@ is
    form leaves them,
 3. a batch of calls long enough for the clock, timed together.
 
-The calls of a batch go through several copies of the inputs in turn, as many as it takes to exceed
-the last-level cache (within limits), so that no form reads its operands from a cache that its own
+The calls of a batch go through several copies of the inputs in turn. There are as many copies as it takes
+to exceed the last-level cache (within limits), so that no form reads its operands from a cache that its own
 last call filled.
 
-On a CPU every call is waited for. On a GPU the time is the device's: _src/timing/device.py says how.
+On a CPU the host waits for every call. On a GPU the time is the device's: see _src/timing/device.py.
 
-The figures are the median over the rounds and the quartiles. A median below what the device can move
-the pass's bytes in (roofline.py) is a failure of the timing, and no figure.
+The figures are the median over the rounds and the quartiles. A median below the time in which the device
+can move the pass's bytes (roofline.py) is a failure of the timing, not a figure.
 """
 
 from __future__ import annotations
@@ -63,21 +63,21 @@ class Result(Sampled):
     error_batch: int | None = None
     variant: str = ""
     host_bound_samples: int = 0
-    # What no call can be faster than, 0 if that is not known, and a median that was.
+    # A lower bound on the time of a call, 0 if unknown, and a median below it.
     least_seconds: float = 0.0
     rejected: float | None = None
-    # Why there is no time: "-" in the tables when the form does not exist here, "failed" when it
-    # broke.
+    # Why there is no time: "-" in the tables if the form does not exist for the case, "failed" if it
+    # failed.
     absent: str | None = None
     failure: str | None = None
 
     @property
     def host_bound(self) -> bool:
-        """Whether more than a quarter of the samples may not be the device's time."""
+        """Whether more than a quarter of the samples may include time of the host."""
         return 4 * self.host_bound_samples > len(self.samples)
 
     def reject_impossible(self) -> None:
-        """Turns a median that is less than the device can take into a failure."""
+        """Turns a median that is shorter than the device can take into a failure."""
         median = self.median
         if median is None or median >= self.least_seconds:
             return
@@ -102,7 +102,7 @@ def run(
 ) -> list[Result]:
     """Times all cases. `advance` is called with a text after each pass of each case.
 
-    A KeyboardInterrupt ends the run, not what it has found: the passes done so far are returned.
+    A KeyboardInterrupt ends the run but keeps its results: the passes done so far are returned.
     """
     results: list[Result] = []
     with contextlib.suppress(KeyboardInterrupt):
@@ -194,7 +194,7 @@ def _run_pass(
             continue
         try:
             contestants.append(_prepare(result, form, orders, yardstick, method))
-        except Exception as error:  # One form that breaks must not end the run: it is reported.
+        except Exception as error:  # One form that fails must not end the run: it is reported.
             result.failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}"
     for round_ in range(method.rounds):
         turn = round_ % max(1, len(contestants))
@@ -240,7 +240,7 @@ def _prepare(
             method.device,
             lambda calls: roofline.least_seconds(case, pass_, calls, memory),
         )
-        # What is timed is what is checked.
+        # The function that is timed is the one that is checked.
         out = batch.warm_up()
         result.repeats, result.calls_per_program = batch.programs * batch.calls, batch.calls
         result.input_sets = len(batch.groups) * batch.calls
@@ -266,7 +266,7 @@ def _prepare(
 
 @contextlib.contextmanager
 def _x64_for(case: AnyCase) -> Iterator[None]:
-    """float64 switched on while a float64 case runs."""
+    """Enables float64 while a float64 case runs."""
     if case.dtype == "f64":
         with jax.enable_x64(True):
             yield

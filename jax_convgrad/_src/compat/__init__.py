@@ -1,4 +1,4 @@
-"""The only place that touches JAX names which are not documented, or which moved between versions.
+"""The only place that touches undocumented JAX names, and names that moved between versions.
 
 Supported: jax 0.10 and newer. features.py lists the undocumented names by the features that need them. A
 name that is gone turns its feature off, with one warning, and nothing else.

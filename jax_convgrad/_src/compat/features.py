@@ -28,7 +28,7 @@ class Feature:
 
     Attributes:
       title: what the feature is, in a few words.
-      consequence: a sentence on what happens without it.
+      consequence: a sentence on what happens without the feature.
       names: where each name is, as "module:attribute", by the key under which `resolve` returns it.
       attributes: "module:class.attribute" of the attributes that `read` looks up in objects.
     """
@@ -67,7 +67,7 @@ class Feature:
         return self._found
 
     def read(self, value: Any, path: str, default: Any = None) -> Any:
-        """``value``'s attribute, or one of an attribute of its; ``default`` and one warning without it."""
+        """``value``'s attribute, possibly a nested one; ``default`` and one warning if it is missing."""
         owner = value
         for name in path.split("."):
             try:

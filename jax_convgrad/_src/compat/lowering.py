@@ -17,16 +17,18 @@ from jax_convgrad._src.compat.meshes import is_placed, unplaced
 from jax_convgrad._src.compat.state import lowering_implementation
 
 
-def lower_fun(implementation: Any) -> Any:
+def lower_fun(implementation: Any, multiple_results: bool = False) -> Any:
     """A lowering rule that traces ``implementation``, a function of one array per operand.
 
-    In an Explicit mesh the operands' shardings are taken off for that trace: abstract evaluation has
-    settled them already, and plain lax operations would ask for an `out_sharding` of their own.
+    It returns one array, or with ``multiple_results`` a sequence of arrays.
 
-    Arrays of 64 bits keep them, even where `jax.enable_x64` was on for the function that is lowered and is
-    not any more.
+    In an Explicit mesh the operands' shardings are removed for that trace: abstract evaluation has settled
+    them already, and plain lax operations would ask for an `out_sharding` of their own.
+
+    64-bit arrays keep their dtype, even if `jax.enable_x64` was on when the function was traced and is off
+    when it is lowered.
     """
-    rule = mlir.lower_fun(implementation, multiple_results=False)
+    rule = mlir.lower_fun(implementation, multiple_results=multiple_results)
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         with keeping_64_bits(ctx):
@@ -40,14 +42,14 @@ def lower_fun(implementation: Any) -> Any:
 
 @contextlib.contextmanager
 def keeping_64_bits(ctx: Any) -> Iterator[None]:
-    """Arrays of 64 bits stay that where a rule lowers one, whether `jax.enable_x64` is still on or not."""
+    """Keeps 64-bit arrays 64 bits wide while a rule lowers one, even if `jax.enable_x64` is off then."""
     wide = any(aval.dtype == np.float64 for aval in (*ctx.avals_in, *ctx.avals_out))
     with jax.enable_x64(True) if wide else contextlib.nullcontext():
         yield
 
 
 def register_lowering(primitive: Any, rule: Any, platform: str | None = None) -> None:
-    """Lowers ``primitive`` by ``rule``, on one platform or on those without a rule of their own."""
+    """Lowers ``primitive`` by ``rule``, on one platform or on all that have no rule of their own."""
     mlir.register_lowering(primitive, rule, platform=platform)
 
 
@@ -66,7 +68,7 @@ class _Devices:
 
     Attributes:
       count: how many there are.
-      auto: over how many of them XLA partitions the program: all but those of the user's own mesh axes.
+      auto: over how many of them XLA partitions the program: all except those of the user's mesh axes.
       has_manual: whether some mesh axes are the user's own, by `shard_map`.
     """
 
@@ -76,7 +78,7 @@ class _Devices:
 
 
 def _devices(ctx: Any) -> _Devices | None:
-    """None where JAX does not tell."""
+    """None where JAX does not say."""
     axes = LOWERING_CONTEXT.read(ctx, "module_context.axis_context")
     if axes is None:
         return None
@@ -102,24 +104,24 @@ def device_count(ctx: Any) -> int:
 def is_partitioned(ctx: Any) -> bool:
     """Whether XLA partitions the program that a rule lowers into among several devices.
 
-    It does so for `jit` over more than one device, and not inside `shard_map`, where every axis of the
-    mesh is the user's own, or has one device. Where JAX does not tell, it may with several devices.
+    It does so for `jit` over more than one device. It does not inside `shard_map`, where every axis of the
+    mesh is the user's own or has one device. Where JAX does not say, we assume it for several devices.
     """
     devices = _devices(ctx)
     return jax.device_count() > 1 if devices is None else devices.auto > 1
 
 
 def has_shardy() -> bool:
-    """Whether XLA partitions programs by Shardy, as it does unless it is told otherwise."""
+    """Whether XLA partitions programs with Shardy, which is the default."""
     return bool(getattr(jax.config, "jax_use_shardy_partitioner", True))
 
 
 def uses_custom_partitioning(ctx: Any) -> bool:
-    """Whether XLA, which partitions the program, is to ask this package for one device's part of a call.
+    """Whether XLA, which partitions the program, can ask this package for one device's shard of a call.
 
-    Not where some axes of the mesh are the user's own (`shard_map` over the others only): XLA ends the
-    process there. Nor with the partitioner before Shardy, nor in an exported program, where nobody would
-    answer. There XLA partitions plain operations, as it does where JAX tells too little.
+    It cannot where some axes of the mesh are the user's own (`shard_map` over the others only): XLA ends
+    the process there. Nor can it with the partitioner before Shardy, nor in an exported program, where
+    nobody would answer. In these cases, and where JAX says too little, XLA partitions plain operations.
     """
     devices = _devices(ctx)
     if devices is None or devices.auto == 1 or devices.has_manual or not has_shardy():
@@ -128,7 +130,7 @@ def uses_custom_partitioning(ctx: Any) -> bool:
 
 
 def is_partitioned_without_custom_calls(ctx: Any) -> bool:
-    """Whether XLA partitions the program and would gather a call's operands: it partitions operations."""
+    """Whether XLA would gather a call's operands: it partitions the program, but operations only."""
     return is_partitioned(ctx) and not uses_custom_partitioning(ctx)
 
 
@@ -138,6 +140,6 @@ def is_export(ctx: Any) -> bool:
 
 
 def _for_export(ctx: Any) -> bool | None:
-    """None where JAX does not tell."""
+    """None where JAX does not say."""
     found = LOWERING_CONTEXT.read(ctx, "module_context.lowering_parameters.for_export")
     return None if found is None else bool(found)

@@ -14,7 +14,7 @@ from jax_convgrad._src.compat.features import SHARDING_ERRORS, VARYING_AXES
 
 
 class _ShardingTypeError(TypeError):
-    """What JAX raises by this name where a sharding in types is ambiguous."""
+    """JAX's error for an ambiguous sharding in types."""
 
     def __init__(self, *arguments: Any) -> None:
         SHARDING_ERRORS.resolve()  # warns
@@ -31,13 +31,13 @@ ShardingTypeError: type[Exception] = (
 def varying_axes(aval: Any) -> frozenset[Any]:
     """Mesh axes over which an abstract value varies inside `jax.shard_map`.
 
-    Empty outside shard_map, under check_vma=False and where JAX does not tell.
+    Empty outside shard_map, under check_vma=False and where JAX does not say.
     """
     return _read_varying(aval) or frozenset()
 
 
 def _read_varying(aval: Any) -> frozenset[Any] | None:
-    """None where it cannot be read and would matter: inside shard_map."""
+    """None where it cannot be read but would matter: inside shard_map."""
     found = getattr(getattr(aval, "manual_axis_type", None), "varying", None)
     if found is not None:
         return frozenset(found)
@@ -50,8 +50,8 @@ def _read_varying(aval: Any) -> frozenset[Any] | None:
 def match_varying(*arrays: Array) -> tuple[Array, ...]:
     """Brings arrays to the union of their varying axes.
 
-    A primitive whose operands differ in them would be transposed without the sum over devices that
-    belongs to the replicated operand: a silently wrong gradient under data parallelism.
+    A primitive whose operands differ in these axes would be transposed without the sum over devices that
+    the replicated operand needs: a silently wrong gradient under data parallelism.
     """
     axes = []
     for array in arrays:
@@ -67,7 +67,7 @@ def match_varying(*arrays: Array) -> tuple[Array, ...]:
 
 
 def _match_by_lax(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    """The same, left to an operation of lax's that has all arrays among its operands. XLA removes it."""
+    """The same by a lax operation that has all arrays among its operands. XLA removes it."""
     depends = jnp.zeros((), bool)
     for array in arrays:
         depends = depends | jnp.any(array != array)
@@ -103,7 +103,7 @@ def split_of(aval: Any) -> tuple[tuple[Any, ...], ...]:
 
 
 def mesh_sizes(aval: Any) -> dict[Any, int]:
-    """The axes of the mesh that `partitions` speaks of."""
+    """The mesh axes that `partitions` names."""
     return dict(aval.sharding.mesh.shape)
 
 
@@ -151,7 +151,8 @@ def zeros_like_batch(
 def broadcast_along(values: Array, array: Array, axis: int) -> Array:
     """One value for each position along ``axis`` of ``array``, in its shape.
 
-    In an Explicit mesh split as ``array`` is: a sum would otherwise gather the whole cotangent to reduce it.
+    In an Explicit mesh the result is split as ``array`` is: a sum would otherwise gather the whole
+    cotangent to reduce it.
     """
     aval = jax.typeof(array)
     if not is_placed(aval):
@@ -164,10 +165,10 @@ def broadcast_along(values: Array, array: Array, axis: int) -> Array:
 
 
 def split_off(array: Array, axis: int, outer: int) -> Array:
-    """``array`` with ``axis`` as two: ``outer`` groups, and what is in one.
+    """``array`` with ``axis`` split in two: ``outer`` groups, and the elements of a group.
 
-    In an Explicit mesh it may be split over more devices than there are groups. Each device then has a part
-    of every group, which JAX does not choose by itself.
+    In an Explicit mesh the axis may be split over more devices than there are groups. Each device then has
+    a part of every group, which JAX does not choose by itself.
     """
     shape = (*array.shape[:axis], outer, array.shape[axis] // outer, *array.shape[axis + 1 :])
     aval = jax.typeof(array)

@@ -1,8 +1,8 @@
-"""JAX's table of calls that XLA partitions by asking back.
+"""JAX's table of the calls that XLA partitions with the help of a callback.
 
-JAX's `custom_partitioning` has an entry for each such call in a table of callbacks, whose key is the call's
-`backend_config`. Here is what an entry must have, how it gets into the table, and how the call is written.
-What the entries answer is in sharding/custom_partitioning.py.
+For each such call, JAX's `custom_partitioning` has an entry in a table of callbacks, whose key is the
+call's `backend_config`. This file defines an entry, puts it into the table, and writes the call.
+sharding/custom_partitioning.py has the answers that the entries give.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import jax
 
 from jax_convgrad._src.compat.features import CUSTOM_PARTITIONING
 
-# Of the operands and the result, each a shape with a dtype and XLA's sharding: the mesh, the function of one
-# device's shards, the result's sharding and the operands'.
+# From the operands and the result, each a shape with a dtype and XLA's sharding, to the mesh, one device's
+# function of its shards, the result's sharding and the operands'.
 Partition = Callable[
     [Sequence[tuple[jax.ShapeDtypeStruct, Any]], tuple[jax.ShapeDtypeStruct, Any]],
     tuple[Any, Callable[..., Any], Any, tuple[Any, ...]],
@@ -36,7 +36,7 @@ _MISSING = object()
 
 
 class _Entry:
-    """What JAX's partitioner asks of an entry."""
+    """An entry, with the methods that JAX's partitioner calls."""
 
     propagate_user_sharding = None
     infer_sharding_from_operands = None
@@ -64,7 +64,7 @@ class _Entry:
 def partitioned_call(
     ctx: Any, operands: Sequence[Any], key: str, sharding_rule: Any, partition: Partition
 ) -> Any:
-    """A call with one result that XLA partitions by what ``partition`` says.
+    """A call with one result that XLA partitions as ``partition`` says.
 
     Args:
       ctx: the lowering context.
@@ -77,7 +77,7 @@ def partitioned_call(
     key = f"{key} {ctx.module_context.platforms}"
     entry = names.callbacks.get(key.encode()) or _Entry(ctx, partition)
     names.callbacks[key.encode()] = entry
-    # The table holds it weakly; it must outlive the compilation.
+    # The table holds the entry weakly, and the entry must outlive the compilation.
     ctx.module_context.add_keepalive(entry)
     types_in = [operand.type for operand in operands]
     types_out = [
@@ -85,7 +85,7 @@ def partitioned_call(
         for aval in ctx.avals_out
     ]
     rule = names.rule_to_mlir(sharding_rule, types_in, types_out)
-    # With jax_remove_custom_partitioning_ptr_from_cache_key the cache does not see `backend_config`.
+    # With jax_remove_custom_partitioning_ptr_from_cache_key the cache key ignores `backend_config`.
     again = names.ir.DictAttr.get({"jax_convgrad": names.ir.StringAttr.get(key)})
     return names.custom_call(
         names.call_name,

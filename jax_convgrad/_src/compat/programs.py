@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 from jax.extend.core import primitives
 
@@ -20,9 +21,9 @@ with contextlib.suppress(ImportError):
 
 @contextlib.contextmanager
 def separate_traces() -> Iterator[None]:
-    """What is traced inside is traced anew, and what is traced outside afterwards as well.
+    """Forces a new trace of what is traced inside, and of the same functions outside afterwards.
 
-    Metadata for XLA belongs to the key by which JAX remembers traced functions.
+    Metadata for XLA is part of the key under which JAX caches traced functions.
     """
     if _set_xla_metadata is not None:
         with _set_xla_metadata(jax_convgrad="explain"):
@@ -40,22 +41,39 @@ def trace(function: Any, *arguments: Any) -> tuple[Any, list[Any]]:
 
     The latter are read from the parameters of `jax.stages.Traced`.
     """
-    jitted = function if isinstance(function, jax.stages.Wrapped) else _jit(function)
-    traced = jitted.trace(*arguments)
-    if not isinstance(traced, jax.stages.Traced):  # by another library's jit, as Flax's
-        traced = _jit(function).trace(*arguments)
+    traced = function.trace(*arguments) if isinstance(function, jax.stages.Wrapped) else None
+    if not isinstance(traced, jax.stages.Traced):  # no jit, or another library's, such as Flax's
+        traced = _trace_objects(function, arguments)
     params = TRACED_PROGRAMS.read(traced, "_params", {})
     return traced.jaxpr.jaxpr, [s for name in _SHARDINGS for s in params.get(name, ())]
 
 
-def _jit(function: Any) -> Any:
-    """`jax.jit` of any callable, also one that cannot be hashed, as Equinox's."""
+def _trace_objects(function: Any, arguments: tuple[Any, ...]) -> Any:
+    """Traces a function of pytrees with leaves that are not arrays, such as Equinox's modules.
+
+    Such leaves are constants. Objects that the function updates in place, as a step under Flax's `nnx.jit`
+    does, count as results as well.
+    """
+    leaves, structure = jax.tree.flatten(arguments)
+    traced = [_is_array(leaf) for leaf in leaves]
 
     @functools.wraps(function, updated=())
-    def call(*arguments: Any) -> Any:
-        return function(*arguments)
+    def call(arrays: list[Any]) -> list[Any]:
+        given = iter(arrays)
+        all_leaves = [
+            next(given) if is_traced else leaf
+            for leaf, is_traced in zip(leaves, traced, strict=True)
+        ]
+        objects = jax.tree.unflatten(structure, all_leaves)
+        result = function(*objects)
+        return [leaf for leaf in jax.tree.leaves((result, objects)) if _is_array(leaf)]
 
-    return jax.jit(call)
+    arrays = [leaf for leaf, is_traced in zip(leaves, traced, strict=True) if is_traced]
+    return jax.jit(call).trace(arrays)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.ndarray | np.generic)
 
 
 _SHARDINGS = ("in_shardings", "out_shardings")
@@ -89,7 +107,7 @@ def name_stack(equation: Any) -> list[tuple[str, str]]:
     return [(type(e).__name__.lower(), e.name) for e in stack]
 
 
-# Equations whose inner program has the equation's own results, one for one.
+# Equations whose inner program has the same results as the equation, one for one.
 _TRANSPARENT = frozenset(
     "jit closed_call core_call checkpoint remat remat2 cond shard_map custom_jvp_call "
     "custom_vjp_call".split()
@@ -97,12 +115,12 @@ _TRANSPARENT = frozenset(
 
 
 def is_transparent(equation: Any) -> bool:
-    """Whether the results of an equation's inner programs are its own, one for one."""
+    """Whether the results of an equation's inner programs are the equation's own, one for one."""
     return equation.primitive.name in _TRANSPARENT
 
 
 def loop(equation: Any) -> tuple[str, int | None] | None:
-    """A loop or branch in a few words, and how often it runs what is inside; None for other equations."""
+    """A loop or branch in a few words, and how often its body runs; None for other equations."""
     params = equation.params
     if equation.primitive is lax.scan_p:
         return f"scan of {params['length']}", params["length"]
@@ -114,7 +132,7 @@ def loop(equation: Any) -> tuple[str, int | None] | None:
 
 
 def is_jax_image_resize(equation: Any) -> bool:
-    """Whether an equation calls the jitted function that is in `jax.image.resize`."""
+    """Whether an equation calls the jitted function inside `jax.image.resize`."""
     if equation.primitive is not primitives.jit_p:
         return False
     if "_resize" not in str(equation.params.get("name")):

@@ -19,7 +19,7 @@ _lowering = _Lowering()
 
 @contextlib.contextmanager
 def lowering_implementation(only_operations: bool) -> Iterator[None]:
-    """What this thread lowers inside is emitted by one of this package's own lowering rules."""
+    """Marks what this thread lowers inside as emitted by one of this package's own lowering rules."""
     before = _lowering.implementation, _lowering.operations_only
     _lowering.implementation, _lowering.operations_only = True, only_operations
     try:
@@ -29,18 +29,18 @@ def lowering_implementation(only_operations: bool) -> Iterator[None]:
 
 
 def in_implementation() -> bool:
-    """Whether what is being lowered was emitted by one of this package's own lowering rules."""
+    """Whether one of this package's own lowering rules emitted what is being lowered."""
     return _lowering.implementation
 
 
 def operations_only() -> bool:
-    """Inside one of this package's own lowering rules: whether XLA divides operations only, not calls."""
+    """Inside one of this package's own lowering rules: whether XLA partitions operations only."""
     return _lowering.operations_only
 
 
 @contextlib.contextmanager
 def jax_rules() -> Iterator[None]:
-    """What this thread lowers inside keeps JAX's own rules, as if this package had emitted it."""
+    """Keeps JAX's own rules for what this thread lowers inside, as if this package had emitted it."""
     before, _lowering.implementation = _lowering.implementation, True
     try:
         yield

@@ -1,4 +1,4 @@
-"""Arrays and primitives: what is documented of neither."""
+"""Arrays and primitives: behaviour that JAX does not document."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from jax_convgrad._src.compat.features import CHECKIFY, CHECKPOINT_POLICIES, JET
 
 
 def as_array(value: ArrayLike) -> Array:
-    """``value`` as an array; an array as it is.
+    """``value`` as an array; an array is returned as it is.
 
-    `jnp.asarray` of one that is being differentiated outside of jit runs a conversion, which copies it.
+    `jnp.asarray` converts, and so copies, an array that is being differentiated outside of jit.
     """
     return value if isinstance(value, Array) else jnp.asarray(value)
 
 
 def at_least_zero(size: Any) -> Any:
-    """``size``, or 0 where it is less; of a symbolic size, what it is when the program is called."""
+    """The larger of ``size`` and 0; for a symbolic size, decided when the program is called."""
     if isinstance(size, int | np.integer):
         return max(size, 0)
     names = SYMBOLIC_SIZES.resolve()
@@ -33,9 +33,9 @@ def at_least_zero(size: Any) -> Any:
 
 
 def min_dim(size: Any, limit: Any) -> Any:
-    """The smaller of two sizes, each a number or symbolic; of the latter, what it is in a call.
+    """The smaller of two sizes, each a number or symbolic; symbolic sizes are compared in the call.
 
-    Where JAX cannot say that of symbolic sizes it is ``size``.
+    Where JAX cannot compare symbolic sizes the result is ``size``.
     """
     if all(isinstance(n, int | np.integer) for n in (size, limit)):
         return min(size, limit)
@@ -44,24 +44,24 @@ def min_dim(size: Any, limit: Any) -> Any:
 
 
 def cast(array: Array, dtype: Any) -> Array:
-    """``array.astype(dtype)``, and nothing where that is its dtype.
+    """``array.astype(dtype)``, or the array itself if it has that dtype.
 
-    `jax.Array.astype` makes float32 of a float64 array that has outlived its `jax.enable_x64`.
+    `jax.Array.astype` converts a float64 array that has outlived its `jax.enable_x64` to float32.
     """
     return array if array.dtype == dtype else array.astype(dtype)
 
 
 def tracing_state() -> tuple[Any, bool]:
-    """What this thread traces by: the default precision, and whether there is 64-bit arithmetic."""
+    """This thread's tracing context: the default precision, and whether 64-bit types are enabled."""
     config: Any = jax.config
     return config.jax_default_matmul_precision, config.jax_enable_x64
 
 
 def canonical_precision(precision: Any) -> Any:
-    """``precision`` as lax's operations keep it: what JAX's default is now, and hashable.
+    """``precision`` in the hashable form that lax's operations keep, with JAX's current default applied.
 
     Raises:
-      ValueError: it is no precision of lax's; the text is lax's.
+      ValueError: lax knows no such precision; the message is lax's own.
     """
     if isinstance(precision, list):
         precision = tuple(precision)
@@ -70,13 +70,13 @@ def canonical_precision(precision: Any) -> Any:
         return None
     try:
         return _lax_precision(precision, default)
-    except TypeError:  # it cannot be hashed
+    except TypeError:  # not hashable
         return _lax_precision.__wrapped__(precision, default)
 
 
 @functools.lru_cache(maxsize=256)
 def _lax_precision(precision: Any, _: Any) -> Any:
-    """What a convolution of lax's keeps of it, with the default that it was asked with."""
+    """The form that a lax convolution keeps, with the default that was current when it was called."""
     one = jax.ShapeDtypeStruct((1, 1), np.float32)
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
         jaxpr = jax.make_jaxpr(lambda x: lax.conv(x, x, (), "VALID", precision=precision))(one)
@@ -88,7 +88,7 @@ def apply_primitive(primitive: Any, *operands: Any, **params: Any) -> Any:
     """Runs one primitive outside any trace, compiled and cached by its parameters."""
     if _apply_primitive is not None:
         return _apply_primitive(primitive, *operands, **params)
-    # Without jit it would come back here.
+    # Without jit it would come back to this function.
     with (
         jax.disable_jit(False)
         if getattr(jax.config, "jax_disable_jit", True)
@@ -114,14 +114,15 @@ def _jitted_primitive(primitive: Any, params: tuple[tuple[str, Any], ...]) -> An
 def checkpoint_like(primitive: Any, model: Any, model_params: Any) -> None:
     """Policies of `jax.checkpoint` decide about ``primitive`` as they do about ``model``.
 
-    "dots_saveable" and its kin save the results of JAX's own products, which they know one by one. A
-    policy that saves ``primitive`` by itself is asked first; ``model_params`` makes the model's
-    parameters of the primitive's. One that would move its result to another memory saves it where it is.
+    "dots_saveable" and its kin save the results of JAX's own products, which they list one by one. If a
+    policy saves ``primitive`` by itself, that answer comes first; otherwise ``model_params`` turns the
+    primitive's parameters into the model's. If the policy would move the result to another memory, the
+    result is saved where it is.
     """
     names = CHECKPOINT_POLICIES.resolve()
     if names is None:
         return
-    # What a policy answers that moves results to another memory, and not this one.
+    # The answer of a policy that moves results to another memory; this function does not pass it on.
     move = jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[],
         names_which_can_be_offloaded=[],
@@ -150,7 +151,7 @@ def checkpoint_like(primitive: Any, model: Any, model_params: Any) -> None:
 
 
 def differentiate_like(primitive: Any, model: Any) -> None:
-    """`jax.experimental.jet` takes ``primitive`` for as linear as ``model``; `checkify` looks for NaNs in it.
+    """Makes `jet` treat ``primitive`` as ``model``, and `checkify` check it for NaNs.
 
     ``model`` is `lax.conv_general_dilated_p` for a bilinear primitive, `lax.neg_p` for a linear one.
     """

@@ -12,23 +12,23 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_convgrad._src import compat, shapes
-from jax_convgrad._src.conv import arguments, primitives
-from jax_convgrad._src.conv.arrays import insert_zeros, move_groups, swap_channels
+from jax_convgrad._src import compat, hints, shapes
+from jax_convgrad._src.conv import arguments, backward, phases, primitives
+from jax_convgrad._src.conv.arrays import move_groups, pad_spatial, swap_channels
 from jax_convgrad._src.conv.bias import add_bias
 from jax_convgrad._src.conv.geometry import MAX_SPATIAL_RANK, ConvConfig, ConvGeometry, dilated
-from jax_convgrad._src.dispatch.problem import ConvProblem
-from jax_convgrad._src.dtypes import check_float_dtypes, result_dtype
-from jax_convgrad._src.shapes import Pairs
+from jax_convgrad._src.dispatch.problem import GRADIENTS, ConvBackwardProblem, ConvProblem
+from jax_convgrad._src.dtypes import check_float_dtypes, check_same_dtype, is_ours, result_dtype
+from jax_convgrad._src.shapes import Pairs, Shape
 
 # Operators.
 
 
+@hints.with_keyword_hints(hints.OPERATOR_KEYWORDS, "conv2d")
 def conv_fprop(
     x: ArrayLike,
     w: ArrayLike,
@@ -55,7 +55,8 @@ def conv_fprop(
       dilation: kernel dilation, one int or one per spatial axis.
       groups: feature group count.
       dimension_numbers: as in `jax.lax.conv_general_dilated`; None means NCHW, OIHW, NCHW.
-      precision: as in lax.
+      precision: None, a `jax.lax.Precision` or its name. On CUDA the default lets float32 use TF32,
+        which HIGHEST forbids.
       preferred_element_type: dtype of the result, the arrays' own by default.
 
     Returns:
@@ -102,19 +103,49 @@ def _convolution(
     preferred: np.dtype,
 ) -> Array:
     """`conv_fprop` of arrays whose dtypes are checked; ``name`` is what errors call it."""
+    geometry, beforehand = _geometry(
+        name, x.shape, w.shape, strides, padding, dilation, dimension_numbers, groups
+    )
+    x = _pad(x, beforehand, geometry)
+    problem = ConvProblem.make("conv_fprop", geometry, x.dtype, preferred, precision)
+    return _bind(problem, x, w)
+
+
+def _geometry(
+    name: str,
+    x_shape: Shape,
+    w_shape: Shape,
+    strides: int | Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    dilation: int | Sequence[int],
+    dimension_numbers: Any,
+    groups: int,
+) -> tuple[ConvGeometry, Pairs]:
+    """The checked geometry of the convolution x -> y, and what x is padded by before it."""
     config = arguments.make_config(
         name,
-        x.shape,
-        w.shape,
+        x_shape,
+        w_shape,
         strides=strides,
         padding=padding,
         dilation=dilation,
         groups=groups,
         dimension_numbers=dimension_numbers,
     )
-    geometry = ConvGeometry.make(name, config, x.shape, w.shape)
-    problem = ConvProblem.make("conv_fprop", geometry, x.dtype, preferred, precision)
-    return _bind(problem, x, w)
+    beforehand, config = arguments.split_symbolic(config)
+    padded = [*x_shape]
+    for axis, pair in zip(config.dimension_numbers.lhs_spec[2:], beforehand, strict=True):
+        padded[axis] += sum(pair)
+    return ConvGeometry.make(name, config, tuple(padded), w_shape), beforehand
+
+
+def _pad(x: Array, beforehand: Pairs, geometry: ConvGeometry) -> Array:
+    return pad_spatial(x, beforehand, geometry.config.dimension_numbers.lhs_spec)
+
+
+def _crop(dx: Array, beforehand: Pairs, geometry: ConvGeometry) -> Array:
+    """The transpose of `_pad`."""
+    return _pad(dx, tuple((-low, -high) for low, high in beforehand), geometry)
 
 
 def _bind(problem: ConvProblem, first: Array, second: Array) -> Array:
@@ -166,19 +197,12 @@ def conv_dgrad(
     dtype = check_float_dtypes("conv_dgrad", dy=dy.dtype, w=w.dtype)
     preferred = result_dtype("conv_dgrad", dtype, preferred_element_type)
     x_shape = shapes.full_shape("conv_dgrad", "x_shape", x_shape, w.ndim)
-    config = arguments.make_config(
-        "conv_dgrad",
-        x_shape,
-        w.shape,
-        strides=strides,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        dimension_numbers=dimension_numbers,
+    geometry, beforehand = _geometry(
+        "conv_dgrad", x_shape, w.shape, strides, padding, dilation, dimension_numbers, groups
     )
-    geometry = ConvGeometry.make("conv_dgrad", config, x_shape, w.shape)
     geometry.check_dy("conv_dgrad", dy.shape)
-    return _bind(ConvProblem.make("conv_dgrad", geometry, dtype, preferred, precision), dy, w)
+    dx = _bind(ConvProblem.make("conv_dgrad", geometry, dtype, preferred, precision), dy, w)
+    return _crop(dx, beforehand, geometry)
 
 
 def conv_wgrad(
@@ -223,24 +247,86 @@ def conv_wgrad(
     dtype = check_float_dtypes("conv_wgrad", x=x.dtype, dy=dy.dtype)
     preferred = result_dtype("conv_wgrad", dtype, preferred_element_type)
     w_shape = shapes.full_shape("conv_wgrad", "w_shape", w_shape, x.ndim)
-    config = arguments.make_config(
-        "conv_wgrad",
-        x.shape,
-        w_shape,
-        strides=strides,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        dimension_numbers=dimension_numbers,
+    geometry, beforehand = _geometry(
+        "conv_wgrad", x.shape, w_shape, strides, padding, dilation, dimension_numbers, groups
     )
-    geometry = ConvGeometry.make("conv_wgrad", config, x.shape, w_shape)
     geometry.check_dy("conv_wgrad", dy.shape)
+    x = _pad(x, beforehand, geometry)
     return _bind(ConvProblem.make("conv_wgrad", geometry, dtype, preferred, precision), x, dy)
+
+
+def conv_backward(
+    x: ArrayLike,
+    w: ArrayLike,
+    dy: ArrayLike,
+    *,
+    strides: int | Sequence[int] = 1,
+    padding: str | Sequence[tuple[int, int]] = "VALID",
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    dimension_numbers: Any = None,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+    wanted: Sequence[str] = ("x", "w", "b"),
+) -> tuple[Array | None, Array | None, Array | None]:
+    """All gradients of the layer ``y = conv_fprop(x, w) + b``, in one call where one call is faster.
+
+    Definition: ``dx`` is `conv_dgrad` of ``dy`` and ``w``, ``dw`` is `conv_wgrad` of ``x`` and ``dy``, and
+    ``db`` is the sum of ``dy`` over the batch and the spatial axes. Where one call is not faster, these
+    three are computed, bit for bit. The function can be differentiated to any order in both modes.
+
+    Args:
+      x: image, as for `conv_fprop`.
+      w: weights of the same dtype, as for `conv_fprop`.
+      dy: gradient of the convolution's output, in y's shape, of the same dtype.
+      strides, padding, dilation, groups, dimension_numbers, precision, preferred_element_type: those of
+        the convolution x -> y, see `conv_fprop`.
+      wanted: which gradients to compute: any of "x", "w" and "b", in any order.
+
+    Returns:
+      (``dx``, ``dw``, ``db``): ``dx`` with x's shape, ``dw`` with w's, ``db`` with one element per output
+      channel; None for what is not wanted. ``db`` is summed in float32 at least.
+
+    Raises:
+      TypeError: dtypes that differ or are not floating point; arguments of the wrong kind.
+      ValueError: ``dy`` is not what a convolution of ``x`` with ``w`` gives, ``wanted`` names something
+        else, or other arguments do not fit; the text shows the shapes.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from jax_convgrad import conv_backward
+      >>> x, w, dy = jnp.ones((2, 3, 8)), jnp.ones((4, 3, 5)), jnp.ones((2, 4, 4))
+      >>> dx, dw, db = conv_backward(x, w, dy, strides=2, padding="SAME", wanted=("x", "b"))
+      >>> dx.shape, dw, db.shape
+      ((2, 3, 8), None, (4,))
+    """
+    name = "conv_backward"
+    x, w, dy = compat.as_array(x), compat.as_array(w), compat.as_array(dy)
+    dtype = check_float_dtypes(name, x=x.dtype, w=w.dtype, dy=dy.dtype)
+    preferred = result_dtype(name, dtype, preferred_element_type)
+    named = arguments.check_wanted(name, wanted, GRADIENTS)
+    geometry, beforehand = _geometry(
+        name, x.shape, w.shape, strides, padding, dilation, dimension_numbers, groups
+    )
+    geometry.check_dy(name, dy.shape)
+    x = _pad(x, beforehand, geometry)
+    precision = compat.canonical_precision(precision)
+    problem = ConvBackwardProblem(geometry, dtype, preferred, precision, named)
+    if "x" in named:
+        primitives.check_shardings(problem.dgrad, dy, w)
+    if "w" in named:
+        primitives.check_shardings(problem.wgrad, x, dy)
+    results = backward.bind(problem, x, w, dy) if named else []
+    found = dict(zip(named, results, strict=True))
+    if "x" in found:
+        found["x"] = _crop(found["x"], beforehand, geometry)
+    return found.get("x"), found.get("w"), found.get("b")
 
 
 # Layers.
 
 
+@hints.with_keyword_hints(hints.CONV_KEYWORDS, "conv2d")
 def conv_general_dilated(
     lhs: ArrayLike,
     rhs: ArrayLike,
@@ -259,23 +345,38 @@ def conv_general_dilated(
 ) -> Array:
     """`jax.lax.conv_general_dilated` with a fast backward pass, and an optional bias.
 
-    Arguments, order and defaults are lax's, and so is the result. Derivatives of any order work in both
+    Arguments, their order, defaults and results are those of lax. Derivatives of any order work in both
     modes, and so does every other transformation. An operand that is not differentiated costs nothing.
-    With ``out_sharding``, or with other than one to three spatial axes, lax's own operation is called.
+    With ``out_sharding``, with other than one to three spatial axes, or with arrays of integers, booleans,
+    complex numbers or 8-bit floats, this calls lax's own operation.
 
     Args:
-      lhs: image; float16, bfloat16, float32 or float64.
-      rhs: weights of the same dtype.
-      window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers: as in lax.
-      feature_group_count, batch_group_count: as in lax.
-      precision, preferred_element_type, out_sharding: as in lax.
+      lhs: image of any dtype that lax takes, with a batch axis, a channel axis and spatial axes; float16,
+        bfloat16, float32 and float64 are fast.
+      rhs: weights of the same dtype: output channels, input channels / groups, and the kernel's axes.
+      window_strides: steps of the window, one per spatial axis.
+      padding: "SAME", "SAME_LOWER", "VALID", or one (low, high) pair per spatial axis, in elements of the
+        dilated image; negative numbers crop.
+      lhs_dilation: distance between neighboring elements of the image after zeros are inserted, one per
+        spatial axis; None means 1.
+      rhs_dilation: distance between neighboring taps of the kernel, one per spatial axis; None means 1.
+      dimension_numbers: the orders of the axes of image, weights and result, such as
+        ``("NHWC", "HWIO", "NHWC")``, or a `jax.lax.ConvDimensionNumbers`; None means NCHW, OIHW, NCHW.
+      feature_group_count: number of groups that the channels are divided into. Each group of output
+        channels reads its own group of input channels.
+      batch_group_count: number of groups that the batch is divided into. Each group of output channels
+        reads its own part of the batch.
+      precision: None, a `jax.lax.Precision` or its name. On CUDA the default lets float32 use TF32,
+        which HIGHEST forbids.
+      preferred_element_type: dtype of the result, the arrays' own by default.
+      out_sharding: sharding of the result in an Explicit mesh; None derives it from the operands.
       bias: None or a vector with one element per output channel, in the arrays' dtype.
 
     Returns:
       The convolution, in ``preferred_element_type`` (the arrays' dtype by default).
 
     Raises:
-      TypeError: dtypes that differ or are not floating point; arguments of the wrong kind.
+      TypeError: dtypes that differ; arguments of the wrong kind.
       ValueError: shapes or arguments that do not fit; the text shows both shapes.
 
     Example:
@@ -291,8 +392,10 @@ def conv_general_dilated(
     name = "conv_general_dilated"
     lhs, rhs = compat.as_array(lhs), compat.as_array(rhs)
     bias = None if bias is None else compat.as_array(bias)
-    dtype = check_float_dtypes(name, lhs=lhs.dtype, rhs=rhs.dtype)
-    preferred = result_dtype(name, dtype, preferred_element_type)
+    dtype = check_same_dtype(name, lhs=lhs.dtype, rhs=rhs.dtype)
+    preferred: Any = preferred_element_type
+    if is_ours(dtype):
+        preferred = result_dtype(name, dtype, preferred_element_type)
     numbers = arguments.make_dimension_numbers(
         name, lhs.shape, rhs.shape, dimension_numbers, ("lhs", "rhs")
     )
@@ -316,7 +419,7 @@ def conv_general_dilated(
     if bias is not None:
         arguments.check_bias(name, bias.shape, bias.dtype, rhs.shape[numbers.rhs_spec[0]], dtype)
 
-    if out_sharding is not None or not 1 <= rank <= MAX_SPATIAL_RANK:
+    if out_sharding is not None or not is_ours(dtype) or not 1 <= rank <= MAX_SPATIAL_RANK:
         y = lax.conv_general_dilated(
             lhs,
             rhs,
@@ -337,39 +440,41 @@ def conv_general_dilated(
         # The groups of the batch, moved beside the channels, are groups of channels.
         lhs = move_groups(lhs, batch_group_count, numbers.lhs_spec[0], numbers.lhs_spec[1])
 
-    def convolve(x: Array, w: Array) -> Array:
-        return _convolution(
-            name, x, w, strides, padding, rhs_dilation, numbers, groups, precision, preferred
+    def convolve(x: Array, w: Array, windows: phases.Windows) -> Array:
+        return _convolution(name, x, w, *windows, numbers, groups, precision, preferred)
+
+    def transpose(x: Array, w: Array, lhs_dilation: Shape, windows: phases.Windows) -> Array:
+        _, padding, dilation = windows
+        rest = numbers, groups, precision, preferred
+        return _transposed(name, x, w, None, lhs_dilation, padding, dilation, *rest)
+
+    if all(d == 1 for d in lhs_dilation):
+        y = _convolution(
+            name, lhs, rhs, strides, padding, rhs_dilation, numbers, groups, precision, preferred
         )
-
-    if any(d > 1 for d in lhs_dilation):
-        pairs = shapes.int_pairs(name, "padding", padding, rank, shown)
-        if all(s == 1 for s in strides):
-            return _transposed(
-                name,
-                lhs,
-                rhs,
-                bias,
-                lhs_dilation,
-                pairs,
-                rhs_dilation,
-                numbers,
-                groups,
-                precision,
-                preferred,
-            )
-
-        # Dilated and strided at once: outside the family, so the zeros are really inserted. The backward
-        # pass inserts them again, rather than keep them from the forward pass on.
-        def forward(x: Array, w: Array) -> Array:
-            return convolve(insert_zeros(x, lhs_dilation, numbers.lhs_spec), w)
-
-        y = jax.checkpoint(forward)(lhs, rhs)
     else:
-        y = convolve(lhs, rhs)
+        pairs = shapes.int_pairs(name, "padding", padding, rank, shown)
+        windows = phases.Windows(strides, pairs, rhs_dilation)
+        if all(s == 1 for s in strides):
+            y = transpose(lhs, rhs, lhs_dilation, windows)
+        else:
+            config = ConvConfig(*windows, groups, numbers)
+            whole = ConvGeometry.make(
+                name, config, _dilated_shape(lhs.shape, lhs_dilation, numbers), rhs.shape
+            )
+            y = phases.convolution(lhs, rhs, whole, lhs_dilation, convolve, transpose, preferred)
     return y if bias is None else add_bias(y, bias, numbers.out_spec[1])
 
 
+def _dilated_shape(shape: Shape, dilation: Shape, numbers: lax.ConvDimensionNumbers) -> Shape:
+    """The shape of an image with ``dilation`` - 1 zeros between its elements."""
+    sizes = list(shape)
+    for axis, d in zip(numbers.lhs_spec[2:], dilation, strict=True):
+        sizes[axis] = dilated(shape[axis], d)
+    return tuple(sizes)
+
+
+@hints.with_keyword_hints(hints.TRANSPOSE_KEYWORDS, "conv_transpose2d")
 def conv_transpose(
     lhs: ArrayLike,
     rhs: ArrayLike,
@@ -391,10 +496,11 @@ def conv_transpose(
 
     A transposed convolution is the input gradient of a convolution used forwards, so its own input
     gradient is a convolution and its weight gradient the convolution's, with image and gradient
-    swapped. Positional arguments, defaults and results are lax's.
+    exchanged. Positional arguments, defaults and results are those of lax.
 
     Args:
-      lhs: input; float16, bfloat16, float32 or float64, one to three spatial axes.
+      lhs: input of any dtype that lax takes; float16, bfloat16, float32 and float64 are fast, with one to
+        three spatial axes. The rest is passed to lax's own operation.
       rhs: weights of the same dtype. Axis I holds the input channels / groups and axis O the output
         channels; with ``transpose_kernel`` it is the other way round.
       strides: upsampling factors, one per spatial axis.
@@ -405,7 +511,9 @@ def conv_transpose(
       rhs_dilation: kernel dilation, one per spatial axis.
       dimension_numbers: as in `jax.lax.conv_general_dilated`; None means NHWC, HWIO, NHWC.
       transpose_kernel: flip the kernel and swap its channel axes, as the gradient of a convolution does.
-      precision, preferred_element_type: as in lax.
+      precision: None, a `jax.lax.Precision` or its name. On CUDA the default lets float32 use TF32,
+        which HIGHEST forbids.
+      preferred_element_type: dtype of the result, the arrays' own by default.
       use_consistent_padding: see ``padding``.
       feature_group_count: number of groups.
       output_padding: extra outputs at the high side, smaller than the stride or the dilation.
@@ -418,7 +526,7 @@ def conv_transpose(
       along each spatial axis.
 
     Raises:
-      TypeError: dtypes that differ or are not floating point; arguments of the wrong kind.
+      TypeError: dtypes that differ; arguments of the wrong kind.
       ValueError: shapes or arguments that do not fit; the text shows both shapes.
 
     Example:
@@ -433,8 +541,10 @@ def conv_transpose(
     name = "conv_transpose"
     lhs, rhs = compat.as_array(lhs), compat.as_array(rhs)
     bias = None if bias is None else compat.as_array(bias)
-    dtype = check_float_dtypes(name, lhs=lhs.dtype, rhs=rhs.dtype)
-    preferred = result_dtype(name, dtype, preferred_element_type)
+    dtype = check_same_dtype(name, lhs=lhs.dtype, rhs=rhs.dtype)
+    preferred: Any = preferred_element_type
+    if is_ours(dtype):
+        preferred = result_dtype(name, dtype, preferred_element_type)
     rank = lhs.ndim - 2
     if dimension_numbers is None:
         dimension_numbers = arguments.channels_last_numbers(name, lhs.shape, rhs.shape)
@@ -462,11 +572,11 @@ def conv_transpose(
         numbers = lax.ConvDimensionNumbers(x_spec, swap_channels(numbers.rhs_spec), y_spec)
         out_axis, in_axis = in_axis, out_axis
     groups = arguments.check_group_counts(
-        name, lhs.shape, rhs.shape, numbers, feature_group_count, 1
+        name, lhs.shape, rhs.shape, numbers, feature_group_count, 1, transposed=True
     )
     if bias is not None:
         arguments.check_bias(name, bias.shape, bias.dtype, rhs.shape[out_axis], dtype)
-    if not 1 <= rank <= MAX_SPATIAL_RANK:
+    if not is_ours(dtype) or not 1 <= rank <= MAX_SPATIAL_RANK:
         y = lax.conv_general_dilated(
             lhs,
             lax.rev(rhs, kernel_axes) if transpose_kernel else rhs,

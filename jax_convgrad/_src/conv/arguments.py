@@ -6,13 +6,14 @@ shows both shapes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from jax import lax
 
+from jax_convgrad._src import hints
 from jax_convgrad._src.conv.geometry import MAX_SPATIAL_RANK, ConvConfig, dilated
-from jax_convgrad._src.dtypes import check_float_dtypes
+from jax_convgrad._src.dtypes import check_same_dtype
 from jax_convgrad._src.shapes import (
     Pairs,
     Shape,
@@ -25,6 +26,8 @@ from jax_convgrad._src.shapes import (
     show,
     sizes,
 )
+
+_Name = TypeVar("_Name", bound=str)
 
 PADDING_NAMES = ("SAME", "SAME_LOWER", "VALID")
 
@@ -43,7 +46,7 @@ def make_config(
 ) -> ConvConfig:
     """Brings the arguments of a convolution ``x -> y`` into the one form everything else reads.
 
-    ``names`` are the caller's own words for the arguments, used in messages.
+    ``names`` are the caller's names for the arguments, used in messages.
 
     Raises:
       TypeError: an argument is not of the right kind.
@@ -72,6 +75,23 @@ def make_config(
     return ConvConfig(strides, pairs, dilation, groups, numbers)
 
 
+def split_symbolic(config: ConvConfig) -> tuple[Pairs, ConvConfig]:
+    """(padding to do beforehand, config with the rest): the symbolic pairs, and the numbers.
+
+    "SAME" with a stride makes symbolic padding of a symbolic size. Handlers' attributes are numbers, so
+    such axes are padded beforehand.
+    """
+    symbolic = [not all(map(is_number, pair)) for pair in config.padding]
+    beforehand, rest = (
+        tuple(
+            pair if is_symbolic == wanted else (0, 0)
+            for pair, is_symbolic in zip(config.padding, symbolic, strict=True)
+        )
+        for wanted in (True, False)
+    )
+    return beforehand, config.replace(padding=rest)
+
+
 def make_dimension_numbers(
     function: str,
     x_shape: Shape,
@@ -81,7 +101,7 @@ def make_dimension_numbers(
 ) -> lax.ConvDimensionNumbers:
     """``dimension_numbers`` as lax takes them, checked to be three permutations of the axes.
 
-    ``names`` are what the function calls its image and its weights.
+    ``names`` are the function's names for its image and its weights.
     """
     x, w = names
     shapes = f"{x} has shape {show(x_shape)}, {w} has shape {show(w_shape)}"
@@ -124,6 +144,8 @@ def check_group_counts(
     numbers: lax.ConvDimensionNumbers,
     feature_group_count: int,
     batch_group_count: int,
+    *,
+    transposed: bool = False,
 ) -> int:
     """The number of groups that lax's two group counts amount to, checked against the shapes."""
     shapes = f"lhs has shape {show(x_shape)}, rhs has shape {show(w_shape)}"
@@ -150,6 +172,7 @@ def check_group_counts(
         raise ValueError(
             f"{function}: rhs must have {channels}/{features} = {channels // features} input channels, "
             f"got {group_channels} ({shapes})"
+            f"{hints.layout(x_shape, w_shape, numbers, features, transposed=transposed)}"
         )
     if out_channels % groups:
         raise ValueError(
@@ -167,7 +190,7 @@ def check_bias(
             f"{function}: bias must have shape ({channels},), one element per output channel, "
             f"got {show(bias_shape)}"
         )
-    check_float_dtypes(function, lhs=dtype, bias=bias_dtype)
+    check_same_dtype(function, lhs=dtype, bias=bias_dtype)
 
 
 def padding_name(function: str, padding: str, argument: str = "padding") -> str:
@@ -176,7 +199,7 @@ def padding_name(function: str, padding: str, argument: str = "padding") -> str:
     if name not in PADDING_NAMES:
         raise ValueError(
             f"{function}: {argument} must be one of {', '.join(PADDING_NAMES)} or (low, high) pairs, "
-            f"got {padding!r}"
+            f"got {padding!r}{hints.padding_mode(padding)}"
         )
     return name
 
@@ -277,9 +300,9 @@ def _transposed_to_size(
 ) -> tuple[int, int]:
     """Padding that gives exactly ``wanted`` outputs.
 
-    With 'SAME' the padding of the convolution underneath is split evenly, the odd element at the
-    end ('SAME_LOWER': at the start); with 'VALID' and with explicit pairs the low side stays and the
-    high side gives way. A size is possible if an output_padding would be legal that reaches it.
+    With 'SAME' the padding of the convolution underneath is split evenly, the odd element at the end
+    ('SAME_LOWER': at the start). With 'VALID' and with explicit pairs the low side is kept and the high
+    side is adjusted. A size is possible if a legal output_padding reaches it.
     """
     same = name in ("SAME", "SAME_LOWER")
     full = _transposed_extent(size, kernel, stride, (kernel - 1, kernel - 1))
@@ -288,9 +311,9 @@ def _transposed_to_size(
     slack = max(stride, dilation) - 1
     if more > slack or (known_below(wanted, 1) if same else more < 0):
         raise ValueError(
-            f"{function}: output_shape {wanted} cannot be on spatial axis {axis}: an input of size "
+            f"{function}: output_shape {wanted} is impossible on spatial axis {axis}: input size "
             f"{size} with dilated kernel {kernel}, stride {stride} and padding "
-            f"{name or pair} gives {1 if same else least} to {least + slack}"
+            f"{name or pair} allow {1 if same else least} to {least + slack}"
         )
     if same:
         cut = max(-more, 0)
@@ -302,11 +325,11 @@ def _transposed_to_size(
 
 
 def difference(function: str, name: str, wanted: int, size: int) -> int:
-    """``wanted - size``, of which padding is made; ValueError if it is a symbolic number."""
+    """``wanted - size``; ValueError if it is a symbolic number."""
     more = wanted - size
     if not is_number(more):
         raise ValueError(
-            f"{function}: {name} {wanted} asks for a padding that is no known number, without any the "
+            f"{function}: {name} {wanted} needs a padding that is not a known number: without padding the "
             f"size is {size}"
         )
     return more
@@ -318,3 +341,18 @@ def underlying_padding(padding: Pairs, dilated_kernel: Shape) -> Pairs:
     return tuple(
         (k - 1 - low, k - 1 - high) for (low, high), k in zip(padding, dilated_kernel, strict=True)
     )
+
+
+def check_wanted(
+    function: str, wanted: Sequence[str], known: tuple[_Name, ...]
+) -> tuple[_Name, ...]:
+    """The names in ``wanted``, each once and in the order of ``known``.
+
+    Raises:
+      ValueError: ``wanted`` is a string or has a name that is not known.
+    """
+    names = None if isinstance(wanted, str) or not isinstance(wanted, Iterable) else [*wanted]
+    if names is None or any(name not in known for name in names):
+        shown = ", ".join(map(repr, known))
+        raise ValueError(f"{function}: wanted must be a tuple of any of {shown}, got {wanted!r}")
+    return tuple(name for name in known if name in names)

@@ -9,12 +9,12 @@ import numpy as np
 from jax import Array, lax
 
 from jax_convgrad._src import compat
-from jax_convgrad._src.shapes import Pairs
+from jax_convgrad._src.shapes import Pairs, is_number
 
 
 def pad_spatial(array: Array, pairs: Pairs, spec: Sequence[int]) -> Array:
     """``array`` with its spatial axes padded with zeros by ``pairs``; negative numbers crop."""
-    if not any(low or high for low, high in pairs):
+    if all(is_number(n) and n == 0 for pair in pairs for n in pair):
         return array
     amounts = [(0, 0, 0)] * array.ndim
     for axis, (low, high) in zip(spec[2:], pairs, strict=True):

@@ -1,9 +1,10 @@
 """How `jax.vmap` maps the convolution family.
 
-A mapped operand's examples fold into another axis: one that it shares with the result and not with the other
-operand (the batch, or channels of one side). With both operands mapped the examples become groups. Arrays
-whose examples lie beside that axis already are not moved, and results are left as they come: what sums over
-the examples of a gradient, or convolves them again, then reads them in place.
+If one operand is mapped, its examples fold into another axis: one that it shares with the result and not
+with the other operand (the batch, or the channels of one side). If both operands are mapped, the examples
+become groups. An array whose examples already lie beside that axis is not moved, and results keep the order
+in which they come: an operation that sums over the examples of a gradient, or convolves them again, then
+reads them in place.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def batch(
     size = next(operand.shape[axis] for operand, axis in pairs if axis is not None)
     factor = _factor(problem, axes)
     if not isinstance(size, int) and factor != "batch":
-        # Symbolic: no program has an unknown number of groups or of channels, in lax neither.
+        # Symbolic: neither here nor in lax can a program have an unknown number of groups or channels.
         return _one_after_another(lambda *both: bind(problem, *both), pairs), 0
     if isinstance(size, int) and size == 0:
         return jnp.zeros((0, *problem.result_shape), problem.result_dtype), 0
@@ -51,7 +52,7 @@ def batch(
 
 
 def _factor(problem: ConvProblem, axes: tuple[int | None, int | None]) -> Factor:
-    """What grows by the number of examples."""
+    """The factor that grows by the number of examples."""
     if None not in axes:
         return "groups"
     mapped = problem.operand_roles[0 if axes[1] is None else 1]

@@ -6,22 +6,26 @@ The gradient is summed in float32 at least: in bfloat16 a running sum of ones st
 from __future__ import annotations
 
 from jax import Array, lax
+from jax.typing import DTypeLike
 
 from jax_convgrad._src import compat
-from jax_convgrad._src.dtypes import sum_dtype
+from jax_convgrad._src.dtypes import is_ours, sum_dtype
 
 
 def add_bias(y: Array, bias: Array, axis: int) -> Array:
     """``y`` plus one element of ``bias`` for each position along ``axis``, in y's dtype.
 
-    The spreading is wide because its transpose, the gradient's sum, is as wide. The sum here is not: XLA
-    takes the two conversions for none, and adds behind a convolution as it would without them.
+    The broadcast is in the dtype of sums, so that its transpose, the gradient's sum, is computed in that
+    dtype. The addition stays in y's dtype: XLA drops a conversion and its inverse, and fuses the addition
+    into a convolution as it would without them.
     """
-    spread = compat.broadcast_along(compat.cast(bias, sum_dtype(y.dtype)), y, axis)
+    wide = sum_dtype(y.dtype) if is_ours(y.dtype) else y.dtype
+    spread = compat.broadcast_along(compat.cast(bias, wide), y, axis)
     return y + compat.cast(spread, y.dtype)
 
 
-def bias_gradient(dy: Array, axis: int) -> Array:
-    """The sum over all axes but ``axis``, in dy's dtype."""
+def bias_gradient(dy: Array, axis: int, dtype: DTypeLike | None = None) -> Array:
+    """The sum over all axes but ``axis``, in ``dtype``; dy's own by default."""
     axes = tuple(other for other in range(dy.ndim) if other != axis)
-    return compat.cast(lax.reduce_sum(compat.cast(dy, sum_dtype(dy.dtype)), axes), dy.dtype)
+    total = lax.reduce_sum(compat.cast(dy, sum_dtype(dy.dtype)), axes)
+    return compat.cast(total, dy.dtype if dtype is None else dtype)

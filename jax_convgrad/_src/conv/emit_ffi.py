@@ -1,22 +1,24 @@
 """Calls of the compiled convolution handlers: attributes, layouts, and what is done before and after.
 
-The handlers take activations channels-last. XLA is asked for that through the operands' layouts, so a
-network that already lies so pays nothing and one that does not is converted where XLA likes best. On
-CUDA the same is asked for the weights (output channel, kernel, input channel): cuDNN's channels-last
-engines take other orders of them and compute wrong results. The CPU handlers take any.
+The handlers take activations channels-last. We ask XLA for that through the operands' layouts, so a
+channels-last network pays nothing, and elsewhere XLA converts where it suits it best. On CUDA we ask for an
+order of the weights as well (output channel, kernel, input channel): cuDNN's channels-last engines accept
+other orders and compute wrong results with them. The CPU handlers accept any order.
 
-NOTE [Uneven padding]. Without the engines that are wrong where the two sides of an axis are padded
-differently (NOTE [One padding per axis], cudnn/errata.cc), cuDNN has one engine left for weight gradients in
-float64, and in float32 without TF32: in float64 it is 70 times slower than those. There the excess of the
-one side over the other is padded beforehand, as XLA does for every such convolution. In 16 bits and with
-TF32 other engines are right and fast, and depthwise problems have this project's own kernels.
+NOTE [Uneven padding]. cuDNN's errata exclude the engines that are wrong where the two sides of an axis are
+padded differently (NOTE [One padding per axis], cudnn/errata.cc). That leaves one engine for weight
+gradients in float64, and in float32 without TF32; in float64 it is 70 times slower than the excluded ones.
+In these cases the excess of one side over the other is padded beforehand, as XLA does for every such
+convolution. In 16 bits and with TF32 other engines are right and fast, and depthwise problems have this
+project's own kernels.
 
-NOTE [Pairs of channels]. oneDNN's bfloat16 kernels take the channels that they sum over in pairs. Of an odd
-number the last is paired with what lies behind it, the first channel of the next group or pixel, and with
-a weight of zero: a NaN or an infinity there would come out where it does not belong, under `jax.vmap` in
-another example. So there is a channel of zeros behind them, which is as fast. Depthwise problems have
-kernels without pairs, except some input gradients with strides; zeros would make those ten times slower,
-float32 operands at most twice. Those serve symbolic numbers of channels too.
+NOTE [Pairs of channels]. oneDNN's bfloat16 kernels read the channels that they sum over in pairs. If their
+number is odd, the last channel is paired with the memory behind it, which is the first channel of the next
+group or pixel, and with a weight of zero. A NaN or an infinity there would leak into a wrong element, under
+`jax.vmap` into another example. We therefore append a channel of zeros, which is as fast. The kernels for
+depthwise problems have no pairs, except those for some strided input gradients. A channel of zeros would
+make these 10x slower, float32 operands make them at most 2x slower: they run in float32, and so do
+problems with a symbolic number of channels.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ def emit(
 def _fprop(
     problem: ConvProblem, platform: str | None, settings: Settings | None, x: Array, w: Array
 ) -> Array:
-    crop, config = _split_negative(problem.geometry.config)
+    crop, config = split_negative(problem.geometry.config)
     numbers = config.dimension_numbers
     x = pad_spatial(x, crop, numbers.lhs_spec)
     summed, dtype = w.shape[numbers.rhs_spec[1]], problem.result_dtype
@@ -76,7 +78,7 @@ def _fprop(
 def _dgrad(
     problem: ConvProblem, platform: str | None, settings: Settings | None, dy: Array, w: Array
 ) -> Array:
-    crop, config = _split_negative(problem.geometry.config)
+    crop, config = split_negative(problem.geometry.config)
     x_spec = config.dimension_numbers.lhs_spec
     cropped = list(problem.result_shape)
     for axis, (low, high) in zip(x_spec[2:], crop, strict=True):
@@ -98,7 +100,7 @@ def _dgrad(
 def _wgrad(
     problem: ConvProblem, platform: str | None, settings: Settings | None, x: Array, dy: Array
 ) -> Array:
-    crop, config = _split_negative(problem.geometry.config)
+    crop, config = split_negative(problem.geometry.config)
     x = pad_spatial(x, crop, config.dimension_numbers.lhs_spec)
     few_engines = x.dtype == np.float64 or _is_strict(x, problem.precision)
     if platform == "cuda" and few_engines and not _is_depthwise(config, problem.result_shape):
@@ -117,23 +119,13 @@ def _call(
     dtype: Any,
     *operands: Array,
 ) -> Array:
-    """The handler's call itself, of operands as they have been prepared; ``config`` is theirs."""
+    """The handler's call itself, on prepared operands, which ``config`` describes."""
     numbers = config.dimension_numbers
-    low, high = zip(*config.padding, strict=True)
-    attributes: dict[str, Any] = {
-        "strides": _int64(config.strides),
-        "padding_low": _int64(low),
-        "padding_high": _int64(high),
-        "dilation": _int64(config.dilation),
-        "groups": np.int64(config.groups),
-        "x_spec": _int64(numbers.lhs_spec),
-        "w_spec": _int64(numbers.rhs_spec),
-        "y_spec": _int64(numbers.out_spec),
-    }
+    attributes = attributes_of(config)
     layouts: dict[Role, Any] = {
-        "x": _channels_last(numbers.lhs_spec),
-        "w": _channels_last(numbers.rhs_spec) if platform == "cuda" else None,
-        "y": _channels_last(numbers.out_spec),
+        "x": channels_last(numbers.lhs_spec),
+        "w": channels_last(numbers.rhs_spec) if platform == "cuda" else None,
+        "y": channels_last(numbers.out_spec),
     }
     roles = ROLES[problem.operator]
     results = [jax.ShapeDtypeStruct(shape, dtype)]
@@ -155,6 +147,22 @@ def _call(
         output_layouts=result_layouts,
     )
     return call(*operands, **attributes)[0]
+
+
+def attributes_of(config: ConvConfig) -> dict[str, Any]:
+    """A call's attributes, except those that only one platform or one handler has."""
+    numbers = config.dimension_numbers
+    low, high = zip(*config.padding, strict=True)
+    return {
+        "strides": _int64(config.strides),
+        "padding_low": _int64(low),
+        "padding_high": _int64(high),
+        "dilation": _int64(config.dilation),
+        "groups": np.int64(config.groups),
+        "x_spec": _int64(numbers.lhs_spec),
+        "w_spec": _int64(numbers.rhs_spec),
+        "y_spec": _int64(numbers.out_spec),
+    }
 
 
 def _workspace_size(
@@ -198,7 +206,7 @@ def _workspace_size(
             size += 2 * math.prod(shape) * max(itemsize, 4)
         else:
             size += math.prod(shape) * itemsize
-    # Of sizes that are symbolic too, which an exported program knows when it runs.
+    # Sizes may be symbolic: an exported program knows them when it runs.
     if fast and config.groups == 1:
         size = compat.min_dim(size, limit_if_fast)
     if limit is not None:
@@ -217,7 +225,7 @@ def _is_depthwise(config: ConvConfig, w_shape: Shape) -> bool:
 
 
 def _append_channel(array: Array, axis: int, groups: int) -> Array:
-    """One of zeros behind those of each group."""
+    """Appends one channel of zeros to each group."""
     before, after = array.shape[:axis], array.shape[axis + 1 :]
     array = array.reshape(*before, groups, array.shape[axis] // groups, *after)
     amounts = [(0, 0, 0)] * array.ndim
@@ -226,12 +234,12 @@ def _append_channel(array: Array, axis: int, groups: int) -> Array:
     return array.reshape(*before, groups * array.shape[axis + 1], *after)
 
 
-def _channels_last(spec: Sequence[int]) -> tuple[int, ...]:
+def channels_last(spec: Sequence[int]) -> tuple[int, ...]:
     """Major-to-minor order N, spatial, C of an activation with dimension specification ``spec``."""
     return (spec[0], *spec[2:], spec[1])
 
 
-def _split_negative(config: ConvConfig) -> tuple[Pairs, ConvConfig]:
+def split_negative(config: ConvConfig) -> tuple[Pairs, ConvConfig]:
     """Negative padding is cropping: (what to crop, as negative pairs; the config without it)."""
     crop = tuple((min(low, 0), min(high, 0)) for low, high in config.padding)
     kept = tuple((max(low, 0), max(high, 0)) for low, high in config.padding)

@@ -1,9 +1,9 @@
 """Convolutions with non-overlapping windows, as matrix products.
 
 Such a layer cuts images into patches and multiplies each with one matrix: the patch embedding of a vision
-transformer, the stem of a ConvNeXt; transposed, it puts patches together to an image. To cut moves every
-element of x once. Libraries' kernels for convolutions are made for windows that share what they read, and
-with few channels and large windows they take a multiple of that.
+transformer, the stem of a ConvNeXt. Transposed, it assembles an image from patches. Cutting moves every
+element of x once. The convolution kernels of libraries are made for overlapping windows, and are several
+times slower where channels are few and windows are large.
 
 It serves every geometry that `ConvGeometry.has_nonoverlapping_windows` holds for.
 """
@@ -19,7 +19,7 @@ from jax_convgrad._src.conv.geometry import ConvConfig
 from jax_convgrad._src.conv.precision import gemm_precision
 from jax_convgrad._src.dispatch.problem import ConvProblem
 
-# Names for einsum, beside n, c and o: which patch along each spatial axis, and which place in it.
+# einsum's letters beside n, c and o: the patch along each spatial axis, and the position in it.
 _PATCH, _PLACE = "def", "uvw"
 
 

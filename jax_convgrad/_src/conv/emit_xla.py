@@ -1,22 +1,23 @@
 """The convolution family in plain lax: where no handler serves, and the honest baseline.
 
 Each operator is one `lax.conv_general_dilated`, with the roles of its dimensions swapped so that XLA
-sees a convolution without a dilated window wherever the mathematics allows one. Shares nothing with
-the handlers it stands beside but the parameters' names.
+sees a convolution without a dilated window wherever the mathematics allows one. This file shares nothing
+with the handlers except the names of parameters.
 
 NOTE [No negative low padding]. XLA:CPU of jaxlib 0.10 gives wrong float32 numbers for some convolutions
 with a negative padding at the low side and a positive one at the high side. The low side is therefore
 cropped here: from x before a convolution, from the result after one whose input is dilated.
 
-NOTE [What XLA takes for a group]. XLA's algebraic simplifier, when it swaps the operands of a convolution
-with more taps than inputs, takes an axis with 2 taps, base dilation 2 and no padding for one that encodes
-groups, and a failed check aborts the process (jaxlib 0.10 to 0.12, any dtype, lax's own gradients too). The
-zeros of such an axis are inserted by hand, behind a barrier: XLA would take them into the convolution again.
+NOTE [What XLA takes for a group]. When XLA's algebraic simplifier swaps the operands of a convolution with
+more taps than inputs, it mistakes an axis with 2 taps, base dilation 2 and no padding for an axis that
+encodes groups, and a failed check aborts the process (jaxlib 0.10 to 0.12, any dtype, lax's own gradients
+too). We insert the zeros of such an axis by hand, behind a barrier, because XLA would otherwise fold them
+into the convolution again.
 
-NOTE [A reversal that XLA sees]. XLA:GPU takes a convolution with a dilated input for an input gradient, and
-so hands it to cuDNN, only where it finds the kernel reversed in front of it. A layer that reversed its
-kernel itself, as a transposed convolution with weights HWIO does, would have its reversal cancelled by the
-gradient's, and XLA would insert zeros and compute them: a barrier keeps the two apart.
+NOTE [A reversal that XLA sees]. XLA:GPU recognizes a convolution with a dilated input as an input gradient,
+and hands it to cuDNN, only if it finds the kernel reversed in front of it. A layer that reverses its kernel
+itself, as a transposed convolution with HWIO weights does, would have its reversal cancelled by the
+gradient's, and XLA would insert zeros and compute with them. A barrier keeps the two reversals apart.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from jax_convgrad._src.dispatch.problem import ConvProblem
 def emit(problem: ConvProblem, first: Array, second: Array, *, rewritten: bool) -> Array:
     """The operator as one `lax.conv_general_dilated`.
 
-    ``rewritten`` says how a grouped weight gradient is written. lax's own form has groups of the batch
-    (batch_group_count), which XLA:GPU knows and XLA:CPU runs 20 to 400 times slower than the other, which
-    moves the groups of x beside the batch so that an ordinary grouped convolution remains.
+    ``rewritten`` says how a grouped weight gradient is written. lax's own form groups the batch
+    (batch_group_count). XLA:GPU recognizes it; XLA:CPU runs it 20 to 400 times slower than the rewritten
+    form, which moves the groups of x beside the batch so that an ordinary grouped convolution remains.
     """
     if problem.operator == "conv_fprop":
         return _fprop(problem, first, second)
@@ -77,7 +78,7 @@ def _dgrad(problem: ConvProblem, dy: Array, w: Array) -> Array:
         padding.append((low, x_shape[x_spec[2 + axis]] + kernel - 1 - spread - low))
     if config.groups > 1:
         w = move_groups(w, config.groups, w_spec[0], w_spec[1])
-    # The result starts with what the crop, see NOTE [No negative low padding], takes away again.
+    # The result begins with rows that the crop removes at the end, see NOTE [No negative low padding].
     crop = tuple((min(low, 0), 0) for low, _ in padding)
     padding = [(max(low, 0), high) for low, high in padding]
     strides = list(config.strides)
@@ -106,7 +107,7 @@ def _dgrad(problem: ConvProblem, dy: Array, w: Array) -> Array:
 
 
 def _wgrad(problem: ConvProblem, x: Array, dy: Array, *, batch_groups: bool) -> Array:
-    """Weight gradient: x convolved with dy, where the batch is what is summed over."""
+    """Weight gradient: x convolved with dy, summed over the batch."""
     config, w_shape = problem.geometry.config, problem.geometry.w_shape
     x_spec, w_spec, y_spec = config.dimension_numbers
     padding = []

@@ -21,14 +21,14 @@ from typing import Any, Literal
 import numpy as np
 from jax import lax
 
-from jax_convgrad._src import compat
+from jax_convgrad._src import compat, hints
 from jax_convgrad._src.shapes import Pairs, Shape, is_number, known_below, show
 
 MAX_SPATIAL_RANK = 3
 
 # The three arrays of a convolution x -> y; dx, dw and dy have the shapes of x, w and y.
 Role = Literal["x", "w", "y"]
-# What one of them can grow by: examples, channels of x, channels of y, or groups with both.
+# The factors by which one of them can grow: examples, channels of x, channels of y, or groups with both.
 Factor = Literal["batch", "in_channels", "out_channels", "groups"]
 
 
@@ -100,6 +100,7 @@ class ConvGeometry:
             raise ValueError(
                 f"{function}: w must have {in_channels}/{groups} = {in_channels // groups} input "
                 f"channels (axis {w_spec[1]}), got {group_channels}: {shapes}"
+                f"{hints.layout(x_shape, w_shape, config.dimension_numbers, groups)}"
             )
         if out_channels % groups:
             raise ValueError(
@@ -148,7 +149,7 @@ class ConvGeometry:
 
     @property
     def has_nonoverlapping_windows(self) -> bool:
-        """Whether each element of x is in one window and in no other: kernel = stride, nothing left over.
+        """Whether each element of x is in exactly one window: kernel = stride, nothing left over.
 
         Never with groups, with windows of one element, or where spatial sizes are symbolic.
         """
@@ -210,10 +211,10 @@ class ConvGeometry:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is multiplied with anything: all results are zeros.
+        """Whether nothing is multiplied with anything, so that all results are zeros.
 
-        So it is where x, w or y has no elements, and where negative padding crops all of x away
-        and positive padding of the other side stands in its place.
+        True if x, w or y has no elements, or if negative padding crops all of x away and positive padding
+        on the other side takes its place.
         """
         if 0 in self.x_shape or 0 in self.w_shape or 0 in self.y_shape:
             return True

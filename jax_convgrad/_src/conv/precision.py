@@ -1,7 +1,6 @@
 """What a convolution's ``precision`` means: what it means in `jax.lax`.
 
-None is XLA's default. JAX's own, `jax.default_matmul_precision`, has taken its place where there was one
-when the operator was called.
+None means XLA's default; `jax.default_matmul_precision` was applied when the operator was called.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ from jax import lax
 
 
 def allows_tf32(precision: Any) -> bool:
-    """Whether float32 operands may be rounded to TF32: unless HIGHEST is asked for, as in XLA."""
+    """Whether float32 operands may be rounded to TF32: yes unless HIGHEST is asked for, as in XLA."""
     parts = precision if isinstance(precision, tuple | list) else (precision,)
     return not any(map(_is_highest, parts))
 
 
 def resolve_precision(precision: Any) -> Any:
-    """``precision`` for an operation of lax's that is to leave JAX's default alone."""
+    """``precision`` for a lax operation that must not apply JAX's default again."""
     return lax.Precision.DEFAULT if precision is None else precision
 
 
 def gemm_precision(precision: Any) -> Any:
-    """The same for a matrix product in a convolution's place."""
+    """The same for a matrix product that takes a convolution's place."""
     if isinstance(precision, tuple | list):
         return tuple(map(_known, precision))
     return _known(precision)
@@ -34,7 +33,7 @@ def _is_highest(part: Any) -> bool:
 
 
 def _known(part: Any) -> lax.Precision:
-    """DEFAULT for an algorithm too, as lax's convolutions have it; a matrix product would obey it."""
+    """DEFAULT for an algorithm too, as in lax's convolutions; a matrix product would obey the algorithm."""
     if part is None:
         return lax.Precision.DEFAULT
     try:

@@ -5,8 +5,8 @@
 With one geometry each one's derivatives are the other two, so JVP and transposition stay inside the family
 at every order, and the geometry that was checked where an operator was called serves all of them.
 
-Parameters of all three: ``problem`` (`ConvProblem`) and ``decision`` (who computes it, where that is known
-already: `install` decides before it binds; None elsewhere).
+Parameters of all three: ``problem`` (`ConvProblem`) and ``decision`` (its backend, where `install` has
+decided before it binds; None elsewhere).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PRIMITIVES: dict[ConvOperator, Primitive] = {
 def bind(
     problem: ConvProblem, first: Array, second: Array, decision: Decision | None = None
 ) -> Array:
-    """Binds the operator's primitive, the operands brought to the same varying mesh axes."""
+    """Binds the operator's primitive, with the operands brought to the same varying mesh axes."""
     first, second = compat.match_varying(first, second)
     primitive = PRIMITIVES[problem.operator]
     return primitive.bind(first, second, problem=problem, decision=decision)
@@ -54,14 +54,14 @@ def bind(
 # what carries the varying axes of shard_map.
 
 
-def _abstract(
+def abstract_result(
     operator: ConvOperator, first: Any, second: Any, *, problem: ConvProblem, decision: Any
 ) -> Any:
     """The abstract result: the first operand with another shape and dtype.
 
-    In an Explicit mesh the shardings of axes that the result has too are carried over to it. What is
-    summed over comes out whole: here, unlike in `check_shardings`, that is never ambiguous, because a
-    derivative is brought to the sharding of what it is the derivative of.
+    In an Explicit mesh the result keeps the shardings of the axes that it shares with the operands. An axis
+    that is summed over leaves no sharding behind. Unlike in `check_shardings`, that is never ambiguous
+    here, because a derivative is brought to the sharding of its primal.
     """
     _check(operator, first, second, problem)
     if compat.varying_axes(first) != compat.varying_axes(second):
@@ -81,7 +81,9 @@ def _abstract(
 def _check(operator: ConvOperator, first: Any, second: Any, problem: ConvProblem) -> None:
     """Raises unless the operands are those of the problem: primitives can be bound without `bind`."""
     if problem.operator != operator:
-        raise ValueError(f"{operator}: its problem is one of {problem.operator}")
+        raise ValueError(
+            f"{operator}: expected a problem of this operator, got one of {problem.operator}"
+        )
     named = dict(zip(_names(problem), (first, second), strict=True))
     dtype = check_float_dtypes(operator, **{name: aval.dtype for name, aval in named.items()})
     if dtype != problem.dtype:
@@ -105,10 +107,10 @@ def _placed(*avals: Any) -> Any:
 
 
 def check_shardings(problem: ConvProblem, first: Array, second: Array) -> None:
-    """Refuses operands on an Explicit mesh of which it is not clear how the result should lie.
+    """Refuses operands on an Explicit mesh that leave the result's sharding open.
 
-    That is where a mesh axis splits what is summed over (except the batch and the spatial axes in a weight
-    gradient), or different factors of the two operands, or an axis that it does not divide.
+    That is the case where a mesh axis splits a factor that is summed over (except the batch and the spatial
+    axes in a weight gradient), or different factors of the two operands, or an axis that it does not divide.
 
     Raises:
       ShardingTypeError: as `jax.lax.conv_general_dilated` does.
@@ -129,13 +131,13 @@ def check_shardings(problem: ConvProblem, first: Array, second: Array) -> None:
     if changed or summed:
         shown = " and ".join(f"{aval.shape} split as {compat.partitions(aval)}" for aval in avals)
         reason = (
-            f"the sum over axes of the mesh {summed} could lie in several ways"
+            f"the sum over mesh axes {summed} could be sharded in several ways"
             if summed
-            else "they cannot both stay as they are"
+            else "their shardings conflict"
         )
         raise compat.ShardingTypeError(
-            f"{problem.operator}: it is ambiguous how the result of operands {shown} should lie, because "
-            f"{reason}; bring them with jax.reshard to where they should be"
+            f"{problem.operator}: the sharding of the result of operands {shown} is ambiguous, because "
+            f"{reason}; give them unambiguous shardings with jax.reshard"
         )
 
 
@@ -148,11 +150,11 @@ _TRANSPOSED: dict[ConvOperator, tuple[tuple[ConvOperator, bool], tuple[ConvOpera
 }
 
 
-def _transpose(
+def transpose(
     position: int, ct: Array, first: Any, second: Any, *, problem: ConvProblem, decision: Any
 ) -> Array:
-    """A cotangent has the dtype of the result that it belongs to, which preferred_element_type may have made
-    wider than the operands: the product is then taken in the wider one and rounded once."""
+    """A cotangent has its result's dtype, which preferred_element_type may have made wider than the
+    operands': the product is then taken in the wider dtype and rounded once."""
     operator, cotangent_first = _TRANSPOSED[problem.operator][position]
     target, known = ((first, second), (second, first))[position]
     wide = wider_dtype(ct.dtype, known.dtype)
@@ -162,12 +164,14 @@ def _transpose(
     return compat.reshard_like(compat.cast(result, target.aval.dtype), target.aval)
 
 
-def _batch(operands: Any, axes: Any, *, problem: ConvProblem, decision: Any) -> tuple[Array, int]:
+def batch_operator(
+    operands: Any, axes: Any, *, problem: ConvProblem, decision: Any
+) -> tuple[Array, int]:
     return batch(bind, tuple(operands), tuple(axes), problem.resolved())
 
 
 def _lax_parameters(params: dict[str, Any]) -> dict[str, Any]:
-    """Those that `lax.conv_general_dilated_p` has for the convolution x -> y."""
+    """The parameters of `lax.conv_general_dilated_p` for the convolution x -> y."""
     problem: ConvProblem = params["problem"]
     config = problem.geometry.config
     return {
@@ -192,11 +196,11 @@ def _lower(
     problem: ConvProblem,
     decision: Decision | None,
 ) -> Any:
-    """Decides, unless `install` has, and emits: the whole, or what each device computes of it."""
+    """Decides, unless `install` has, and emits: the whole operator, or each device's shard of it."""
     if decision is None:
         custom_calls = not compat.is_partitioned_without_custom_calls(ctx)
         decision = decide(problem, Target.of(platform, custom_calls))
-    # The operator's name is seen in profiles, whatever it is lowered to.
+    # Profiles show the operator's name, whatever it is lowered to.
     run = jax.named_scope(problem.operator)(functools.partial(emit, decision))
     make_call = None
     if platform is not None:
@@ -207,9 +211,9 @@ def _lower(
 def _define(operator: ConvOperator) -> None:
     primitive = PRIMITIVES[operator]
     primitive.def_impl(functools.partial(compat.apply_primitive, primitive))
-    primitive.def_abstract_eval(functools.partial(_abstract, operator))
-    ad.defbilinear(primitive, functools.partial(_transpose, 0), functools.partial(_transpose, 1))
-    batching.primitive_batchers[primitive] = _batch
+    primitive.def_abstract_eval(functools.partial(abstract_result, operator))
+    ad.defbilinear(primitive, functools.partial(transpose, 0), functools.partial(transpose, 1))
+    batching.primitive_batchers[primitive] = batch_operator
     compat.checkpoint_like(primitive, lax.conv_general_dilated_p, _lax_parameters)
     compat.differentiate_like(primitive, lax.conv_general_dilated_p)
     for platform in (None, "cpu", "cuda"):

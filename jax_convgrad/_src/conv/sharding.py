@@ -1,4 +1,4 @@
-"""The sharding rules of the convolution family, and what one device computes of a divided operator.
+"""The sharding rules of the convolution family, and each device's share of a divided operator.
 
 The factors are the batch n, groups g, input channels per group i, output channels per group o, each spatial
 axis s0, s1, ... and each axis of the kernel k0, k1, ...
@@ -7,10 +7,11 @@ axis s0, s1, ... and each axis of the kernel k0, k1, ...
     dgrad(y: n go s, w: go i k) -> x: n gi s, summed over o
     wgrad(x: n gi s, y: n go s) -> w: go i k, summed over n and s
 
-NOTE [Spatial axes]. One is split where the image has stride times as many rows as the result and both
-divide, so that every device needs the same few rows of its neighbors, no more than they have (`halo`).
-fprop and wgrad run on x with those rows and without padding, dgrad on dy with the rows that reach into
-its shard of x. Other spatial axes are never split (see NOTE [Whose sharding counts] in solver.py).
+NOTE [Spatial axes]. A spatial axis is split where the image has stride times as many rows as the result and
+both divide evenly, so that every device needs the same few rows of its neighbors, and no more rows than
+they have (`halo`). fprop and wgrad run on x with those rows and without padding, dgrad on dy with the rows
+that reach into its shard of x. Other spatial axes are never split (see NOTE [Whose sharding counts] in
+solver.py).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from jax_convgrad._src.shapes import Shape
 from jax_convgrad._src.sharding import halo
 from jax_convgrad._src.sharding.solver import Assignment, Factors, PartitionedCall, ShardingRule
 
-# Whose shardings come first, in turns.
+# The operands whose shardings come first, in turns.
 _ORDER: dict[str, tuple[tuple[Role, ...], ...]] = {
     "conv_fprop": (("x",), ("y", "w")),
     "conv_dgrad": (("y",), ("x", "w")),
@@ -40,7 +41,7 @@ _ORDER: dict[str, tuple[tuple[Role, ...], ...]] = {
 
 
 def rule(problem: ConvProblem) -> ShardingRule:
-    """By what an operator can be divided."""
+    """The factors by which an operator can be divided."""
     geometry, roles = problem.geometry, ROLES[problem.operator]
     sizes = _sizes(geometry)
     halos = _halos(problem)
@@ -70,7 +71,7 @@ def rule(problem: ConvProblem) -> ShardingRule:
 
 
 def partitioned_call(problem: ConvProblem, decision: Decision) -> PartitionedCall:
-    """The operator in a program that XLA divides: each device computes its shard by ``decision``."""
+    """The operator in a program that XLA partitions: each device computes its shard by ``decision``."""
 
     def fingerprint() -> str:
         found = registry.require(str(decision.platform))
@@ -85,7 +86,7 @@ def partitioned_call(problem: ConvProblem, decision: Decision) -> PartitionedCal
 def _shard(
     problem: ConvProblem, decision: Decision, assignment: Assignment
 ) -> Callable[..., Array]:
-    """The function of one device, of the operands' shards."""
+    """One device's function of the operands' shards."""
     geometry, halos = problem.geometry, _halos(problem)
     summed_over = assignment.names(*_summed(problem))
     dtype = problem.result_dtype
@@ -96,7 +97,7 @@ def _shard(
     def run(first: Array, second: Array) -> Array:
         role = problem.operand_roles[0]
         first = _with_halo(first, role, geometry, halos, assignment)
-        # The result's shape does not follow from the operands' for dgrad and wgrad.
+        # In dgrad and wgrad the result's shape does not follow from the operands'.
         x_shape = first.shape if role == "x" else _shard_shape("x", geometry, assignment)
         w_shape = _shard_shape("w", geometry, assignment)
         part = problem.replace(
@@ -140,7 +141,7 @@ def _factors(role: Role, geometry: ConvGeometry) -> Factors:
     numbers, sizes = geometry.config.dimension_numbers, _sizes(geometry)
 
     def both(group: str, channel: str) -> tuple[str, ...]:
-        """An axis of channels, without the one of its two factors that is 1."""
+        """A channel axis, without the one of its two factors that has size 1."""
         return tuple(f for f in (group, channel) if sizes[f] != (1,)) or (channel,)
 
     spatial = tuple((factor,) for factor in _spatial(geometry))
@@ -163,7 +164,7 @@ def _shard_shape(role: Role, geometry: ConvGeometry, assignment: Assignment) -> 
 
 
 class _Halo(NamedTuple):
-    """For one spatial axis that is split: what a device's shard is extended by, and its padding then."""
+    """For one split spatial axis: the rows by which a device's shard is extended, and the padding then."""
 
     low: int
     high: int
@@ -171,7 +172,7 @@ class _Halo(NamedTuple):
 
 
 def _halos(problem: ConvProblem) -> tuple[_Halo, ...]:
-    """What the first operand's shard is extended by along each spatial axis."""
+    """The rows by which the first operand's shard is extended along each spatial axis."""
     if problem.operator == "conv_dgrad":
         return _halos_of_y(problem.geometry)
     return _halos_of_x(problem.geometry)

@@ -1,9 +1,9 @@
-"""Convolutions whose stride and dilation have a common factor, as smaller ones.
+"""Reduces convolutions whose stride and dilation have a common factor to smaller ones.
 
 Where stride s and dilation d of an axis share a factor f, window i and tap t meet at i * s + t * d of the
-padded image, always a multiple of f: all other elements are read by nothing. What is left is a convolution
-with stride s / f and dilation d / f of every f-th element. Its input gradient, with zeros between the
-elements, is that of the whole; the weight gradient is the same.
+padded image, always a multiple of f: no other element is ever read. What remains is a convolution of every
+f-th element, with stride s / f and dilation d / f. Its input gradient, with zeros inserted between the
+elements, is the input gradient of the whole; its weight gradient is that of the whole as it is.
 
 Libraries do not see this: XLA computes gradients of dilated kernels with windows as large as dy, cuDNN and
 oneDNN have few kernels for stride and dilation at once.
@@ -25,7 +25,7 @@ from jax_convgrad._src.shapes import Shape
 class Subsample:
     """Every ``steps``-th element of x along each spatial axis, from ``starts`` on, and its convolution.
 
-    ``config`` is the smaller convolution's, ``x_shape`` what it is applied to, ``whole`` the shape of x.
+    ``config`` is that of the smaller convolution, ``x_shape`` its input's shape, ``whole`` the shape of x.
     """
 
     config: ConvConfig
@@ -43,7 +43,7 @@ class Subsample:
         return lax.slice(x, starts, x.shape, steps)
 
     def spread(self, dx: Array) -> Array:
-        """Back to the places they were taken from, zeros in all others."""
+        """Scatters the elements back to where they were taken from, with zeros everywhere else."""
         if 0 in self.x_shape:
             return lax.full(self.whole, 0, dx.dtype)
         amounts = [(0, 0, 0)] * dx.ndim

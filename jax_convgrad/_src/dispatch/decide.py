@@ -1,29 +1,42 @@
-"""Who computes a problem: decided once for each operator that is lowered.
+"""The backend of a problem: decided once for each operator that is lowered.
 
     decide(problem, target) -> Decision -> emit
 
-The rules are data (`rules_cpu`, `rules_cuda`, `rules_resample`). What stands here is what no measurement
-changes: what nobody needs to compute, what a handler cannot be asked, and what is done where there is none.
+The rules are data (`rules_cpu`, `rules_cuda`, `rules_resample`). This file has the decisions that no
+measurement changes: problems with nothing to compute, problems that a handler cannot compute, and platforms
+without a handler. What the user measured (`tuning.store`) comes before the rules, and after an override.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import Any
+
+import numpy as np
 
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.conv.subsample import Subsample, subsample
 from jax_convgrad._src.dispatch.devices import Target
-from jax_convgrad._src.dispatch.features import conv_features, resample_features
+from jax_convgrad._src.dispatch.features import (
+    backward_features,
+    conv_features,
+    resample_features,
+)
 from jax_convgrad._src.dispatch.override import overridden_backend
-from jax_convgrad._src.dispatch.problem import ConvProblem, ResampleProblem
+from jax_convgrad._src.dispatch.problem import ConvBackwardProblem, ConvProblem, ResampleProblem
+from jax_convgrad._src.dispatch.slow_dtypes import warn_if_slow
 from jax_convgrad._src.dispatch.tables import choose
 from jax_convgrad._src.runtime import registry, settings
+from jax_convgrad._src.tuning import store
+
+_log = logging.getLogger("jax_convgrad")
 
 # The backend of the compiled convolution handlers on each platform.
 HANDLER_BACKENDS = {"cpu": "onednn", "cuda": "cudnn"}
 PLATFORMS = {backend: platform for platform, backend in HANDLER_BACKENDS.items()}
 GEMM, NATIVE, XLA, XLA_REWRITTEN, ZEROS = "gemm", "native", "xla", "xla_rewritten", "zeros"
+PARTS = "parts"
 
 WITHOUT_CUSTOM_CALLS = (
     "XLA divides the program inside shard_map over other axes (or without Shardy): it would gather a call's "
@@ -33,23 +46,24 @@ WITHOUT_CUSTOM_CALLS = (
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """Who computes a problem, and why. What `emit` needs, and all that it needs.
+    """The backend of a problem, and why. `emit` needs nothing else.
 
     Attributes:
-      problem: as it was asked.
-      platform: what it is lowered for.
-      backend: "cudnn" or "onednn" (a handler), "native" (the platform's resize kernel), "gemm" (a matrix
-        product), "xla" (the plain operation), "xla_rewritten" (the same result in a form that XLA is fast
-        at) or "zeros" (nothing is multiplied with anything).
+      problem: the problem as it was bound.
+      platform: the platform that it is lowered for.
+      backend: "cudnn" or "onednn" (a handler), "native" (the platform's own kernel for a resize, or
+        for all of a backward pass), "parts" (a backward pass in its parts, each with a decision of its
+        own), "gemm" (a matrix product), "xla" (the plain operation), "xla_rewritten" (the same result in a
+        form that XLA is fast at) or "zeros" (nothing is multiplied with anything).
       reason: why, in one sentence.
       evidence: the measurements behind it, as FILE#CASE#PASS under benchmarks/.
-      measured_on: the class of devices that they were made on; None where the reason is none of speed.
+      measured_on: the class of devices that they were made on; None where the reason is not speed.
       device_class: the class of the devices at hand.
-      subsample: what is left of a convolution whose strides and dilation share a factor.
-      settings: by which a handler on CUDA chooses its engine.
+      subsample: the smaller convolution, if strides and dilation share a factor.
+      settings: the settings by which a handler on CUDA chooses its engine.
     """
 
-    problem: ConvProblem | ResampleProblem
+    problem: ConvProblem | ConvBackwardProblem | ResampleProblem
     platform: str | None
     backend: str
     reason: str
@@ -68,18 +82,37 @@ class Decision:
         return dataclasses.replace(self, **changes)
 
 
-def decide(problem: ConvProblem | ResampleProblem, target: Target) -> Decision:
-    """Who computes ``problem`` on ``target``. The only place that says so."""
+def decide(
+    problem: ConvProblem | ConvBackwardProblem | ResampleProblem, target: Target
+) -> Decision:
+    """The backend of ``problem`` on ``target``. Nothing else in the package decides it."""
+    registry.check_required(target.platform)
     if isinstance(problem, ResampleProblem):
-        return _decide_resample(problem, target)
-    return _decide_conv(problem, target)
+        decision = _decide_resample(problem, target)
+    elif isinstance(problem, ConvBackwardProblem):
+        decision = _decide_backward(problem, target)
+    else:
+        warn_if_slow(problem.dtype, target)
+        decision = _decide_conv(problem, target)
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("%s: %s (%s)", _describe(decision), decision.backend, decision.reason)
+    return decision
+
+
+def _describe(decision: Decision) -> str:
+    problem, where = decision.problem, decision.platform
+    if isinstance(problem, ResampleProblem):
+        return f"resample {problem.dtype} to {problem.result_shape} on {where}"
+    geometry = problem.geometry
+    shapes = f"x {geometry.x_shape}, w {geometry.w_shape}, y {geometry.y_shape}"
+    return f"{problem.operator} {problem.dtype}, {shapes}, on {where}"
 
 
 def for_part(decision: Decision, part: ConvProblem) -> Decision:
-    """The decision of a divided problem, for the part of one device. Nobody is asked again.
+    """The decision of a divided problem, applied to one device's shard. The rules are not asked again.
 
-    What follows from the part's own sizes is worked out anew: whether it is empty, what strides and dilation
-    leave of it, and whether its windows still do not overlap.
+    What follows from the shard's own sizes is worked out anew: whether it is empty, what subsampling leaves
+    of it, and whether its windows still do not overlap.
     """
     if part.geometry.is_empty:
         return decision.replace(problem=part, backend=ZEROS, subsample=None)
@@ -92,7 +125,7 @@ def for_part(decision: Decision, part: ConvProblem) -> Decision:
 
 
 def computed_geometry(geometry: ConvGeometry, smaller: Subsample | None) -> ConvGeometry:
-    """What is computed: ``geometry``, or what `subsample` left of it."""
+    """The geometry that is computed: ``geometry`` itself, or what `subsample` left of it."""
     if smaller is None:
         return geometry
     spatial = geometry.config.dimension_numbers.lhs_spec[2:]
@@ -101,7 +134,7 @@ def computed_geometry(geometry: ConvGeometry, smaller: Subsample | None) -> Conv
 
 
 def fallback(platform: str | None) -> tuple[str, str]:
-    """The backend, and why, where a handler is wanted and there is none."""
+    """The backend, and why, where a handler is wanted but is not available."""
     if platform == "cpu":
         return XLA_REWRITTEN, "no handler; XLA:CPU is slow at groups of the batch"
     return XLA, "no handler; XLA's own grouped weight gradient is at its best here"
@@ -118,10 +151,14 @@ def _decide_conv(problem: ConvProblem, target: Target) -> Decision:
         return made(ZEROS, "nothing to compute: zeros")
     smaller = subsample(geometry.config, geometry.x_shape)
     computed = computed_geometry(geometry, smaller)
-    chosen = _overridden(problem, computed, target) or _by_rule(problem, computed, target)
+    chosen = (
+        _overridden(problem, computed, target)
+        or _tuned(problem, target)
+        or _by_rule(problem, computed, target)
+    )
     backend, reason, evidence, measured_on = chosen
     if not target.custom_calls and backend in (*PLATFORMS, GEMM):
-        # XLA's older partitioner cannot say how an axis is split that becomes two, either.
+        # XLA's older partitioner cannot express the sharding of an axis that becomes two, either.
         return made(fallback(target.platform)[0], WITHOUT_CUSTOM_CALLS, subsample=smaller)
     if backend in PLATFORMS and not target.serves(
         registry.CONV_TARGETS[problem.operator], problem.dtype
@@ -137,7 +174,7 @@ def _decide_conv(problem: ConvProblem, target: Target) -> Decision:
     )
 
 
-# Backend, reason, evidence, and the class of devices that it was measured on.
+# Backend, reason, evidence, and the class of devices that the evidence was measured on.
 _Chosen = tuple[str, str, tuple[str, ...], str | None]
 
 
@@ -149,6 +186,14 @@ def _overridden(problem: ConvProblem, computed: ConvGeometry, target: Target) ->
     if name == GEMM:
         return (name, "overridden", (), None) if computed.has_nonoverlapping_windows else None
     return (name, "overridden", (), None) if name in (XLA, XLA_REWRITTEN) else None
+
+
+def _tuned(problem: ConvProblem | ResampleProblem, target: Target) -> _Chosen | None:
+    found = store.lookup(problem, target.platform)
+    if found is None:
+        return None
+    row, path = found
+    return row.backend, f"{row.reason} (tuning file {path})", (), None
 
 
 def _by_rule(problem: ConvProblem, computed: ConvGeometry, target: Target) -> _Chosen:
@@ -164,6 +209,50 @@ def _by_rule(problem: ConvProblem, computed: ConvGeometry, target: Target) -> _C
     )
     rule, measured_on = choose(target.platform, target.device_class, features)
     return rule.backend, rule.reason, rule.evidence, measured_on if rule.evidence else None
+
+
+def _decide_backward(problem: ConvBackwardProblem, target: Target) -> Decision:
+    """One call, or the parts: these where the kernel cannot compute the problem, for whatever reason."""
+
+    def made(backend: str, reason: str, **rest: Any) -> Decision:
+        return Decision(
+            problem, target.platform, backend, reason, device_class=target.device_class, **rest
+        )
+
+    geometry = problem.geometry
+    if target.platform != "cpu":
+        return made(PARTS, "no kernel for this platform")
+    if not target.custom_calls:
+        return made(PARTS, WITHOUT_CUSTOM_CALLS)
+    if not _has_backward_kernel(problem):
+        return made(PARTS, "no kernel computes all of it at once")
+    if not target.serves(registry.BACKWARD_TARGET, problem.dtype):
+        return made(PARTS, "no handler")
+    name = overridden_backend()
+    if name is not None:
+        return made(NATIVE if name == NATIVE else PARTS, "overridden")
+    features = backward_features(problem.wanted, geometry, problem.dtype)
+    rule, measured_on = choose("cpu", target.device_class, features)
+    return made(
+        rule.backend,
+        rule.reason,
+        evidence=rule.evidence,
+        measured_on=measured_on if rule.evidence else None,
+    )
+
+
+def _has_backward_kernel(problem: ConvBackwardProblem) -> bool:
+    """Whether the CPU's kernel computes it: depthwise, one filter a channel, known sizes."""
+    geometry, config = problem.geometry, problem.geometry.config
+    sizes = (*geometry.x_shape, *geometry.w_shape)
+    if not all(isinstance(size, int | np.integer) for size in sizes) or geometry.is_empty:
+        return False
+    is_depthwise = 1 < config.groups == geometry.in_channels == geometry.out_channels
+    return (
+        is_depthwise
+        and problem.result_dtype == problem.dtype
+        and subsample(config, geometry.x_shape) is None
+    )
 
 
 def _decide_resample(problem: ResampleProblem, target: Target) -> Decision:
@@ -186,7 +275,7 @@ def _decide_resample(problem: ResampleProblem, target: Target) -> Decision:
     if name in (NATIVE, *PLATFORMS):
         chosen: _Chosen = (NATIVE, "overridden", (), None)
     else:
-        chosen = _resample_by_rule(problem, target.platform, target)
+        chosen = _tuned(problem, target) or _resample_by_rule(problem, target.platform, target)
     backend, reason, evidence, measured_on = chosen
     if backend == NATIVE and not target.serves(registry.RESAMPLE_TARGET, problem.dtype):
         return made(XLA, "no handler")

@@ -1,4 +1,4 @@
-"""The devices that programs are lowered for, in the classes that measurements are told apart by."""
+"""The devices that programs are lowered for, in the classes by which measurements are kept apart."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from jax_convgrad._src.dispatch.features import IsThin
 from jax_convgrad._src.runtime import registry
 
-# CUDA's compute capabilities by the class whose measurements serve them. 8.7 (Orin) has the multiprocessors
-# of 8.6; 10.3 is a later 10.0, 12.1 a later 12.0.
+# The classes of CUDA's compute capabilities. Each capability uses the measurements of its class. 8.7 (Orin)
+# has the multiprocessors of 8.6; 10.3 is a later 10.0, 12.1 a later 12.0.
 _CUDA_CLASSES = {
     (8, 0): "sm_80",
     (8, 6): "sm_86",
@@ -23,19 +23,19 @@ _CUDA_CLASSES = {
     (12, 0): "sm_120",
     (12, 1): "sm_120",
 }
-# From the most capable: the processor's flag, and the class that it makes.
+# From the most capable to the least: the processor's flag, and the class that it implies.
 _CPU_CLASSES = (("amx_bf16", "amx"), ("avx512f", "avx512"), ("avx2", "avx2"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What one operator is lowered for.
+    """The platform and the devices that an operator is lowered for.
 
     Attributes:
       platform: JAX's name, None where a program is lowered for no platform in particular.
       device_class: of the devices at hand, None where there are none or none that is known.
-      custom_calls: whether a call may be in the program. Not where XLA divides the program among devices
-        and would gather the call's operands on each.
+      custom_calls: whether the program may contain a call. It may not where XLA divides the program among
+        devices and would gather the call's operands on each.
     """
 
     platform: str | None
@@ -50,18 +50,18 @@ class Target:
     def serves(self, target: str, dtype: object) -> bool:
         """Whether the platform has a handler for an FFI target and a dtype.
 
-        Warns once where the handlers should be there and are not.
+        Warns once where the handlers are missing although they should be there.
         """
         return self.platform is not None and registry.require(self.platform).serves(target, dtype)
 
     def thin_kernels(self) -> IsThin | None:
-        """What the CPU module says of its thin kernels; None without it, and on other platforms."""
+        """The CPU module's answer for its thin kernels; None without it, and on other platforms."""
         module = registry.cpu_module() if self.platform == "cpu" else None
         return None if module is None else module.is_thin
 
 
 def device_class(platform: str | None) -> str | None:
-    """The class of a platform's devices; of its first, where there are several."""
+    """The class of a platform's devices; that of the first, if there are several."""
     if platform == "cpu":
         return _cpu_class()
     if platform == "cuda":
@@ -70,7 +70,7 @@ def device_class(platform: str | None) -> str | None:
 
 
 def cuda_class(capabilities: tuple[tuple[int, int], ...]) -> str | None:
-    """The class of the first of some compute capabilities; None without any, or before 8.0.
+    """The class of the first of several compute capabilities; None without any, or before 8.0.
 
     Capabilities that are newer than this table count as the newest of their major version, or of all.
     """
@@ -84,7 +84,7 @@ def cuda_class(capabilities: tuple[tuple[int, int], ...]) -> str | None:
 def _cpu_class() -> str | None:
     found = _class_of_flags(_cpu_flags())
     module = registry.cpu_module()
-    # Some hypervisors report AMX and hide its tiles: oneDNN has no use for it there.
+    # Some hypervisors report AMX and hide its tiles; oneDNN cannot use AMX there.
     if found == "amx" and module is not None and not module.describes_amx_tiles():
         return "avx512"
     return found
@@ -95,7 +95,7 @@ def _class_of_flags(flags: Sequence[str]) -> str | None:
 
 
 def _cpu_flags() -> list[str]:
-    """The processor's flags as Linux lists them; none elsewhere."""
+    """The processor's flags as Linux lists them; none on other systems."""
     try:
         text = pathlib.Path("/proc/cpuinfo").read_text()
     except OSError:

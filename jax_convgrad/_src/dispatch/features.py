@@ -1,6 +1,6 @@
-"""What the rules know of a problem: plain values, each computed once.
+"""The features of a problem that the rules look at: plain values, each computed once.
 
-Sizes that are symbolic, as `jax.export` makes them, are None: no condition on a size holds for them.
+Symbolic sizes, which `jax.export` makes, are None: no condition on a size holds for them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jax_convgrad._src.shapes import known_below
 # (operator, in_channels, out_channels, kernel, strides) -> whether the CPU's thin kernels compute it.
 IsThin = Callable[[str, int, int, tuple[int, ...], tuple[int, ...]], bool]
 
-MAX_PIXELS = 2**40  # of an array that any device holds
+MAX_PIXELS = 2**40  # of the largest array that a device holds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +39,9 @@ class ConvFeatures:
       multiplier: output channels a group.
       in_channels: of x.
       out_channels: of y.
-      known_channels: neither channels nor the window are of symbolic size.
-      has_odd_channels: channels of x or y are no multiple of 8, a tensor core's row of 16-bit elements.
+      known_channels: the channels and the window have no symbolic sizes.
+      has_odd_channels: the channels of x or y are not a multiple of 8, a tensor core's row of 16-bit
+        elements.
       kernel: the window's sizes.
       taps: the window's number of elements.
       inner_kernel: the window's size along the innermost spatial axis.
@@ -51,7 +52,7 @@ class ConvFeatures:
       is_dilated: a dilation of the window is above 1.
       is_cropped: the padding is negative somewhere.
       has_uneven_padding: an axis has different padding at its two ends.
-      has_nonoverlapping_windows: each element of x is in one window and in no other.
+      has_nonoverlapping_windows: each element of x is in exactly one window.
       is_beyond_memory: no memory holds x with its padding, or dy with the zeros of the strides.
       is_thin: the thin kernels of the CPU at hand compute it: float32, dense, one or two spatial axes.
     """
@@ -86,12 +87,35 @@ class ConvFeatures:
 
 
 @dataclasses.dataclass(frozen=True)
+class BackwardFeatures:
+    """A backward pass that a kernel can compute in one call, as the rules see it: depthwise, known sizes.
+
+    Attributes:
+      dtype: of all arrays.
+      wants_both: both dx and dw are wanted.
+      channels: of x and y.
+      taps: the window's number of elements.
+      spatial_rank: the number of spatial axes.
+      is_strided: a stride is above 1.
+      inner_size: of x along the innermost spatial axis.
+    """
+
+    dtype: str
+    wants_both: bool
+    channels: int
+    taps: int
+    spatial_rank: int
+    is_strided: bool
+    inner_size: int
+
+
+@dataclasses.dataclass(frozen=True)
 class ResampleFeatures:
     """A resample as the rules see it.
 
     Attributes:
       dtype: of the array.
-      copies: the result has nothing but copies of elements.
+      copies: the result consists of copies of elements.
       grows: no axis shrinks.
     """
 
@@ -110,9 +134,9 @@ def conv_features(
 ) -> ConvFeatures:
     """The features of one operator.
 
-    ``geometry`` is what is computed, after `subsample` has taken out what stride and dilation share.
+    ``geometry`` is the geometry that is computed, after `subsample` has taken out the common factor.
     ``precision`` is lax's.
-    ``is_thin`` is what the CPU module says of its thin kernels; without it no problem is thin.
+    ``is_thin`` is the CPU module's answer for its thin kernels; without it no problem is thin.
     """
     config = geometry.config
     dtype, result_dtype = str(np.dtype(dtype)), str(np.dtype(result_dtype))
@@ -153,6 +177,22 @@ def conv_features(
         has_nonoverlapping_windows=geometry.has_nonoverlapping_windows,
         is_beyond_memory=_is_beyond_memory(geometry),
         is_thin=thin,
+    )
+
+
+def backward_features(
+    wanted: tuple[str, ...], geometry: ConvGeometry, dtype: Any
+) -> BackwardFeatures:
+    """The features of a backward pass of known sizes that computes the ``wanted`` gradients."""
+    config = geometry.config
+    return BackwardFeatures(
+        dtype=str(np.dtype(dtype)),
+        wants_both={"x", "w"} <= set(wanted),
+        channels=geometry.in_channels,
+        taps=math.prod(geometry.kernel),
+        spatial_rank=config.spatial_rank,
+        is_strided=any(s > 1 for s in config.strides),
+        inner_size=geometry.in_spatial[-1],
     )
 
 

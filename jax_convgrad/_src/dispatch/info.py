@@ -8,6 +8,7 @@ from jax_convgrad._src.dispatch.devices import device_class
 from jax_convgrad._src.dispatch.features import ConvFeatures
 from jax_convgrad._src.dispatch.tables import table_for
 from jax_convgrad._src.runtime import registry
+from jax_convgrad._src.tuning import store
 
 
 def info() -> dict[str, Any]:
@@ -17,8 +18,9 @@ def info() -> dict[str, Any]:
       A dict with "versions" (package name to version, plus "python") and "handlers" (platform to a
       dict with "available", "targets", "dtypes", "versions", "validated" (the versions of its
       libraries, major.minor, on which their errata were validated), "reason", None where available,
-      "device_class" (of the devices at hand, None where there are none or none that is known) and
-      "rules_measured_on" (the class of devices whose measurements choose the backends here).
+      "device_class" (of the devices at hand, None where there are none or none that is known),
+      "rules_measured_on" (the class of devices whose measurements choose the backends here) and
+      "tuned" (how many problems the tuning file decides here, and which file; None without any).
 
     Example:
       >>> import jax_convgrad
@@ -26,8 +28,11 @@ def info() -> dict[str, Any]:
       ['handlers', 'versions']
     """
     found = registry.describe()
+    tuned = store.table_in_use()
     for platform, entry in found["handlers"].items():
         here = device_class(platform)
         entry["device_class"] = here
         entry["rules_measured_on"] = table_for(platform, here, ConvFeatures).device_class
+        rows = {} if tuned is None else tuned.current(platform)
+        entry["tuned"] = f"{len(rows)} problems by {tuned.path}" if tuned and rows else None
     return found

@@ -1,4 +1,4 @@
-"""One backend for every problem, for tests and for measuring what the rules cite.
+"""One backend for every problem, for tests and for the measurements that the rules cite.
 
 An override holds in the context that entered it (`contextvars`): another thread, or another task, decides
 as if there were none.
@@ -11,6 +11,7 @@ import contextvars
 from collections.abc import Iterator
 
 from jax_convgrad._src.dispatch.rules import BACKENDS
+from jax_convgrad._src.runtime import environment
 
 _override: contextvars.ContextVar[str | None] = contextvars.ContextVar(
     "jax_convgrad_backend", default=None
@@ -19,17 +20,19 @@ _override: contextvars.ContextVar[str | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def override_backend(name: str | None) -> Iterator[None]:
-    """Every problem that is lowered inside goes to one backend, if that can compute it.
+    """Sends every problem that is lowered inside to one backend, if that can compute it.
 
-    A handler's backend leaves out other platforms, and problems whose result is wider than the operands;
-    "gemm" leaves out windows that overlap. What is left out is decided by the rules. None ends an override
-    that an outer block made.
+    A handler's backend does not apply to other platforms, nor to problems whose result is wider than the
+    operands; "gemm" does not apply to windows that overlap. The rules decide these problems. None ends an
+    override that an outer block made.
 
     Raises:
       ValueError: there is no such backend.
     """
     if name is not None and name not in BACKENDS:
-        raise ValueError(f"override_backend: {name!r} is none of {', '.join(sorted(BACKENDS))}")
+        raise ValueError(
+            f"override_backend: expected one of {', '.join(sorted(BACKENDS))}, got {name!r}"
+        )
     token = _override.set(name)
     try:
         yield
@@ -38,5 +41,5 @@ def override_backend(name: str | None) -> Iterator[None]:
 
 
 def overridden_backend() -> str | None:
-    """The backend that `override_backend` asks for, None outside of it."""
-    return _override.get()
+    """The backend that `override_backend` or JAX_CONVGRAD_DISABLE=1 asks for, None without them."""
+    return "xla" if environment.is_disabled() else _override.get()

@@ -1,4 +1,4 @@
-"""What is asked for: one operator, its sizes, its dtypes, its precision. Made once, where it is bound."""
+"""A problem: one operator, its sizes, its dtypes, its precision. Made once, where it is bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax_convgrad._src.shapes import Shape
 
 ConvOperator = Literal["conv_fprop", "conv_dgrad", "conv_wgrad"]
 
-# What the operands and the result of each operator are in the convolution x -> y.
+# The roles that the operands and the result of each operator have in the convolution x -> y.
 ROLES: dict[ConvOperator, tuple[Role, Role, Role]] = {
     "conv_fprop": ("x", "w", "y"),
     "conv_dgrad": ("y", "w", "x"),
@@ -49,10 +49,10 @@ class ConvProblem:
         result_dtype: Any = None,
         precision: Any = None,
     ) -> ConvProblem:
-        """The problem of an operator that is about to be bound: a call's, or its derivative's.
+        """The problem of an operator that is about to be bound, by a call or by a derivative.
 
         Raises:
-          ValueError: ``precision`` is none of lax's.
+          ValueError: lax knows no such ``precision``.
         """
         dtype = np.dtype(dtype)
         result = dtype if result_dtype is None else np.dtype(result_dtype)
@@ -84,11 +84,69 @@ class ConvProblem:
         )
 
     def resolved(self) -> ConvProblem:
-        """The same problem where it is bound again: a precision that was left open is JAX's default now."""
+        """The same problem bound again: a precision that was left open becomes JAX's current default."""
         return self.replace(precision=compat.canonical_precision(self.precision))
 
     def replace(self, **changes: Any) -> ConvProblem:
         return dataclasses.replace(self, **changes)
+
+
+# What a backward pass can be asked for: the gradients of x, of w and of a bias.
+Gradient = Literal["x", "w", "b"]
+GRADIENTS: tuple[Gradient, ...] = ("x", "w", "b")
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvBackwardProblem:
+    """The backward pass of one convolution x -> y: some of dx, dw and db from x, w and dy. Hashable.
+
+    Attributes:
+      geometry: of the convolution x -> y.
+      dtype: of x, w and dy.
+      result_dtype: of the gradients, never narrower.
+      precision: what it means in lax; `jax.default_matmul_precision` has been resolved.
+      wanted: the gradients that are results, in the order of `GRADIENTS`; at least one.
+    """
+
+    geometry: ConvGeometry
+    dtype: np.dtype
+    result_dtype: np.dtype
+    precision: Any
+    wanted: tuple[Gradient, ...]
+
+    operator = "conv_backward"
+
+    @property
+    def dgrad(self) -> ConvProblem:
+        """The part that computes dx from dy and w."""
+        return self._part("conv_dgrad")
+
+    @property
+    def wgrad(self) -> ConvProblem:
+        """The part that computes dw from x and dy."""
+        return self._part("conv_wgrad")
+
+    def _part(self, operator: ConvOperator) -> ConvProblem:
+        return ConvProblem(operator, self.geometry, self.dtype, self.result_dtype, self.precision)
+
+    @property
+    def bias_axis(self) -> int:
+        """The axis of dy that db keeps."""
+        return self.geometry.config.spec_of("y")[1]
+
+    def shape_of(self, gradient: Gradient) -> Shape:
+        """The shape of dx, dw or db."""
+        if gradient == "b":
+            return (self.geometry.out_channels,)
+        return self.geometry.shape_of(gradient)
+
+    def replace(self, **changes: Any) -> ConvBackwardProblem:
+        return dataclasses.replace(self, **changes)
+
+    def __str__(self) -> str:
+        """As a jaxpr shows it."""
+        wanted = ", ".join(f"d{gradient}" for gradient in self.wanted)
+        return f"{wanted} of {self.dgrad}"
 
 
 @dataclasses.dataclass(frozen=True)

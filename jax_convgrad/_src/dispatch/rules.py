@@ -1,4 +1,4 @@
-"""Rules as data: what holds of a problem, the backend for it, and the measurements that say so.
+"""Rules as data: conditions on a problem, the backend for it, and the measurements behind the choice.
 
 A rule's evidence names measurements as FILE#CASE#PASS: a file of results under benchmarks/, a case in it,
 and which of the case's passes. tests/dispatch/test_rules.py checks every one: the case is in the rule's
@@ -12,17 +12,18 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from jax_convgrad._src.dispatch.features import ConvFeatures, ResampleFeatures
+from jax_convgrad._src.dispatch.features import BackwardFeatures, ConvFeatures, ResampleFeatures
 
-# What a rule can name. Whoever decides adds "zeros", where there is nothing to compute.
-BACKENDS = frozenset({"onednn", "cudnn", "gemm", "xla", "xla_rewritten", "native"})
+# The backends that a rule can name. "parts" is that of a backward pass in several calls. The decision adds
+# "zeros", where there is nothing to compute.
+BACKENDS = frozenset({"onednn", "cudnn", "gemm", "xla", "xla_rewritten", "native", "parts"})
 
-Features = ConvFeatures | ResampleFeatures
+Features = ConvFeatures | BackwardFeatures | ResampleFeatures
 
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Numbers from ``low`` to ``high``, both included; None is no bound."""
+    """Numbers from ``low`` to ``high``, both included; None means no bound."""
 
     low: int | None = None
     high: int | None = None
@@ -35,7 +36,7 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class NoneOf:
-    """All values but these."""
+    """All values except these."""
 
     values: frozenset[Any]
 
@@ -72,7 +73,8 @@ class Rule:
       when: all of these hold; of several mappings, all of one.
       backend: one of `BACKENDS`.
       reason: why, in one sentence without figures.
-      evidence: the measurements behind it. Empty where the reason is what a backend cannot do at all.
+      evidence: the measurements behind it. Empty where the reason is something that a backend cannot do at
+        all.
       against: measured cases that the rule sends to the slower backend.
     """
 
@@ -85,7 +87,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
-            raise ValueError(f"rule {self.name!r}: {self.backend!r} is no backend")
+            raise ValueError(f"rule {self.name!r}: {self.backend!r} is not a backend")
 
     @property
     def alternatives(self) -> tuple[Conditions, ...]:
@@ -107,8 +109,8 @@ class RuleTable:
     """The rules of one platform for one kind of problem, first to last, and what they were measured on.
 
     Raises:
-      ValueError: a rule names a feature that there is not, or a condition that no value can meet; two rules
-        have one name; the last rule does not hold of every problem, or an earlier one does.
+      ValueError: a rule names an unknown feature, or a condition that no value can meet; two rules have the
+        same name; the last rule does not hold for every problem, or an earlier one does.
     """
 
     device_class: str
@@ -128,17 +130,17 @@ class RuleTable:
                     raise ValueError(f"rule {rule.name!r}: there is no feature {name!r}")
                 if not _fits(condition, types_of[name]):
                     raise ValueError(
-                        f"rule {rule.name!r}: {name} = {condition!r} is no condition on {types_of[name]}"
+                        f"rule {rule.name!r}: {name} = {condition!r} is not a condition on {types_of[name]}"
                     )
         if [rule.is_catch_all for rule in self.rules] != [False] * (len(names) - 1) + [True]:
-            raise ValueError("the last rule, and no other, must hold of every problem")
+            raise ValueError("the last rule, and no other, must hold for every problem")
 
     def choose(self, features: Features) -> Rule:
         """The first rule that holds."""
         return next(rule for rule in self.rules if rule.holds(features))
 
     def rule(self, name: str) -> Rule:
-        """The rule of that name."""
+        """The rule with that name."""
         return next(rule for rule in self.rules if rule.name == name)
 
 
@@ -149,7 +151,7 @@ def _meets(value: Any, condition: Any) -> bool:
 
 
 def _fits(condition: Any, kind: Any) -> bool:
-    """Whether a condition can hold of some value of a type, and fail of another."""
+    """Whether a condition can hold for some value of a type, and fail for another."""
     kinds = [typing.get_origin(k) or k for k in typing.get_args(kind) or (kind,)]
     if isinstance(condition, Range):
         return int in kinds

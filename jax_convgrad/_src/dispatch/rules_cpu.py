@@ -1,7 +1,7 @@
-"""Who computes a convolution on a CPU (benchmarks/cpu/backends.json).
+"""The backend of a convolution on a CPU (benchmarks/cpu/backends.json).
 
-oneDNN computes result channels in blocks of 16, so that a handful of them costs as much as 16, and for some
-weight gradients it has matrix products only. Where the thin kernels serve there is less to lose.
+oneDNN computes result channels in blocks of 16, so a handful of channels costs as much as 16, and for some
+weight gradients it has only matrix products. Where the thin kernels serve, these losses are smaller.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ def _measured(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"cpu/backends.json#{case}#{pass_}" for pass_ in passes)
 
 
-# What oneDNN's convolutions do not take.
+# The dtypes that oneDNN's convolutions do not take.
 _UNSERVED = (
     {"dtype": none_of("float32", "bfloat16")},
     {"widens": True, "result_dtype": none_of("float32")},
@@ -223,7 +223,7 @@ AMX = RuleTable(
                 *_measured("8 to 32, k3, float32", "dx"),
             ),
         ),
-        # A vocoder's windows touch only their neighbors: there the handler is the faster one.
+        # A vocoder's windows overlap only their neighbors: the handler is faster there.
         Rule(
             name="dW of wide overlapping windows",
             when=(

@@ -1,7 +1,7 @@
-"""Who computes a convolution on CUDA, as one H100 says (benchmarks/h100/backends.json).
+"""The backend of a convolution on CUDA, as measured on one H100 (benchmarks/h100/backends.json).
 
-Where cuDNN and XLA's program for the same operator tie, the rule says XLA, which fuses; except where other
-layers of the rule gain, and where there is nothing to fuse.
+Where cuDNN and XLA's program for the same operator tie, the rule chooses XLA, which fuses, unless other
+layers of the rule gain from cuDNN or there is nothing to fuse.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _in_a_program(pass_: str, *programs: str) -> tuple[str, ...]:
 
 
 _HALF = {"float16", "bfloat16"}
-# Strided layers with one group that cuDNN has float64 engines for.
+# Strided layers with one group for which cuDNN has float64 engines.
 _DOUBLE = {
     "dtype": "float64",
     "is_strided": True,
@@ -52,7 +52,7 @@ SM_90 = RuleTable(
             name="beyond memory",
             when={"is_beyond_memory": True},
             backend="cudnn",
-            reason="XLA's forms hold arrays with the padding and the zeros, which no memory does",
+            reason="XLA's forms store the padding and the zeros, which no memory can hold",
             evidence=(),
         ),
         Rule(
@@ -132,7 +132,7 @@ SM_90 = RuleTable(
             name="depthwise",
             when=_DEPTHWISE,
             backend="cudnn",
-            reason="XLA has no fast kernel for one filter a channel, this project has",
+            reason="this project has a fast kernel for one filter per channel, XLA does not",
             evidence=(
                 *_measured(
                     "convt fcn8_up_g f32 (8x64x64, 21 to 21, k16 s8 p4 g21)", "fprop", "dw", "dx"
@@ -246,7 +246,7 @@ SM_90 = RuleTable(
                 "spatial_rank": 1,
             },
             backend="xla",
-            reason="XLA's engine for the dX of dilated sequences is the faster one",
+            reason="XLA's engine for the dX of dilated sequences is faster",
             evidence=(
                 *_measured("conv wavenet_d512 f32 (4x16000, 128 to 128, k2 s1 p256 d512)", "dx"),
             ),
@@ -376,7 +376,7 @@ SM_90 = RuleTable(
             name="grouped dX in 16 bits, strided, few groups",
             when={**_GROUPED, "operator": "conv_dgrad", "groups": at_most(8)},
             backend="xla",
-            reason="XLA's engine for few wide groups in 16 bits is the faster one",
+            reason="XLA's engine for few wide groups in 16 bits is faster",
             evidence=(
                 *_measured("convt group4_up bf16 (8x64x64, 256 to 256, k4 s2 p1 g4)", "fprop"),
             ),

@@ -1,14 +1,20 @@
-"""All tables of rules, and which of them serves a device."""
+"""All tables of rules, and the choice of the table for a device."""
 
 from __future__ import annotations
 
-from jax_convgrad._src.dispatch import rules_cpu, rules_cuda, rules_resample
-from jax_convgrad._src.dispatch.features import ConvFeatures, ResampleFeatures
+from jax_convgrad._src.dispatch import rules_backward, rules_cpu, rules_cuda, rules_resample
+from jax_convgrad._src.dispatch.features import (
+    BackwardFeatures,
+    ConvFeatures,
+    ResampleFeatures,
+)
 from jax_convgrad._src.dispatch.rules import Features, Rule, RuleTable
 
-# By kind of problem and platform; the first table serves devices of classes that have none of their own.
+# By kind of problem and platform. The first table serves the classes of devices without a table of their
+# own.
 TABLES: dict[type[Features], dict[str, tuple[RuleTable, ...]]] = {
     ConvFeatures: {"cpu": (rules_cpu.AMX,), "cuda": (rules_cuda.SM_90,)},
+    BackwardFeatures: {"cpu": (rules_backward.AVX512,)},
     ResampleFeatures: {"cpu": (rules_resample.AMX,), "cuda": (rules_resample.SM_90,)},
 }
 

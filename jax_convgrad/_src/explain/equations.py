@@ -27,8 +27,9 @@ from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.dispatch.problem import ConvProblem, ResampleProblem
 from jax_convgrad._src.dtypes import FLOAT_DTYPES
-from jax_convgrad._src.explain import xla
+from jax_convgrad._src.explain import similar, xla
 from jax_convgrad._src.explain.roofline import Roofline, conv_roofline, resample_roofline
+from jax_convgrad._src.explain.similar import Sketch
 from jax_convgrad._src.explain.walk import Found
 from jax_convgrad._src.install import lowering_rules
 from jax_convgrad._src.resize.primitives import resample_p
@@ -73,6 +74,8 @@ class Equation:
       xla: what XLA has without this package.
       roofline: None where that is not known, as with symbolic sizes.
       timed: "ours" and "xla", of those that can be timed alone.
+      kept: whether XLA computes what it would without this package.
+      sketch: by which similar problems are found among the measured ones; None where there are none.
     """
 
     operator: str | None
@@ -84,6 +87,8 @@ class Equation:
     xla: str
     roofline: Roofline | None
     timed: dict[str, Timed]
+    kept: bool = False
+    sketch: Sketch | None = None
 
 
 def is_described(equation: Any) -> bool:
@@ -97,7 +102,7 @@ def describe(platform: str, found: Found) -> Equation:
     """What an equation asks for, and who computes it."""
     equation = found.equation
     if equation.primitive is lax.conv_general_dilated_p:
-        described = _lax_convolution(platform, equation, found.operations_only)
+        described = _lax_convolution(platform, found)
     elif equation.primitive in _CONVOLUTIONS:
         described = _convolution(platform, equation, found.operations_only)
     elif equation.primitive is resample_p:
@@ -110,20 +115,24 @@ def describe(platform: str, found: Found) -> Equation:
     if described.ours and not found.operations_only:
         backend = dataclasses.replace(backend, reason=f"{backend.reason}; {PARTITIONED}")
     # Alone it would run whole on one device, or on no device at all.
-    return dataclasses.replace(described, timed={}, backend=backend)
+    return dataclasses.replace(described, timed={}, backend=backend, sketch=None)
 
 
-def _lax_convolution(platform: str, equation: Any, operations_only: bool) -> Equation:
+def _lax_convolution(platform: str, place: Found) -> Equation:
+    equation = place.equation
     params = {**equation.params, "out_sharding": None}
     lhs, rhs, out = _operand(equation.invars[0]), _operand(equation.invars[1]), _result(equation)
-    found = lowering_rules.decide_equation(platform, lhs, rhs, out, params, not operations_only)
+    custom_calls = not place.operations_only
+    found = lowering_rules.decide_equation(platform, lhs, rhs, out, params, custom_calls)
     theirs = functools.partial(lax.conv_general_dilated_p.bind, **params)
     timed: dict[str, Timed] = {"xla": (theirs, compat.jax_rules)}
     description = xla.describe_convolution(platform, equation)
     if found.match is None or found.decision is None:
         sizes = f"{_times(lhs)} with {_times(rhs)} to {_times(out)}"
         backend = Backend(XLA, found.reason)
-        return Equation(None, sizes, (lhs, rhs), out, False, backend, description, None, timed)
+        return Equation(
+            None, sizes, (lhs, rhs), out, False, backend, description, None, timed, True
+        )
     operator, geometry = found.match.operator, found.match.geometry
     if found.replaced:
         timed["ours"] = found.compute, contextlib.nullcontext
@@ -142,6 +151,10 @@ def _lax_convolution(platform: str, equation: Any, operations_only: bool) -> Equ
         if _known(lhs, rhs, out)
         else None,
         timed,
+        not found.replaced,
+        similar.sketch_of_equation(equation, found.match, place.kernel_reversed)
+        if _known(lhs, rhs, out)
+        else None,
     )
 
 
@@ -184,6 +197,8 @@ def _convolution(platform: str, equation: Any, operations_only: bool) -> Equatio
         if _known(*operands, out)
         else None,
         {} if empty else timed,
+        empty or similar.is_xla_form(problem, decision.backend),
+        similar.sketch_of_problem(problem) if _known(*operands, out) else None,
     )
 
 
@@ -216,13 +231,14 @@ def _resample(platform: str, equation: Any, operations_only: bool) -> Equation:
     bands, axes = problem.bands, problem.axes
     x, out = _operand(equation.invars[0]), _result(equation)
     taps = xla.times([band.taps for band in bands])
+    decision = decide(problem, Target.of(platform, not operations_only))
     return Equation(
         "resample",
         f"{_times(x)} to {_times(out)}, {taps} taps",
         (x,),
         out,
         True,
-        _backend(decide(problem, Target.of(platform, not operations_only))),
+        _backend(decision),
         xla.describe_image_form(bands, axes),
         resample_roofline(x.shape, bands, axes, x.dtype.itemsize) if _known(x) else None,
         {}
@@ -235,6 +251,8 @@ def _resample(platform: str, equation: Any, operations_only: bool) -> Equation:
             ),
             "xla": (xla.image_form(bands, axes), contextlib.nullcontext),
         },
+        similar.is_xla_form(problem, decision.backend),
+        similar.sketch_of_problem(problem) if _known(x) else None,
     )
 
 
@@ -251,7 +269,7 @@ def _jax_image(equation: Any) -> Equation:
     if str(image.dtype) not in FLOAT_DTYPES:
         backend = Backend(XLA, f"{image.dtype} is not for this package")
     sizes = f"{_times(image)} to {_times(out)}"
-    return Equation("resize", sizes, (image,), out, False, backend, "jax.image", None, {})
+    return Equation("resize", sizes, (image,), out, False, backend, "jax.image", None, {}, True)
 
 
 def _image(equation: Any, out: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from jax_convgrad._src import compat
-from jax_convgrad._src.explain import equations, roofline, table, walk
+from jax_convgrad._src.dispatch.devices import device_class
+from jax_convgrad._src.explain import equations, gain, roofline, table, walk
 from jax_convgrad._src.explain.equations import Equation
 from jax_convgrad._src.explain.rows import ExplanationRow
 from jax_convgrad._src.explain.walk import Found
@@ -30,14 +32,36 @@ class Explanation:
       platform: the one that the program runs on.
       installed: whether `jax_convgrad.install` was on for it. If not, ``ours`` of a row says what would be.
       rows: one for each convolution and resize.
+      device_class: of the devices at hand; None where it is not known.
     """
 
     platform: str
     installed: bool
     rows: tuple[ExplanationRow, ...]
+    device_class: str | None = None
+
+    @property
+    def gain(self) -> float | None:
+        """How many times faster than XLA the rows are expected to be together; None where none is known.
+
+        Rows count by the time that XLA is expected to need for them. What is not a convolution or a resize
+        does not count, nor does a row whose gain or time is not known: `gain_rows` says how many do.
+        """
+        return gain.of_program(self.rows)
+
+    @property
+    def gain_range(self) -> tuple[float, float] | None:
+        """The gain if each row gained as little, and as much, as its ``gain_spread`` allows."""
+        low, high = (gain.of_program(self.rows, direction) for direction in (-1, 1))
+        return None if low is None or high is None else (low, high)
+
+    @property
+    def gain_rows(self) -> tuple[int, int]:
+        """How many rows ``gain`` knows, of how many that anything depends on."""
+        return gain.rows_known(self.rows)
 
     def __str__(self) -> str:
-        return table.render(self.platform, self.installed, self.rows)
+        return table.render(self.platform, self.device_class, self.installed, self.rows)
 
 
 def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explanation:
@@ -46,7 +70,8 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
     The function is traced as `jax.jit` traces it, not run. Every `jax.lax.conv_general_dilated` in its
     program gives a row, in loops, branches, ``remat``, ``shard_map`` and gradients too, so does every
     convolution of this package's layers and operators and every resize. With `install` off the rows say
-    what it would do.
+    what it would do. The gain of a row is an expectation from similar problems that were measured, and
+    None where there are none near enough.
 
     Not seen are `jax.image.scale_and_translate` where it was imported by name before `install` (a
     `jax.image.resize` imported so has a row), or where its scale is traced, and "nearest" of integers,
@@ -54,14 +79,19 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
     among devices is known by the shardings of its arguments and by those that it names.
 
     Args:
-      fn: a function, jitted or not, of arrays and pytrees of arrays.
-      *args: its arguments; `jax.ShapeDtypeStruct` will do.
+      fn: a function, jitted or not, by `jax.jit`, Flax's ``nnx.jit`` or Equinox's ``filter_jit``. What an
+        ``nnx`` step writes into its objects counts as its result.
+      *args: its arguments: arrays, pytrees and modules; `jax.ShapeDtypeStruct` will do for an array. Unless
+        ``fn`` is `jax.jit`'s, leaves that are no arrays (numbers, functions) are constants.
       measure: also time each row alone, on random data on the default device, by this package and by
         XLA, a second or two for each different one. Rows of a program that is divided among devices
         are not timed, nor are those that fail, with a warning.
 
     Returns:
       An `Explanation`: ``rows`` is data, ``str()`` a table.
+
+    Raises:
+      TypeError: ``fn`` is no function, as in ``explain(f(x))``, or the arguments are not those that it takes.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -82,7 +112,9 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
       >>> print(found)
       4 convolutions and resizes on ..., install() is off; with it this package computes ...
     """
+    _check(fn, args)
     platform = compat.platform()
+    here = device_class(platform)
     is_installed = platform in installed()
     with contextlib.ExitStack() as stack:
         if not is_installed:
@@ -104,11 +136,37 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
             if key not in measured:
                 measured[key] = _measure(asked)
             seconds = measured[key]
-        rows.append(_row(found, asked, seconds))
-    return Explanation(platform, is_installed, tuple(rows))
+        expected = gain.expect(
+            platform, here, asked.sketch, None if asked.kept else asked.backend.name
+        )
+        rows.append(_row(found, asked, expected, seconds))
+    return Explanation(platform, is_installed, tuple(rows), here)
 
 
-def _row(found: Found, asked: Equation, seconds: dict[str, float]) -> ExplanationRow:
+def _check(fn: Any, args: tuple[Any, ...]) -> None:
+    if not callable(fn):
+        kind = type(fn).__name__
+        raise TypeError(
+            f"explain: expected a function and its arguments, got a value of type {kind}; pass the function "
+            "and do not call it: explain(f, x), not explain(f(x))"
+        )
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # some callables have none
+        return
+    try:
+        signature.bind(*args)
+    except TypeError as error:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise TypeError(
+            f"explain: {name}{signature} cannot be called with {len(args)} arguments ({error}); pass its "
+            f"arguments behind it, as in explain({name}, x)"
+        ) from None
+
+
+def _row(
+    found: Found, asked: Equation, expected: gain.Expected, seconds: dict[str, float]
+) -> ExplanationRow:
     bound = asked.roofline
     return ExplanationRow(
         source=found.source,
@@ -130,6 +188,11 @@ def _row(found: Found, asked: Equation, seconds: dict[str, float]) -> Explanatio
         xla=asked.xla,
         roofline=bound,
         roofline_seconds=None if bound is None else bound.seconds(roofline.device_memory()),
+        gain=expected.gain,
+        gain_spread=expected.spread,
+        gain_evidence=expected.evidence,
+        gain_measured_on=expected.measured_on,
+        expected_xla_seconds=expected.xla_seconds,
         seconds=seconds.get("ours"),
         xla_seconds=seconds.get("xla"),
     )

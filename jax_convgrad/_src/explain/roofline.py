@@ -29,11 +29,11 @@ class Memory(NamedTuple):
 
 
 class Roofline(NamedTuple):
-    """The least that a problem asks for.
+    """The least work that a problem requires.
 
     Attributes:
-      bytes: to read and write, each element once.
-      operations: multiplications and additions, by the definition; a transform may do with fewer.
+      bytes: read and written, each element once.
+      operations: multiplications and additions, by the definition; a transform may need fewer.
     """
 
     bytes: int

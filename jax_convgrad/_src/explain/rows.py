@@ -23,19 +23,31 @@ class ExplanationRow:
       operator: "conv_fprop", "conv_dgrad", "conv_wgrad" or "resample"; "resize" for a `jax.image.resize`
         that `jax_convgrad.install` does not reach; None for a convolution that is none of the three.
       sizes: of the convolution x -> y that the operator belongs to, or of a resize's image and result.
-      dtype, result_dtype: of operands and result.
-      ours: whether this package computes it with `jax_convgrad.install` on.
-      backend: who: "onednn", "cudnn", "native", or plain JAX: "xla", "xla_rewritten" (a form that XLA is
-        faster at), "gemm" (a matrix product), "zeros".
-      reason: why.
+      dtype: of the operands.
+      result_dtype: of the result.
+      ours: whether this package computes it when `jax_convgrad.install` is on.
+      backend: what computes it: "onednn", "cudnn", "native", or plain JAX: "xla", "xla_rewritten" (a form
+        that XLA runs faster), "gemm" (a matrix product), "zeros".
+      reason: why that backend.
       evidence: the measurements behind it, as FILE#CASE#PASS under the repository's benchmarks/.
-      measured_on: the class of devices that they were made on ("sm_90", "avx512", ...); None where the
-        reason is none of speed.
-      xla: what XLA has without this package.
-      roofline: bytes and operations that it cannot do without; None where the equation was not read or
-        sizes are symbolic.
-      roofline_seconds: what the memory needs for the bytes; None where its speed is not known (CPUs).
-      seconds: measured time of this package, by its backend, or by its handler where XLA keeps the
+      measured_on: the class of devices that they were made on ("sm_90", "avx512", ...); None where
+        the reason is not speed.
+      xla: what XLA would run without this package.
+      roofline: bytes and operations that the pass cannot do without; None where the equation matches no
+        operator or sizes are symbolic.
+      roofline_seconds: the time that the memory needs for these bytes; None where its speed is not known
+        (CPUs).
+      gain: how many times faster than XLA it is expected to be, as similar problems were that were measured
+        on devices of this platform; 1 where XLA keeps it. None where nothing near enough was measured, or
+        where XLA divides it among devices. It is an expectation, and no measurement of this row.
+      gain_spread: the factor by which it may be off: within it were four in five measured problems of this
+        kind, each predicted from the others. 1 where the problem itself was measured, or XLA keeps it.
+      gain_evidence: these measurements, nearest first, as FILE#CASE#PASS. Where the pass is "dxdwdb" the
+        gradients of the layer were measured together.
+      gain_measured_on: the classes of devices that they were made on.
+      expected_xla_seconds: the time of XLA on such devices, from the same measurements. It weighs the rows
+        in the gain of the whole program.
+      seconds: measured time with this package: of its backend, or of its handler where XLA keeps the
         equation. None where it was not measured.
       xla_seconds: measured time without this package.
     """
@@ -59,5 +71,10 @@ class ExplanationRow:
     xla: str
     roofline: Roofline | None
     roofline_seconds: float | None
+    gain: float | None = None
+    gain_spread: float | None = None
+    gain_evidence: tuple[str, ...] = ()
+    gain_measured_on: tuple[str, ...] = ()
+    expected_xla_seconds: float | None = None
     seconds: float | None = None
     xla_seconds: float | None = None

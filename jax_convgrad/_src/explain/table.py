@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Callable, Iterable, Sequence
 
+from jax_convgrad._src.explain import gain
 from jax_convgrad._src.explain.rows import ExplanationRow
 
+# Of a gain that may be off by more, the table shows the lower end.
+MAX_SPREAD = 2.0
 
-def render(platform: str, installed: bool, rows: Sequence[ExplanationRow]) -> str:
+
+def render(
+    platform: str, device_class: str | None, installed: bool, rows: Sequence[ExplanationRow]
+) -> str:
     """The whole text."""
     notes = _Notes()
     lines = [_headline(platform, installed, rows)]
     if rows:
+        lines += [_expectation(device_class, rows), *_measurement(rows)]
         columns = [(title, cell) for title, cell, wanted in _COLUMNS if wanted(rows)]
         cells = [[cell(row) for _, cell in columns] for row in rows]
         for row, line in zip(rows, cells, strict=True):
             line += [
                 notes.letter(f"{_who(row)}: {row.reason}"),
                 notes.letter(f"XLA has: {row.xla}"),
+                _measured_gain(row, device_class, notes),
             ]
-        titles = [*(title for title, _ in columns), "why", "XLA has"]
+        titles = [*(title for title, _ in columns), "why", "XLA has", "gain from"]
         lines += ["", *_align([titles, *cells]), "", *notes.lines]
     return "\n".join(lines)
 
@@ -32,6 +41,58 @@ def _headline(platform: str, installed: bool, rows: Sequence[ExplanationRow]) ->
     if installed:
         return f"{text}on; this package computes {ours}"
     return f"{text}off; with it this package computes {ours}"
+
+
+def _expectation(device_class: str | None, rows: Sequence[ExplanationRow]) -> str:
+    """Of all rows together."""
+    text = "expected gain over XLA"
+    used = [row for row in rows if row.used]
+    known, count = gain.rows_known(rows)
+    low, value = (gain.of_program(rows, direction) for direction in (-1, 0))
+    if low is not None and value is not None:
+        shown = f"at least {_times(low)}" if value > MAX_SPREAD * low else _times(value)
+        if known == count or value == 1:
+            return f"{text}, all rows together (not the whole program): {shown}"
+        return f"{text}, {known} of {count} rows together (the others are not known): {shown}"
+    if not used:
+        return f"{text}: none, nothing depends on these rows"
+    if device_class is None:
+        return f"{text}: unknown, this device is of no known class"
+    if any(row.count is None and row.expected_xla_seconds is not None for row in used):
+        return f"{text}: unknown, it is not known how often the rows run"
+    return f"{text}: unknown, too little like these rows was measured"
+
+
+def _measurement(rows: Sequence[ExplanationRow]) -> list[str]:
+    """The measured gain of all rows together, where each was timed both ways."""
+    used = [row for row in rows if row.used]
+    times = [(row.count, row.xla_seconds, row.seconds) for row in used]
+    if not used or not all(
+        n and xla and (ours or not row.ours)
+        for (n, xla, ours), row in zip(times, used, strict=True)
+    ):
+        return []
+    total = ours_total = 0.0
+    for row in used:
+        assert row.count is not None and row.xla_seconds is not None
+        total += row.count * row.xla_seconds
+        ours_total += row.count * (row.seconds if row.ours and row.seconds else row.xla_seconds)
+    return [
+        f"measured gain over XLA, all rows together (not the whole program): {_times(total / ours_total)}"
+    ]
+
+
+def _measured_gain(row: ExplanationRow, device_class: str | None, notes: _Notes) -> str:
+    """The letter of the measurements that a gain comes from."""
+    if not row.gain_evidence:
+        return "-"
+    nearest, *others = row.gain_evidence
+    text = f"gain from: benchmarks/{nearest}"
+    if others:
+        text += f" and {len(others)} more"
+    if set(row.gain_measured_on) != {device_class}:
+        text += f" (measured on {', '.join(row.gain_measured_on)})"
+    return notes.letter(text)
 
 
 class _Notes:
@@ -97,6 +158,20 @@ def _roofline(row: ExplanationRow) -> str:
     return text if row.roofline_seconds is None else f"{text}, {_time(row.roofline_seconds)}"
 
 
+def _gain(row: ExplanationRow) -> str:
+    """Where four in five predictions of its kind were not within a factor of two, the lower end."""
+    if row.gain is None:
+        return "-"
+    spread = row.gain_spread or 1
+    return _times(row.gain) if spread <= MAX_SPREAD else f"{_times(row.gain / spread)}+"
+
+
+def _times(value: float) -> str:
+    """Two digits: no more is known."""
+    value = float(f"{value:.2g}")
+    return f"{value:.{max(0, 1 - math.floor(math.log10(value)))}f}x"
+
+
 def _time(seconds: float | None) -> str:
     if seconds is None:
         return "-"
@@ -125,6 +200,7 @@ _COLUMNS: list[
     ("dtype", _dtype, _always),
     ("runs", _count, lambda rows: any(row.count != 1 for row in rows)),
     ("by", _who, _always),
+    ("gain", _gain, _always),
     ("roofline", _roofline, _always),
     ("ours", lambda row: _time(row.seconds), _measured),
     ("XLA", lambda row: _time(row.xla_seconds), _measured),

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+from jax import lax
 from jax.extend.core import Literal
 
 from jax_convgrad._src import compat
+from jax_convgrad._src.conv import backward
 
 
 class SourceLine(NamedTuple):
-    """A place in somebody's Python file."""
+    """A line of a Python file."""
 
     file: str
     line: int
@@ -40,6 +42,7 @@ class Found:
       used: whether anything depends on its result; XLA drops what nothing depends on.
       partitioned: whether XLA divides the program here among several devices.
       operations_only: whether it can divide operations alone there, no calls.
+      kernel_reversed: whether its second operand is reversed in front of it, in the same program.
     """
 
     equation: Any
@@ -51,6 +54,7 @@ class Found:
     used: bool
     partitioned: bool
     operations_only: bool
+    kernel_reversed: bool
 
     @property
     def source(self) -> SourceLine:
@@ -114,6 +118,7 @@ def find(jaxpr: Any, wanted: Callable[[Any], bool], shardings: Sequence[Any] = (
 def _walk(
     jaxpr: Any, wanted: Callable[[Any], bool], needed: Sequence[bool], place: _Place
 ) -> Iterator[Found]:
+    makers = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
     for equation, results in zip(jaxpr.eqns, _needed_results(jaxpr, needed), strict=True):
         used = any(results) or bool(equation.effects)
         names = place.names + tuple(compat.name_stack(equation))
@@ -128,12 +133,29 @@ def _walk(
                 results[0],
                 place.partitioned,
                 place.partitioned and (bool(place.manual) or not compat.has_shardy()),
+                len(equation.invars) > 1 and _is_reversed(equation.invars[1], makers),
             )
             continue
         for inner in inner_jaxprs(equation):
             same = compat.is_transparent(equation) and len(inner.outvars) == len(equation.outvars)
             inside = results if same else [used] * len(inner.outvars)
             yield from _walk(inner, wanted, inside, _enter(equation, place, names))
+
+
+# What moves elements and keeps their order along each axis.
+_ORDERLY = {"transpose", "reshape", "convert_element_type", "optimization_barrier", "copy"}
+
+
+def _is_reversed(variable: Any, makers: dict[Any, Any]) -> bool:
+    """Whether an array is another one reversed, seen through what keeps the order of its elements."""
+    while not isinstance(variable, Literal) and variable in makers:
+        equation = makers[variable]
+        if equation.primitive is lax.rev_p:
+            return True
+        if equation.primitive.name not in _ORDERLY:
+            return False
+        variable = equation.invars[0]
+    return False
 
 
 def _needed_results(jaxpr: Any, needed: Sequence[bool]) -> list[list[bool]]:
@@ -169,7 +191,10 @@ def _enter(equation: Any, place: _Place, names: tuple[tuple[str, str], ...]) -> 
 
 
 def inner_jaxprs(equation: Any) -> Iterator[Any]:
-    """The programs among an equation's parameters."""
+    """The programs among an equation's parameters; for a whole backward pass, its parts."""
+    if equation.primitive is backward.conv_backward_p:
+        yield backward.parts_of(equation)
+        return
     for value in equation.params.values():
         for entry in value if isinstance(value, tuple | list) else (value,):
             jaxpr = getattr(entry, "jaxpr", entry)

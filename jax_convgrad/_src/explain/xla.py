@@ -20,6 +20,7 @@ from jax_convgrad._src.explain.roofline import windows_inside
 from jax_convgrad._src.resize.bands import Band
 from jax_convgrad._src.shapes import Shape
 
+GATHER, PRODUCTS = "gather", "products"
 _BATCH_GROUPS_ON_CPU = "XLA:CPU runs it 20 to 400 times slower than feature groups"
 
 
@@ -94,12 +95,18 @@ def image_form(bands: Sequence[Band], axes: Sequence[int]) -> Callable[[Array], 
 
 def describe_image_form(bands: Sequence[Band], axes: Sequence[int]) -> str:
     """What `image_form` does."""
-    if all(band.is_selection for band in bands):
-        return "jax.image: a gather for each axis"
-    if _picks(bands):
-        return "jax.image: a scatter-add for each axis"
+    operation = image_operation(bands)
+    if operation != PRODUCTS:
+        return f"jax.image: a {operation} for each axis"
     sizes = " and ".join(f"{band.out_size}x{band.size}" for band in bands)
-    return f"jax.image: products with dense matrices, {sizes}"
+    return f"jax.image: {operation} with dense matrices, {sizes}"
+
+
+def image_operation(bands: Sequence[Band]) -> str:
+    """By which `image_form` computes the resample."""
+    if all(band.is_selection for band in bands):
+        return GATHER
+    return "scatter-add" if _picks(bands) else PRODUCTS
 
 
 def _picks(bands: Sequence[Band]) -> bool:

@@ -16,11 +16,12 @@ call's operands on every device. Elsewhere XLA asks this package for what each d
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-import os
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -38,13 +39,17 @@ from jax_convgrad._src.dispatch.decide import (
     decide,
 )
 from jax_convgrad._src.dispatch.devices import Target
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.dispatch.problem import ConvProblem
 from jax_convgrad._src.dtypes import FLOAT_DTYPES
 from jax_convgrad._src.install import jax_image
+from jax_convgrad._src.install.installation import Installation
 from jax_convgrad._src.install.match import Match, NoMatch, match
+from jax_convgrad._src.runtime import environment
 
-PLATFORMS = ("cpu", "cuda")
+PLATFORMS = environment.PLATFORMS
 
+_log = logging.getLogger("jax_convgrad")
 _lock = threading.RLock()
 
 
@@ -78,7 +83,7 @@ def _find(platform: str) -> Any:
     return rule if same else None
 
 
-def install(platforms: str | Sequence[str] | None = None) -> None:
+def install(platforms: str | Sequence[str] | None = None) -> Installation:
     """Gives convolutions and resizes of existing programs the fast backward passes of this package.
 
     From here on every `jax.lax.conv_general_dilated`, by whatever library it was called, and every
@@ -92,31 +97,38 @@ def install(platforms: str | Sequence[str] | None = None) -> None:
     programs (`jax.export`) hold XLA's convolutions.
 
     Calling it again changes nothing, or adds platforms. ``JAX_CONVGRAD_INSTALL=1`` in the environment calls
-    it when the package is imported. `uninstall` undoes it.
+    it when the package is imported; with ``JAX_CONVGRAD_DISABLE=1`` it does nothing. `uninstall` undoes it,
+    and so does the end of a ``with`` block: what was on before the call is on again then.
 
     Args:
-      platforms: "cpu", "cuda" or several; None means both.
+      platforms: "cpu", "cuda" (or "gpu") or several; None means both.
+
+    Returns:
+      A context manager, to be ignored by who calls it once at the start.
 
     Raises:
+      TypeError: ``platforms`` is neither names nor None.
       ValueError: another platform.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> import jax_convgrad
       >>> jax_convgrad.install()
+      install() is on for cpu, cuda
       >>> x, w = jnp.ones((1, 8, 8, 6)), jnp.ones((4, 4, 6, 3))
       >>> jax.grad(lambda w: jax.lax.conv_transpose(x, w, (2, 2), "SAME").sum())(w).shape
       (4, 4, 6, 3)
       >>> jax_convgrad.uninstall()
+      >>> with jax_convgrad.install("cpu"):
+      ...     jax_convgrad.installed()
+      ('cpu',)
     """
-    chosen = PLATFORMS if platforms is None else platforms
-    chosen = (chosen,) if isinstance(chosen, str) else tuple(chosen)
-    for platform in chosen:
-        if platform not in PLATFORMS:
-            raise ValueError(
-                f"install: platforms must be among {', '.join(PLATFORMS)}, got {platform!r}"
-            )
+    chosen = _names(platforms)
+    if environment.is_disabled():
+        _log.info("install() does nothing: JAX_CONVGRAD_DISABLE=1")
+        return Installation((), lambda: None)
     with _lock:
+        before = installed()
         if chosen:
             jax_image.install()
         new = [platform for platform in chosen if _rules.get(platform) is None]
@@ -130,6 +142,68 @@ def install(platforms: str | Sequence[str] | None = None) -> None:
                 )
         if new:
             jax.clear_caches()
+        on = installed()
+    if new:
+        _log.info(
+            "install(): convolutions and resizes run in jax_convgrad on %s where that is faster; compiled "
+            "programs were dropped",
+            ", ".join(on),
+        )
+    else:
+        _log.info("install(): on already for %s, nothing changed", ", ".join(on) or "no platform")
+    return Installation(on, functools.partial(_restore, before))
+
+
+def _names(platforms: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The platforms that a caller of `install` means."""
+    if platforms is None:
+        return PLATFORMS
+    known = "cpu, cuda or gpu"
+    try:
+        names = (platforms,) if isinstance(platforms, str) else tuple(platforms)
+    except TypeError:
+        raise TypeError(
+            f"install: platforms must be names out of {known}, or None for all, got {platforms!r}"
+        ) from None
+    for name in names:
+        if name not in (*PLATFORMS, *environment.ALIASES):
+            raise ValueError(f"install: platforms must be among {known}, got {name!r}")
+    return tuple(environment.ALIASES.get(name, name) for name in names)
+
+
+def _restore(platforms: tuple[str, ...]) -> None:
+    """Has `install` on for these platforms and no other."""
+    with _lock:
+        if installed() != platforms:
+            uninstall()
+            if platforms:
+                install(platforms)
+
+
+@contextlib.contextmanager
+def disabled() -> Iterator[None]:
+    """Turns the package off inside of a ``with`` block, as ``JAX_CONVGRAD_DISABLE=1`` does for a process.
+
+    `install` is off for the whole process meanwhile, and the package's own layers are computed by XLA's
+    operations in programs that this thread compiles. Compiled programs are dropped on both ends
+    (`jax.clear_caches`).
+
+    Example:
+      >>> import jax_convgrad
+      >>> with jax_convgrad.install(), jax_convgrad.disabled():
+      ...     jax_convgrad.installed()
+      ()
+    """
+    with _lock:
+        before = installed()
+        uninstall()
+    jax.clear_caches()
+    try:
+        with override_backend(XLA):
+            yield
+    finally:
+        _restore(before)
+        jax.clear_caches()
 
 
 def uninstall() -> None:
@@ -140,6 +214,7 @@ def uninstall() -> None:
     Example:
       >>> import jax_convgrad
       >>> jax_convgrad.install("cpu")
+      install() is on for cpu
       >>> jax_convgrad.uninstall()
       >>> jax_convgrad.installed()
       ()
@@ -151,6 +226,7 @@ def uninstall() -> None:
             _take_out(rule)
         if jax_image.uninstall() or any(rules):
             jax.clear_caches()
+            _log.info("uninstall(): JAX's own rules are back; compiled programs were dropped")
 
 
 def _take_out(rule: Any) -> None:
@@ -176,9 +252,9 @@ def installed() -> tuple[str, ...]:
 
 
 def install_from_environment() -> None:
-    """Calls `install` if JAX_CONVGRAD_INSTALL=1."""
-    if os.environ.get("JAX_CONVGRAD_INSTALL") == "1":
-        install()
+    """Calls `install` for the platforms that JAX_CONVGRAD_INSTALL names, if any."""
+    if platforms := environment.platforms_to_install():
+        install(platforms)
 
 
 # Lowering.
@@ -198,6 +274,7 @@ def _lower(platform: str, theirs: Any, ctx: Any, lhs: Any, rhs: Any, **params: A
         custom_calls=not compat.is_partitioned_without_custom_calls(ctx),
     )
     if not found.replaced:
+        _log.debug("a convolution on %s stays with JAX's own rule: %s", platform, found.reason)
         return theirs(ctx, lhs, rhs, **params)
     return compat.lower_fun(found.compute)(ctx, lhs, rhs)
 

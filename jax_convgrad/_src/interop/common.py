@@ -1,7 +1,7 @@
-"""What the adapters of foreign operator sets share.
+"""Code that the adapters of foreign operator sets share.
 
-An adapter checks its standard's attributes in its standard's words and brings them into one form, a
-`Convolution`; the arithmetic is that of the operators in `conv`.
+An adapter checks its standard's attributes, in its standard's words, and brings them into one form, a
+`Convolution`; the arithmetic is done by the operators in `conv`.
 """
 
 from __future__ import annotations
@@ -11,21 +11,24 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from jax import Array, lax
 
-from jax_convgrad._src.conv import api
+from jax_convgrad._src.conv import api, primitives
 from jax_convgrad._src.conv.bias import add_bias, bias_gradient
 from jax_convgrad._src.conv.geometry import MAX_SPATIAL_RANK, ConvConfig, ConvGeometry, dilated
+from jax_convgrad._src.dispatch.problem import ConvOperator, ConvProblem
 from jax_convgrad._src.dtypes import check_float_dtypes
-from jax_convgrad._src.shapes import Pairs, Shape
+from jax_convgrad._src.interop.gradients import Contract, call
+from jax_convgrad._src.shapes import Pairs, Shape, is_number
 
 
 @dataclasses.dataclass(frozen=True)
 class Convolution:
     """A foreign operator, src -> dst, as a member of the convolution family.
 
-    A plain convolution is an fprop. A transposed one is the dgrad of the convolution that lies
-    under it and runs from dst to src; ``geometry`` is then that of the convolution underneath.
+    A plain convolution is an fprop. A transposed one is the dgrad of the convolution underneath, which runs
+    from dst to src; ``geometry`` is then that of the convolution underneath.
     """
 
     function: str
@@ -45,48 +48,90 @@ class Convolution:
         numbers = self.geometry.config.dimension_numbers
         return numbers.lhs_spec[1] if self.transposed else numbers.out_spec[1]
 
-    @property
-    def _keywords(self) -> dict[str, Any]:
+    def apply(
+        self, contract: Contract, src: Array, weights: Array, bias: Array | None, bias_name: str
+    ) -> Array:
+        """The forward operator, whose vjp is `gradients`."""
+        if bias is not None:
+            self.check_bias(bias_name, src, bias)
+        operands = (src, weights) if bias is None else (src, weights, bias)
+
+        def backward(
+            diff_dst: Array, saved: Sequence[Array | None], needed: Sequence[bool]
+        ) -> Sequence[Array | None]:
+            src, weights = saved[:2]
+            mask = needed if bias is not None else (*needed, False)
+            return self.gradients(diff_dst, src, weights, mask, derivative=True)[: len(operands)]
+
+        # The data's gradient reads the weights, the weights' the data, and the bias' neither.
+        reads = ((1,), (0,), ())[: len(operands)]
+        return call(contract, self.forward, backward, reads, operands)
+
+    def forward(self, src: Array, weights: Array, bias: Array | None = None) -> Array:
+        """The forward operator, with the derivatives of the package's own operators."""
+        operator: ConvOperator = "conv_dgrad" if self.transposed else "conv_fprop"
+        dst = self._run(operator, src, weights)
+        return dst if bias is None else add_bias(dst, bias, self.dst_channel_axis)
+
+    def gradients(
+        self,
+        diff_dst: Array,
+        src: Array | None,
+        weights: Array | None,
+        mask: Sequence[bool],
+        *,
+        derivative: bool = False,
+    ) -> tuple[Array | None, Array | None, Array | None]:
+        """The gradients of data, weights and bias that ``mask`` asks for, and None for the others.
+
+        ``src`` is read for the weights' gradient only, and ``weights`` for the data's. The bias' gradient is
+        the sum over batch and space, accumulated in float32 at least. A ``derivative`` of `apply` is brought
+        to its operand's sharding in an Explicit mesh, so that of these results is never ambiguous.
+        """
+        want_data, want_weights, want_bias = mask
+        data = kernel = None
+        if want_data:
+            operator: ConvOperator = "conv_fprop" if self.transposed else "conv_dgrad"
+            data = self._run(operator, diff_dst, weights, derivative=derivative)
+        if want_weights:
+            image, gradient = (diff_dst, src) if self.transposed else (src, diff_dst)
+            kernel = self._run("conv_wgrad", image, gradient, derivative=derivative)
+        return data, kernel, bias_gradient(diff_dst, self.dst_channel_axis) if want_bias else None
+
+    def _run(
+        self, operator: ConvOperator, first: Any, second: Any, *, derivative: bool = False
+    ) -> Array:
+        """One operator of the family, with this geometry."""
         config = self.geometry.config
-        return {
+        if derivative and all(is_number(n) for pair in config.padding for n in pair):
+            dtype = np.dtype(first.dtype)
+            problem = ConvProblem.make(operator, self.geometry, dtype, dtype, None)
+            return primitives.bind(problem, first, second)
+        attributes: dict[str, Any] = {
             "strides": config.strides,
             "padding": config.padding,
             "dilation": config.dilation,
             "groups": config.groups,
             "dimension_numbers": config.dimension_numbers,
         }
+        if operator == "conv_fprop":
+            return api.conv_fprop(first, second, **attributes)
+        if operator == "conv_dgrad":
+            return api.conv_dgrad(first, second, self.geometry.x_shape, **attributes)
+        return api.conv_wgrad(first, second, self.geometry.w_shape, **attributes)
 
-    def forward(self, src: Array, weights: Array) -> Array:
-        if self.transposed:
-            return api.conv_dgrad(src, weights, self.dst_shape, **self._keywords)
-        return api.conv_fprop(src, weights, **self._keywords)
-
-    def data_gradient(self, diff_dst: Array, weights: Array) -> Array:
-        if self.transposed:
-            return api.conv_fprop(diff_dst, weights, **self._keywords)
-        return api.conv_dgrad(diff_dst, weights, self.src_shape, **self._keywords)
-
-    def weights_gradient(self, src: Array, diff_dst: Array) -> Array:
-        image, gradient = (diff_dst, src) if self.transposed else (src, diff_dst)
-        return api.conv_wgrad(image, gradient, self.geometry.w_shape, **self._keywords)
-
-    def add_bias(self, name: str, dst: Array, bias: Array) -> Array:
-        """``dst`` plus one number per output channel."""
-        check_float_dtypes(self.function, dst=dst.dtype, **{name: bias.dtype})
-        channels = dst.shape[self.dst_channel_axis]
+    def check_bias(self, name: str, src: Array, bias: Array) -> None:
+        """Raises unless ``bias`` has one number of src's dtype per output channel."""
+        check_float_dtypes(self.function, src=src.dtype, **{name: bias.dtype})
+        channels = self.dst_shape[self.dst_channel_axis]
         if bias.shape != (channels,):
             raise ValueError(
                 f"{self.function}: {name} must have shape ({channels},), one element per output "
-                f"channel of the result {dst.shape}, got {bias.shape}"
+                f"channel of the result {self.dst_shape}, got {bias.shape}"
             )
-        return add_bias(dst, bias, self.dst_channel_axis)
-
-    def bias_gradient(self, diff_dst: Array) -> Array:
-        """The sum over batch and space, accumulated in float32 at least."""
-        return bias_gradient(diff_dst, self.dst_channel_axis)
 
     def check_dst(self, name: str, shape: Shape, arrays: str) -> None:
-        """Raises ValueError unless ``shape`` is that of the result of the forward operator."""
+        """Raises ValueError unless ``shape`` is the shape of the forward operator's result."""
         if tuple(shape) != self.dst_shape:
             config = self.geometry.config
             raise ValueError(
@@ -111,12 +156,12 @@ def transposed(
     dst_spatial: Shape,
     arrays: str,
 ) -> Convolution:
-    """The transposed convolution src -> dst, its output size given.
+    """The transposed convolution src -> dst with the given output size.
 
-    ``config`` is that of the convolution underneath, its padding what is cut off the full result of
-    stride * (size - 1) + dilated kernel elements. What ``dst_spatial`` has beyond that is output
-    padding. The convolution underneath leaves less than a stride of it unread by itself; whole
-    strides, which a dilation above the stride allows, are cropped from its image.
+    ``config`` is that of the convolution underneath. Its padding is cut off the full result of stride *
+    (size - 1) + dilated kernel elements; whatever ``dst_spatial`` has beyond that is output padding. If
+    this is less than a stride, the convolution underneath leaves it unread by itself; whole strides, which
+    a dilation above the stride allows, are cropped from its image.
     """
     dst_spec, weights_spec, src_spec = config.dimension_numbers
     kernel = [weights_shape[axis] for axis in weights_spec[2:]]
@@ -136,8 +181,8 @@ def transposed(
         extra, largest = wanted - smallest, smallest + max(s, d) - 1
         if not 0 <= extra < max(s, d) or wanted < 0:
             raise ValueError(
-                f"{function}: spatial axis {axis} cannot have {wanted} outputs: {size} inputs, a "
-                f"kernel of {k}, stride {s}, dilation {d} and padding {(low, high)} give "
+                f"{function}: spatial axis {axis} cannot have {wanted} outputs: {size} inputs with "
+                f"kernel {k}, stride {s}, dilation {d} and padding {(low, high)} give "
                 f"{smallest} to {largest} ({arrays})"
             )
         pairs.append((low, high - extra // s * s))
@@ -182,7 +227,7 @@ def check_channels(
     image: tuple[str, Shape] | None,
     result: tuple[str, Shape] | None,
 ) -> None:
-    """Channels and groups of the convolution ``image -> result``, in the caller's own names.
+    """Channels and groups of the convolution ``image -> result``, in the caller's names.
 
     An ``image`` or ``result`` that is not an argument is None. Under a transposed convolution the
     image is its dst and the result its src.

@@ -14,6 +14,7 @@ from jax_convgrad._src import compat, shapes
 from jax_convgrad._src.conv.geometry import ConvConfig, dilated
 from jax_convgrad._src.dtypes import check_float_dtypes
 from jax_convgrad._src.interop import common
+from jax_convgrad._src.interop.gradients import Contract
 from jax_convgrad._src.shapes import Pairs, Shape
 
 _AUTO_PADS = ("NONE", "SAME_UPPER", "SAME_LOWER", "VALID")
@@ -84,8 +85,9 @@ def convolution(
         image=("src", src.shape),
     )
     problem = attributes.plain(src.shape)
-    dst = problem.forward(src, weights)
-    return dst if bias is None else problem.add_bias("bias", dst, bias)
+    gradients = "onednn.convolution_backward_data or _weights"
+    contract = Contract(function, gradients, "jax_convgrad.conv_general_dilated")
+    return problem.apply(contract, src, weights, bias, "bias")
 
 
 def convolution_backward_data(
@@ -156,7 +158,7 @@ def convolution_backward_data(
     src_shape = attributes.plain_source(diff_dst.shape, dst_shape, output_padding)
     problem = attributes.plain(src_shape)
     problem.check_dst("diff_dst", diff_dst.shape, f"{attributes.arrays}, diff_src {src_shape}")
-    return problem.data_gradient(diff_dst, weights)
+    return _data_gradient(problem, diff_dst, weights)
 
 
 def convolution_backward_weights(
@@ -220,7 +222,7 @@ def convolution_backward_weights(
     )
     problem = attributes.plain(src.shape)
     problem.check_dst("diff_dst", diff_dst.shape, attributes.arrays)
-    return problem.weights_gradient(src, diff_dst)
+    return _weights_gradient(problem, src, diff_dst)
 
 
 def conv_transpose(
@@ -292,8 +294,9 @@ def conv_transpose(
         result=("src", src.shape),
     )
     problem = attributes.transposed_forward(src.shape, output_padding)
-    dst = problem.forward(src, weights)
-    return dst if bias is None else problem.add_bias("bias", dst, bias)
+    gradients = "onednn.conv_transpose_backward_data or _weights"
+    contract = Contract(function, gradients, "jax_convgrad.conv_transpose")
+    return problem.apply(contract, src, weights, bias, "bias")
 
 
 def conv_transpose_backward_data(
@@ -319,9 +322,8 @@ def conv_transpose_backward_data(
     attribute here: diff_src has floor((size + pads - dilated kernel) / stride) + 1 elements, and
     SAME means the pads of a plain convolution over diff_dst. That is the same adjoint with two
     exceptions. An output padding of whole strides (legal where the dilation is above the stride)
-    cannot be seen in the sizes and gives a diff_src that is longer. And under SAME a diff_dst that
-    is no multiple of the stride gives one element more than the src of `conv_transpose` had, with
-    other pads.
+    cannot be seen in the sizes and gives a diff_src that is longer. And under SAME a diff_dst that is not a
+    multiple of the stride gives one element more than the src of `conv_transpose` had, with other pads.
 
     Args:
       diff_dst: gradient of `conv_transpose`'s result, in ``data_format``.
@@ -364,9 +366,8 @@ def conv_transpose_backward_data(
         transposed=True,
         image=("diff_dst", diff_dst.shape),
     )
-    return attributes.transposed_from_dst(diff_dst.shape, output_padding).data_gradient(
-        diff_dst, weights
-    )
+    problem = attributes.transposed_from_dst(diff_dst.shape, output_padding)
+    return _data_gradient(problem, diff_dst, weights)
 
 
 def conv_transpose_backward_weights(
@@ -437,14 +438,26 @@ def conv_transpose_backward_weights(
     )
     problem = attributes.transposed_from_both(src.shape, diff_dst.shape, output_padding)
     problem.check_dst("diff_dst", diff_dst.shape, attributes.arrays)
-    return problem.weights_gradient(src, diff_dst)
+    return _weights_gradient(problem, src, diff_dst)
+
+
+def _data_gradient(problem: common.Convolution, diff_dst: Array, weights: Array) -> Array:
+    diff_src, _, _ = problem.gradients(diff_dst, None, weights, (True, False, False))
+    assert diff_src is not None
+    return diff_src
+
+
+def _weights_gradient(problem: common.Convolution, src: Array, diff_dst: Array) -> Array:
+    _, diff_weights, _ = problem.gradients(diff_dst, src, None, (False, True, False))
+    assert diff_weights is not None
+    return diff_weights
 
 
 @dataclasses.dataclass(frozen=True)
 class _Attributes:
     """Checked attributes of one call, in terms of the convolution (underneath) and its image.
 
-    ``config.padding`` holds the explicit pads; ``auto_pad`` in upper case says whether they count.
+    ``config.padding`` holds the explicit pads; ``auto_pad``, in upper case, says whether they are used.
     """
 
     function: str

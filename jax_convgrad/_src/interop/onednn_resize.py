@@ -1,9 +1,9 @@
 """oneDNN Graph's Interpolate operations; `jax_convgrad.onednn` has them under their names.
 
 Where oneDNN's documentation and its source disagree these functions follow the source: exactly one of
-``sizes`` and ``scales`` is given. Scales make sizes, by truncation, and coordinates follow from the
-sizes. The nearest element is that at the rounded coordinate, halves upwards. align_corners, which the
-schema knows and no backend of oneDNN runs, means what ONNX's Resize means by it.
+``sizes`` and ``scales`` is given. Scales make sizes, by truncation, and coordinates follow from the sizes.
+The nearest element is that at the rounded coordinate; halves are rounded up. align_corners is in the
+schema, but no backend of oneDNN runs it; here it means the same as in ONNX's Resize.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from jax.typing import ArrayLike
 from jax_convgrad._src import compat
 from jax_convgrad._src.dtypes import check_float_dtypes
 from jax_convgrad._src.interop import common
+from jax_convgrad._src.interop.gradients import Contract, call
 from jax_convgrad._src.resize.api import apply
 from jax_convgrad._src.resize.arguments import Options, Steps
 from jax_convgrad._src.shapes import Shape
@@ -68,7 +69,14 @@ def interpolate(
     _, steps = _problem(
         function, src.shape, sizes, mode, coordinate_transformation_mode, scales, data_format
     )
-    return apply(src, steps)
+    contract = Contract(function, "onednn.interpolate_backward", "jax_convgrad.resize")
+    return call(
+        contract,
+        lambda src: apply(src, steps),
+        lambda diff_dst, *_: (_gradient(steps, diff_dst),),
+        ((),),
+        (src,),
+    )
 
 
 def interpolate_backward(
@@ -112,6 +120,10 @@ def interpolate_backward(
             f"{function}: diff_dst must have the shape of the forward result, {shape}, got "
             f"{diff_dst.shape} (src has shape {src.shape})"
         )
+    return _gradient(steps, diff_dst)
+
+
+def _gradient(steps: Steps, diff_dst: Array) -> Array:
     return apply(diff_dst, [(axis, band.transpose) for axis, band in steps])
 
 
@@ -153,7 +165,7 @@ def _problem(
             _scaled(function, n, scale, scales) for n, scale in zip(spatial, scales, strict=True)
         ]
     shape = (*src_shape[:first], *wanted, *src_shape[first + rank :])
-    # Halves go upwards, in exact arithmetic.
+    # Halves are rounded up, in exact arithmetic.
     options = Options.make(
         function, _MODES[mode], False, coordinates, "round_prefer_ceil", None, None
     )
@@ -174,7 +186,7 @@ def _size(function: str, size: Any, sizes: Any) -> int:
 
 def _scaled(function: str, n: int, scale: Any, scales: Any) -> int:
     try:
-        with np.errstate(over="ignore"):  # infinite is checked for
+        with np.errstate(over="ignore"):  # the check for infinity follows
             factor = np.float32(scale)  # the attribute's type
     except (TypeError, ValueError):
         raise TypeError(f"{function}: scales must be numbers, got {scales!r}") from None

@@ -13,6 +13,7 @@ from jax_convgrad._src.conv import arguments
 from jax_convgrad._src.conv.geometry import ConvConfig, dilated
 from jax_convgrad._src.dtypes import check_float_dtypes
 from jax_convgrad._src.interop import common
+from jax_convgrad._src.interop.gradients import Contract
 from jax_convgrad._src.shapes import Shape
 
 _AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
@@ -64,8 +65,8 @@ def conv(
     problem = _conv(
         "onnx.conv", X.shape, W.shape, auto_pad, dilations, group, kernel_shape, pads, strides
     )
-    Y = problem.forward(X, W)
-    return Y if B is None else problem.add_bias("B", Y, B)
+    contract = Contract("onnx.conv", "onnx.conv_grad", "jax_convgrad.conv_general_dilated")
+    return problem.apply(contract, X, W, B, "B")
 
 
 def conv_grad(
@@ -180,8 +181,10 @@ def conv_transpose(
         output_padding,
         output_shape,
     )
-    Y = problem.forward(X, W)
-    return Y if B is None else problem.add_bias("B", Y, B)
+    contract = Contract(
+        "onnx.conv_transpose", "onnx.conv_transpose_grad", "jax_convgrad.conv_transpose"
+    )
+    return problem.apply(contract, X, W, B, "B")
 
 
 def conv_transpose_grad(
@@ -282,8 +285,7 @@ def _conv_transpose(
     config, arrays = _config(
         function, x_shape, w_shape, auto_pad, dilations, group, kernel_shape, pads, strides
     )
-    # Underneath lies a convolution from Y to X, so X is the array that has W's first axis as
-    # channels.
+    # Underneath is a convolution from Y to X, so X is the array whose channels are W's first axis.
     common.check_channels(function, config, "group", ("W", w_shape), None, ("X", x_shape))
     rank = config.spatial_rank
     extra = (0,) * rank
@@ -335,7 +337,7 @@ def _config(
     pads: Sequence[int] | None,
     strides: Sequence[int] | None,
 ) -> tuple[ConvConfig, str]:
-    """The checked attributes that both operators have, and the arrays' shapes for messages.
+    """The checked attributes of both operators, and the arrays' shapes for messages.
 
     Its padding is ``pads``, zeros if not given.
     """
@@ -381,9 +383,4 @@ def _gradients(
             f"{problem.function}: output_mask must have 3 entries, for dX, dW and dB, got "
             f"{output_mask!r}"
         )
-    want_dx, want_dw, want_db = output_mask
-    return (
-        problem.data_gradient(dY, W) if want_dx else None,
-        problem.weights_gradient(X, dY) if want_dw else None,
-        problem.bias_gradient(dY) if want_db else None,
-    )
+    return problem.gradients(dY, X, W, output_mask)

@@ -6,11 +6,11 @@ inference computes them, and coordinates in float64.
 
 Where ONNX leaves a case open:
 
-- ``pytorch_half_pixel`` with a single output reads coordinate 0, as the operator's text has it (the
-  reference implementation has -0.5).
+- ``pytorch_half_pixel`` with a single output reads coordinate 0, as the operator's text says (the reference
+  implementation reads -0.5).
 - With a ``keep_aspect_ratio_policy`` the coordinates follow from the one scale that all axes share, not
   from the rounded sizes.
-- Sizes and scales that give an axis no output are refused, and so is a policy together with scales.
+- Sizes and scales that leave an axis without outputs are refused, and so is a policy together with scales.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from jax.typing import ArrayLike
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.dtypes import check_float_dtypes
+from jax_convgrad._src.interop.gradients import Contract, call
 from jax_convgrad._src.resize.api import apply
 from jax_convgrad._src.resize.arguments import Options, Steps
 from jax_convgrad._src.shapes import Shape
@@ -62,7 +63,7 @@ def resize(
         sequence counts as not given.
       sizes: one output size per axis.
       antialias: 1 stretches the filter of "linear" and "cubic" when downsampling.
-      axes: the axes that roi, scales and sizes speak of; all by default.
+      axes: the axes that roi, scales and sizes are for; all by default.
       coordinate_transformation_mode: "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel",
         "align_corners", "asymmetric" or "tf_crop_and_resize".
       cubic_coeff_a: the cubic filter's coefficient.
@@ -108,7 +109,12 @@ def resize(
         mode,
         nearest_mode,
     )
-    return apply(X, problem.steps, extrapolation_value=float(extrapolation_value))
+
+    def forward(X: Array) -> Array:
+        return apply(X, problem.steps, extrapolation_value=float(extrapolation_value))
+
+    contract = Contract(function, "onnx.resize_grad", "jax_convgrad.resize")
+    return call(contract, forward, lambda dY, *_: (problem.gradient(dY),), ((),), (X,))
 
 
 def resize_grad(
@@ -133,7 +139,8 @@ def resize_grad(
     Args:
       dY: gradient of the result, of `resize`'s output shape and X's dtype.
       X: as for `resize`; only its shape and dtype are read.
-      roi, scales, sizes, axes: those of the forward operator.
+      roi, scales, sizes, axes: those of the forward operator. With neither scales nor sizes the sizes are
+        dY's, in every mode, as in ONNX Runtime's ResizeGrad; ``keep_aspect_ratio_policy`` needs sizes.
       antialias, coordinate_transformation_mode, cubic_coeff_a, exclude_outside, mode, nearest_mode:
         likewise.
       extrapolation_value, keep_aspect_ratio_policy: likewise.
@@ -170,18 +177,22 @@ def resize_grad(
         keep_aspect_ratio_policy,
         mode,
         nearest_mode,
+        dY.shape,
     )
     if dY.shape != problem.shape:
         raise ValueError(
             f"{function}: dY must have the shape of the forward result, {problem.shape}, got {dY.shape} "
             f"(X has shape {X.shape})"
         )
-    return apply(dY, [(axis, band.transpose) for axis, band in problem.steps])
+    return problem.gradient(dY)
 
 
 class _Problem(NamedTuple):
     shape: Shape
     steps: Steps
+
+    def gradient(self, dY: Array) -> Array:
+        return apply(dY, [(axis, band.transpose) for axis, band in self.steps])
 
 
 def _problem(
@@ -199,8 +210,12 @@ def _problem(
     keep_aspect_ratio_policy: str,
     mode: str,
     nearest_mode: str,
+    dy_shape: Shape | None = None,
 ) -> _Problem:
-    """The checked attributes as a shape and one band per axis that changes."""
+    """The checked attributes as a shape and one band per axis that changes.
+
+    ``dy_shape`` has the sizes where neither scales nor sizes are given.
+    """
     for name, value, known in (
         ("mode", mode, _MODES),
         ("nearest_mode", nearest_mode, _NEAREST_MODES),
@@ -228,6 +243,17 @@ def _problem(
     chosen = _axes(function, axes, x_shape)
     scales = _vector(function, "scales", scales, len(chosen), x_shape)
     sizes = _vector(function, "sizes", sizes, len(chosen), x_shape)
+    if scales is None and sizes is None and dy_shape is not None:
+        if keep_aspect_ratio_policy != "stretch":
+            raise ValueError(
+                f"{function}: keep_aspect_ratio_policy={keep_aspect_ratio_policy!r} needs sizes: those of dY "
+                f"are rounded"
+            )
+        if len(dy_shape) != rank:
+            raise ValueError(
+                f"{function}: dY must have the rank of X, but dY has shape {dy_shape} and X {x_shape}"
+            )
+        sizes = [dy_shape[axis] for axis in chosen]
     if (scales is None) == (sizes is None):
         given = "neither" if scales is None else "both"
         raise ValueError(f"{function}: exactly one of scales and sizes must be given, got {given}")
@@ -240,7 +266,7 @@ def _problem(
                 f"with scales={scales}"
             )
         for axis, scale in zip(chosen, scales, strict=True):
-            with np.errstate(over="ignore"):  # infinite is checked for
+            with np.errstate(over="ignore"):  # the check for infinity follows
                 factor = np.float32(_finite(function, "scales", scale))
             if not (0 < factor and math.isfinite(factor)):
                 raise ValueError(f"{function}: scales must be positive and finite, got {scales}")
@@ -326,10 +352,10 @@ def _vector(function: str, name: str, value: Any, length: int, x_shape: Shape) -
 
 
 def _stays(function: str, x_shape: Shape, axis: int, unchanged: bool) -> bool:
-    """Whether the axis is of symbolic size, which is left as it is.
+    """Whether the axis has a symbolic size, which must not change.
 
     Raises:
-      ValueError: it is symbolic and would not be.
+      ValueError: it is symbolic and would change.
     """
     if isinstance(x_shape[axis], int):
         return False
@@ -346,7 +372,7 @@ def _size(function: str, size: Any, old: Any, sizes: list[Any]) -> Any:
         if size == old:
             return size
         raise ValueError(
-            f"{function}: sizes must be known, or those that X has already, got {sizes} (X has {old} there)"
+            f"{function}: sizes must be known, or equal to those of X, got {sizes} (X has {old} there)"
         )
     try:
         number = operator.index(size)

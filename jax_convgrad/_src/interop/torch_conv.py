@@ -146,7 +146,7 @@ def conv_transpose1d(
         per spatial axis.
       groups: number of groups.
       dilation: the kernel's, one int or one per spatial axis.
-      output_size: the result's spatial sizes, after its batch and channels or without them (which are not
+      output_size: the result's spatial sizes, with or without batch and channels in front (which are not
         read), as the forward method of torch.nn.ConvTranspose1d takes it: it takes the place of
         ``output_padding``, which is not read then. Sizes from that without output padding up to stride - 1
         more.
@@ -294,8 +294,8 @@ def _conv_transpose(
     image, weight, bias, batched = _arrays(function, rank, input, weight, bias)
     arrays = common.describe(input=jnp.shape(input), weight=weight.shape)
     config = _config(function, rank, stride, dilation, groups, arrays)
-    # Underneath lies a convolution from the result to input, so input is the one that has weight's
-    # first axis as channels.
+    # Underneath is a convolution from the result to input, so input is the array whose channels are
+    # weight's first axis.
     common.check_channels(
         function, config, "groups", ("weight", weight.shape), None, _named(image, batched)
     )
@@ -315,7 +315,7 @@ def _conv_transpose(
     sizes = tuple(size + more for size, more in zip(smallest, extra, strict=True))
     if any(shapes.known_below(size, 0) for size in sizes):
         raise ValueError(
-            f"{function}: padding={pads} cuts off more than there is, sizes would be {sizes} "
+            f"{function}: padding={pads} removes the whole result, sizes would be {sizes} "
             f"({arrays})"
         )
     config = config.replace(padding=common.pairs(pads, pads))
@@ -351,15 +351,16 @@ def _arrays(
 def _run(
     problem: common.Convolution, image: Array, weight: Array, bias: Array | None, batched: bool
 ) -> Array:
-    y = problem.forward(image, weight)
-    y = y if bias is None else problem.add_bias("bias", y, bias)
+    if bias is not None:
+        problem.check_bias("bias", image, bias)
+    y = problem.forward(image, weight, bias)
     return y if batched else y[0]
 
 
 def _config(
     function: str, rank: int, stride: Ints, dilation: Ints, groups: int, arrays: str
 ) -> ConvConfig:
-    """What both operators have; the padding is still missing."""
+    """The config that both operators share; the padding is still missing."""
     axes = tuple(range(rank + 2))
     return ConvConfig(
         shapes.positive_ints(function, "stride", _spread(stride, rank), rank, arrays),
@@ -430,7 +431,7 @@ def _extra_for_size(
     if any(not 0 <= more < stride for more, stride in zip(extra, config.strides, strict=True)):
         largest = tuple(least + s - 1 for least, s in zip(smallest, config.strides, strict=True))
         raise ValueError(
-            f"{function}: output_size={wanted} cannot be, sizes range from {smallest} to {largest} "
+            f"{function}: output_size={wanted} is impossible, sizes range from {smallest} to {largest} "
             f"({arrays}, stride={config.strides}, dilation={config.dilation})"
         )
     return extra

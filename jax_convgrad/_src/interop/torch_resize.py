@@ -53,7 +53,7 @@ _MODES = {
 _UNALIGNED = ("nearest", "nearest-exact", "area")
 _ANTIALIASED = ("bilinear", "bicubic", "lanczos")
 
-# A step between outputs of next to nothing: all of them lie half an element before the first one.
+# A step between outputs of almost nothing: all outputs lie half an element before the first input.
 _NO_STEP = 2.0**1000
 
 
@@ -144,7 +144,7 @@ def interpolate(
         coordinates, nearest_mode = "asymmetric", "floor"
     elif align_corners and not antialias:
         coordinates = "align_corners"
-    # PyTorch repeats the edge, and leaves out what is outside where it antialiases.
+    # PyTorch repeats the edge, except where it antialiases: there it leaves out what is outside.
     options = Options.make(function, method, antialias, coordinates, nearest_mode, None, antialias)
     steps = options.steps(function, x.shape, (*x.shape[:2], *sizes), [None, None, *factors], None)
     return apply(x, steps, nearest=method == "nearest")
@@ -153,7 +153,7 @@ def interpolate(
 def _method(
     function: str, mode: Any, rank: int, align_corners: Any, antialias: bool, shape: Shape
 ) -> str:
-    """The package's name of the method, after the checks of what goes with what."""
+    """The package's name of the method, after checking which arguments go together."""
     if not isinstance(mode, str) or mode not in _MODES:
         raise ValueError(f"{function}: mode must be one of {', '.join(_MODES)}, got {mode!r}")
     if align_corners is not None and not isinstance(align_corners, (bool, np.bool_)):
@@ -239,5 +239,5 @@ def _entries(function: str, name: str, value: Any, rank: int, shape: Shape) -> l
 
 
 def _aligned(n: int, m: int) -> float | Fraction:
-    """Output size over input size of antialiased align_corners, whose outputs keep to half pixels."""
+    """Output size over input size of antialiased align_corners, whose outputs stay at half pixels."""
     return Fraction(m - 1, n - 1) if n > 1 and m > 1 else _NO_STEP

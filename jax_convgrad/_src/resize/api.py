@@ -1,8 +1,8 @@
 """Layers and operators that resize: `jax.image`'s functions, and the linear maps behind them.
 
-Each axis of a resize is a banded matrix (`bands`), all of them together one primitive
-(`resample_primitive`), whose gradient is the same primitive with transposed tables. The primitive is
-linear and closed under transposition, so the layers need no `jax.custom_vjp` and keep forward mode.
+Each axis of a resize is a banded matrix (`bands`). All of them together form one primitive
+(`resample_primitive`), whose gradient is the same primitive with transposed tables. The primitive is linear
+and closed under transposition, so the layers need no `jax.custom_vjp` and keep forward mode.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from jax_convgrad._src import compat
+from jax_convgrad._src import compat, hints
 from jax_convgrad._src.dtypes import FLOAT_DTYPES, check_float_dtypes, sum_dtype
 from jax_convgrad._src.resize import filters
 from jax_convgrad._src.resize import primitives as resize_primitives
@@ -36,6 +36,7 @@ from jax_convgrad._src.resize.bands import Rule
 # Layers.
 
 
+@hints.with_keyword_hints(hints.RESIZE_KEYWORDS, "interpolate")
 def resize(
     image: ArrayLike,
     shape: Sequence[int],
@@ -64,10 +65,10 @@ def resize(
       method: "nearest", "linear", "cubic", "cubic-pytorch", "lanczos3", "lanczos5", "area", jax.image's
         other names for them or a `jax.image.ResizeMethod`; or "area-pytorch", the mean of all elements
         that an output's interval touches.
-      antialias: stretch the filter when downsampling. "nearest" and the areas have no use for it.
-      precision: taken for compatibility; no product is rounded to less than float32.
+      antialias: stretch the filter when downsampling. "nearest" and the area methods ignore it.
+      precision: accepted for compatibility; no product is rounded to less than float32.
       coordinate_mode: "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
-        "asymmetric" or "tf_crop_and_resize", as ONNX defines them. The areas know half_pixel only.
+        "asymmetric" or "tf_crop_and_resize", as ONNX defines them. The area methods support half_pixel only.
       nearest_mode: "round_prefer_floor", "round_prefer_ceil", "floor" or "ceil" of the coordinate. jax.image
         rounds up at halves, in float32; here that is exact.
       cubic_coeff_a: the cubic filter's coefficient. None is -0.5, or -0.75 for "cubic-pytorch" without
@@ -293,7 +294,7 @@ def resample_transpose(
     return apply(dy, [(axis, band.transpose) for axis, band in steps])
 
 
-# What they share.
+# Shared by both.
 
 
 def apply(

@@ -1,8 +1,8 @@
-"""What the arguments of a resize ask for, once they are checked.
+"""Checks the arguments of a resize, and works out what they ask for.
 
 Each check raises TypeError or ValueError with a text that names the function and the argument. Nothing here
-computes weights or reads the image: who wants to know whether arguments are good can call it and
-catch the error.
+computes weights or reads the image, so a caller can find out whether arguments are valid by calling a check
+and catching the error.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class ResizedAxis:
     """An axis that a resize changes.
 
     Attributes:
-      axis: which.
-      size, out_size: its elements before and after.
+      axis: its position.
+      size, out_size: its number of elements before and after.
       rule: how they are resampled.
     """
 
@@ -55,7 +55,7 @@ class ResizedAxis:
 
 
 def make_steps(resized: Sequence[ResizedAxis]) -> Steps:
-    """The bands of the axes that are not left as they are.
+    """The bands of the axes that change.
 
     Raises:
       bands.BandTooLargeError: one needs too many weights.
@@ -110,12 +110,12 @@ class Options:
             )
         if method.startswith("area") and coordinate_mode != "half_pixel":
             raise ValueError(
-                f"{function}: method={method!r} knows coordinate_mode='half_pixel' only, got "
+                f"{function}: method={method!r} supports only coordinate_mode='half_pixel', got "
                 f"{coordinate_mode!r}"
             )
         if exclude_outside is not None and exclude_outside not in (0, 1):
             raise ValueError(f"{function}: exclude_outside must be a bool, got {exclude_outside!r}")
-        # Antialiased, PyTorch's cubic is everybody's.
+        # Antialiased, PyTorch's cubic is the same as everybody's.
         clamped = method == "cubic-pytorch" and not antialias
         coefficient = -0.75 if clamped else -0.5
         if cubic_coeff_a is not None:
@@ -138,7 +138,7 @@ class Options:
         scale: Sequence[float | Fraction | None] | None,
         roi: Sequence[Sequence[float]] | None,
     ) -> Steps:
-        """The bands from ``x_shape`` to ``y_shape``, of the axes that are not left as they are."""
+        """The bands from ``x_shape`` to ``y_shape``, of the axes that change."""
         return make_steps(self.resized_axes(function, x_shape, y_shape, scale, roi))
 
     def resized_axes(
@@ -149,7 +149,7 @@ class Options:
         scale: Sequence[float | Fraction | None] | None,
         roi: Sequence[Sequence[float]] | None,
     ) -> list[ResizedAxis]:
-        """The axes that are not left as they are from ``x_shape`` to ``y_shape``."""
+        """The axes that change from ``x_shape`` to ``y_shape``."""
         rank = len(x_shape)
         scales = _per_axis(function, "scale", scale, rank, None)
         regions = _per_axis(function, "roi", roi, rank, (0.0, 1.0))
@@ -226,7 +226,7 @@ def check_resize(
 
 @dataclasses.dataclass(frozen=True)
 class TracedAxis:
-    """An axis that `scale_and_translate` transforms by numbers of which one is traced."""
+    """An axis that `scale_and_translate` transforms by numbers of which at least one is traced."""
 
     axis: int
     size: int
@@ -292,7 +292,7 @@ def check_scale_and_translate(
 
 
 def method_name(function: str, method: Any) -> str:
-    """The one name of a method, from any of its names or a `jax.image.ResizeMethod`."""
+    """The canonical name of a method, from any of its names or a `jax.image.ResizeMethod`."""
     if isinstance(method, jax.image.ResizeMethod):
         method = method.name.lower().replace("_", "-")
     if not isinstance(method, str):
@@ -318,7 +318,7 @@ def full_shape(function: str, shape: Any, name: str, other: Shape) -> Shape:
         )
     sizes: list[Any] = []
     for size, old in zip(shape, other, strict=True):
-        if size is old:  # a symbolic size that stays
+        if size is old:  # a symbolic size that does not change
             sizes.append(size)
             continue
         if isinstance(size, bool):
@@ -338,7 +338,7 @@ def full_shape(function: str, shape: Any, name: str, other: Shape) -> Shape:
 
 
 def _sizes(function: str, x_shape: Shape, y_shape: Shape, axis: int) -> tuple[int, int]:
-    """Input and output size of an axis that is resized, both known numbers."""
+    """Input and output size of an axis that is resized; both must be known numbers."""
     n, m = x_shape[axis], y_shape[axis]
     if not isinstance(n, int) or not isinstance(m, int):
         raise ValueError(

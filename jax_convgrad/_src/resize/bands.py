@@ -2,15 +2,15 @@
 
 Every resize method in every coordinate convention is, along each axis, a sparse matrix with a few
 neighbouring weights per output: y[i] = sum_t weights[i, t] * x[start[i] + t]. The transpose of such a
-matrix is one again, so forward and gradient differ in their tables only. Tables are made in float64 on
+matrix is banded again, so forward and gradient differ only in their tables. Tables are made in float64 on
 the host while tracing; nothing here touches a device.
 
-NOTE [Exact coordinates]. Where the coordinate of an output is a ratio of integers, it is computed from
-integers with one division at the end, so it is the float64 nearest to the true one and a tie of
-`nearest` is a tie.
+NOTE [Exact coordinates]. If the coordinate of an output is a ratio of integers, it is computed from
+integers with one division at the end. It is then the float64 nearest to the true coordinate, and a tie of
+`nearest` stays a tie.
 
 NOTE [jax.image's nearest]. jax.image.resize takes element floor((i + 0.5) * n / m), computed in float32.
-XLA rewrites that product, differently from version to version, so that at exact integers, and near
+XLA rewrites that product differently from version to version, so that at exact integers, and near
 them for large sizes, an index can come out one too small. Here it is exact.
 """
 
@@ -56,12 +56,12 @@ class Rule:
       cubic_coeff_a: the cubic filter's coefficient.
       exclude_outside: leave out what the filter reads outside the input and divide by the sum of the
         rest; otherwise the edge elements are repeated.
-      scale: output size / input size if the sizes' own ratio is not meant.
+      scale: output size / input size, if it is not the ratio of the sizes.
       translation: moves the output by so many of its elements; half_pixel only.
       roi: (start, end) in units of the axis' length; tf_crop_and_resize only.
-      beyond: what an output is whose coordinate lies outside the input. "extend": no special case.
-        "zero": zero, if by more than half an element. "reach": edge elements are repeated no further
-        than the filter's radius, and zero is beyond that.
+      beyond: the value of an output whose coordinate lies outside the input. "extend": no special case.
+        "zero": zero, if it lies outside by more than half an element. "reach": the edge elements are
+        repeated up to the filter's radius; beyond that the value is zero.
     """
 
     method: str
@@ -80,7 +80,7 @@ class Rule:
 class Band:
     """y[i] = sum_t weights[i, t] * x[start[i] + t], for an x of ``size`` elements.
 
-    Always 0 <= start[i] and start[i] + taps <= size. Equal where the tables are, and hashable.
+    Always 0 <= start[i] and start[i] + taps <= size. Hashable, and equal if the tables are equal.
 
     Attributes:
       start: int32 [m].
@@ -110,7 +110,7 @@ class Band:
 
     @functools.cached_property
     def is_identity(self) -> bool:
-        """Whether y is x."""
+        """Whether the band is the identity: y is x."""
         return (
             self.size == self.out_size
             and self.taps == 1
@@ -143,7 +143,7 @@ class Band:
 
     @functools.cached_property
     def digest(self) -> bytes:
-        """The same for equal bands, in every process."""
+        """A digest that is the same for equal bands, in every process."""
         shape = np.asarray([self.size, *self.weights.shape], np.int64)
         parts = hashlib.sha256(shape.tobytes() + self.start.tobytes())
         parts.update(self.weights.tobytes())
@@ -180,7 +180,7 @@ def make_band(n: int, m: int, rule: Rule) -> Band:
     if outside is None or not outside.any():
         return band
     weights = np.where(outside[:, None], 0.0, band.weights)
-    # Rows without weights start where their neighbours could: any legal start serves.
+    # Rows without weights start where their neighbours could: any legal start is fine.
     return Band(band.start, weights, n, outside)
 
 
@@ -190,13 +190,13 @@ def _coordinates(n: int, m: int, rule: Rule) -> np.ndarray:
     mode, scale = rule.coordinate_mode, rule.scale
     if scale is None:
         scale = Fraction(m, n)
-    length = scale * n  # of the whole output, which m is a rounding of
+    length = scale * n  # of the whole output; m is its length, rounded
     if mode == "pytorch_half_pixel":
         if not length > 1:
             return np.zeros(m)
         mode = "half_pixel"
     if mode == "half_pixel_symmetric":
-        # The middle of the input lies in the middle of the output.
+        # The middles of input and output coincide.
         if isinstance(scale, Fraction):
             # n/2 (1 - m / length) + (i + 1/2) / scale - 1/2, all over 2 p for scale = p / q.
             p, q = scale.numerator, scale.denominator
@@ -245,7 +245,7 @@ def _filtered(n: int, m: int, x: np.ndarray, rule: Rule) -> Band:
     stretch = max(inverse, 1.0) if rule.antialias else 1.0
     support = radius * stretch
     zero = (x < -0.5) | (x > n - 0.5) if rule.beyond == "zero" else np.zeros(m, bool)
-    # Farther out than the filter reaches nothing changes, and integers stay small.
+    # Farther out than the filter reaches nothing changes, and the integers stay small.
     x = np.clip(x, -support - 2.0, n + support + 1.0)
     first = np.floor(x - support).astype(np.int64) + 1
     last = np.ceil(x + support).astype(np.int64) - 1
@@ -271,12 +271,12 @@ def _filtered(n: int, m: int, x: np.ndarray, rule: Rule) -> Band:
 
 
 def _area(n: int, m: int, rule: Rule) -> Band:
-    """Each output is the mean of what its interval covers, elements cut by its ends in parts."""
+    """Each output is the mean of what its interval covers; elements that its ends cut count in part."""
     i = np.arange(m, dtype=np.int64)
     left: np.ndarray
     right: np.ndarray
     if rule.scale is None:
-        # In units of 1 / m of an element everything is an integer.
+        # In units of 1 / m of an element all numbers are integers.
         left, right = i * n, (i + 1) * n
         first, unit = left // m, m
         width = -(-n // m) + 1
@@ -316,7 +316,7 @@ def _adaptive_average(n: int, m: int) -> Band:
 def _from_entries(
     rows: np.ndarray, columns: np.ndarray, values: np.ndarray, m: int, n: int
 ) -> Band:
-    """The narrowest band with these entries, those of one place added up.
+    """The narrowest band with these entries; entries at the same position are added up.
 
     ``rows`` and ``columns`` need no order. Rows without entries get zeros.
     """

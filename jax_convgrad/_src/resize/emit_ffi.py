@@ -12,7 +12,7 @@ from jax_convgrad._src.runtime.registry import RESAMPLE_TARGET
 
 
 def emit(problem: ResampleProblem, x: Array) -> Array:
-    """The handler of the platform that is being lowered for; the bands' tables are constants of its call."""
+    """The handler's call on the platform that is being lowered for; the bands' tables are its constants."""
     wide = sum_dtype(problem.dtype)
     tables = [table for band in problem.bands for table in (band.start, band.weights.astype(wide))]
     result = jax.ShapeDtypeStruct(problem.result_shape, problem.dtype)

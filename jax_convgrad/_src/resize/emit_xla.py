@@ -41,7 +41,7 @@ def resample(
         return x
     wide = sum_dtype(dtype)
     if wide != dtype:
-        # Once, not at every tap.
+        # Once, instead of at every tap.
         x = lax.optimization_barrier(x.astype(wide))
     for band, axis in _ordered(bands, axes):
         x = apply(x, band, axis, form(platform, x.shape, band, axis))
@@ -74,9 +74,9 @@ def apply(x: Array, band: Band, axis: int, name: str) -> Array:
 
 
 def _ordered(bands: tuple[Band, ...], axes: tuple[int, ...]) -> list[tuple[Band, int]]:
-    """Axes that shrink first, outermost to innermost; those that grow last, the other way round.
+    """Axes that shrink first, outermost to innermost, then those that grow, innermost to outermost.
 
-    So the innermost axis, the slowest, is resized while the array is small.
+    The innermost axis, the slowest, is therefore resized while the array is small.
     """
     pairs = sorted(zip(bands, axes, strict=True), key=lambda pair: pair[1])
     shrinking = [pair for pair in pairs if pair[0].out_size <= pair[0].size]
@@ -133,7 +133,7 @@ class Phases(NamedTuple):
 
 
 def phases(band: Band) -> Phases | None:
-    """The band in steps of the sizes' ratio; None if that is no simple one."""
+    """The band in steps of the sizes' ratio; None if the ratio is not a simple one."""
     blocks = math.gcd(band.size, band.out_size)
     outputs, inputs = band.out_size // blocks, band.size // blocks
     if max(outputs, inputs) > _MOST_PHASES:

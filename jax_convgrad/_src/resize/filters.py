@@ -17,7 +17,7 @@ from jax import Array
 # The distance beyond which each filter is zero.
 RADIUS = {"linear": 1, "cubic": 2, "lanczos3": 3, "lanczos5": 5}
 
-# A sum of weights smaller than this is taken for nothing, as in jax.image.
+# A sum of weights smaller than this counts as zero, as in jax.image.
 NEGLIGIBLE = 1000.0 * float(np.finfo(np.float32).eps)
 
 Filter = Callable[[Any], Any]
@@ -44,14 +44,14 @@ def _keys(xp: Any, a: float, x: Any) -> Any:
 
 
 def _lanczos(xp: Any, radius: int, x: Any) -> Any:
-    """sinc(x) sinc(x / radius), taken as 1 below a distance of 1e-3, which is jax.image's rule."""
+    """sinc(x) sinc(x / radius), replaced by 1 below a distance of 1e-3, which is jax.image's rule."""
     wave = radius * xp.sin(np.pi * x) * xp.sin(np.pi * x / radius)
     safe = xp.where(x > 1e-3, np.pi**2 * x**2, 1.0)
     return xp.where(x > radius, 0.0, xp.where(x > 1e-3, wave / safe, 1.0))
 
 
 def normalise(weights: Any, axis: int, xp: Any = np) -> Any:
-    """Weights divided by their sum along ``axis``; zeros where that is next to nothing."""
+    """Weights divided by their sum along ``axis``; zeros where the sum is almost zero."""
     total = xp.sum(weights, axis=axis, keepdims=True)
     safe = xp.where(total != 0, total, 1)
     return xp.where(xp.abs(total) > NEGLIGIBLE, weights / safe, 0)
@@ -70,8 +70,8 @@ def weight_matrix(
 ) -> Array:
     """Dense weights [n, m] of `scale_and_translate` along one axis, for a traced scale.
 
-    Differentiable in ``scale`` and ``translation``, in their dtype. ``reach`` None leaves out what lies
-    outside the image; a number is how far beyond it the edge pixels are repeated.
+    Differentiable in ``scale`` and ``translation``, in their dtype. If ``reach`` is None, weights outside
+    the image are left out; a number says how far beyond the image the edge pixels are repeated.
     """
     dtype = jnp.result_type(scale, translation)
     inverse = 1.0 / scale

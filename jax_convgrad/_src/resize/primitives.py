@@ -2,10 +2,10 @@
 
     resample(x; bands, axes) -> y        its transpose: resample(dy; transposed bands, axes) -> dx
 
-Linear, and its transpose is itself with other tables, so derivatives of any order in both modes stay
-inside it. The tables are in the parameter ``problem`` (`ResampleProblem`), not operands: a transposition must
-be able to read them, and they become constants of the program when it is lowered. A resize whose scale is
-traced has no table and does not come here (see `api`).
+The map is linear, and its transpose is the same map with other tables, so derivatives of any order in both
+modes stay inside it. The tables are in the parameter ``problem`` (`ResampleProblem`) and are not operands:
+transposition must be able to read them, and they become constants of the program when it is lowered. A
+resize whose scale is
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _abstract(x: Any, *, problem: ResampleProblem) -> Any:
     if not 1 <= len(axes) <= MAX_AXES or list(axes) != sorted(set(axes)):
         raise ValueError(f"resample: axes must be 1 to {MAX_AXES} ascending positions, got {axes}")
     if axes[0] < 0 or axes[-1] >= len(x.shape):
-        raise ValueError(f"resample: x has shape {x.shape}, no axes {axes}")
+        raise ValueError(f"resample: x has shape {x.shape} and does not have the axes {axes}")
     for band, axis in zip(bands, axes, strict=True):
         if x.shape[axis] != band.size:
             raise ValueError(
@@ -89,10 +89,10 @@ def _batch(operands: Any, dims: Any, *, problem: ResampleProblem) -> tuple[Array
 
 
 def _lower(platform: str | None, ctx: Any, x: Any, *, problem: ResampleProblem) -> Any:
-    """Decides, and emits: the whole, or what each device computes of it."""
+    """Decides, and emits: the whole resize, or each device's shard of it."""
     custom_calls = not compat.is_partitioned_without_custom_calls(ctx)
     decision = decide(problem, Target.of(platform, custom_calls))
-    # The operator's name is seen in profiles, whatever it is lowered to.
+    # Profiles show the operator's name, whatever it is lowered to.
     run = jax.named_scope(resample_p.name)(functools.partial(emit, decision))
     make_call = None
     if platform is not None:

@@ -1,7 +1,7 @@
-"""The sharding rule of a resize, and what one device computes of a divided one.
+"""The sharding rule of a resize, and each device's share of a divided one.
 
-Each axis is a factor of its own. An axis that is resized is not split: the devices take some of another one,
-or all of it.
+Each axis is a factor of its own. An axis that is resized is not split: its mesh axes move to another axis,
+or every device gets all of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jax_convgrad._src.sharding.solver import PartitionedCall, ShardingRule
 
 
 def rule(problem: ResampleProblem) -> ShardingRule:
-    """By what a resize can be divided."""
+    """The factors by which a resize can be divided."""
     factors = tuple((f"a{axis}",) for axis in range(len(problem.shape)))
     sizes: dict[str, tuple[int, ...]] = {
         f"a{axis}": (size,) for axis, size in enumerate(problem.shape)
@@ -41,7 +41,7 @@ def rule(problem: ResampleProblem) -> ShardingRule:
 
 
 def partitioned_call(problem: ResampleProblem, decision: Decision) -> PartitionedCall:
-    """The resize in a program that XLA divides: each device computes its shard by ``decision``."""
+    """The resize in a program that XLA partitions: each device computes its shard by ``decision``."""
 
     def shard(x: Array) -> Array:
         part = dataclasses.replace(problem, shape=x.shape)

@@ -1,7 +1,7 @@
-"""What a program needs that leaves the process it was made in (`jax.export`).
+"""What an exported program (`jax.export`) needs in order to run in another process.
 
-It takes its calls of this package's handlers along by name. So the process that exports must say that
-this is meant, and the process that runs it must have registered them.
+An exported program refers to this package's handlers by name. The process that exports must therefore
+confirm that this is intended, and the process that runs the program must have registered the handlers.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from jax import export
 
 from jax_convgrad._src import compat
-from jax_convgrad._src.runtime import registry
+from jax_convgrad._src.runtime import registry, remedies
 
 
 def export_checks() -> list[export.DisabledSafetyCheck]:
     """The ``disabled_checks`` with which `jax.export.export` takes programs that call the handlers.
 
-    JAX refuses custom calls that it does not know, because only the package that they belong to can
-    promise what they will mean later. This package's keep their meaning from version to version; one
-    that had to change it would get a new name.
+    JAX refuses custom calls that it does not know, because only the package that they belong to can promise
+    what they will mean later. This package's calls keep their meaning from version to version; a call that
+    had to change would get a new name.
 
     Returns:
       One `jax.export.DisabledSafetyCheck` for each of the package's call targets, all platforms' alike.
@@ -39,11 +39,11 @@ def export_checks() -> list[export.DisabledSafetyCheck]:
 def load_handlers(platform: str | None = None) -> None:
     """Registers the handlers of a platform now, for programs that this process only runs.
 
-    A program that is lowered here registers them by itself. One that comes out of `jax.export` is not
-    lowered here: without this it ends in XLA's ``No FFI handler registered for jax_convgrad_...``.
+    A program that is lowered here registers them by itself. A program that comes out of `jax.export` is not
+    lowered here: without this call it ends in XLA's ``No FFI handler registered for jax_convgrad_...``.
 
     Args:
-      platform: "cpu" or "cuda"; None is the one that JAX runs on.
+      platform: "cpu" or "cuda"; None is the platform that JAX runs on.
 
     Raises:
       RuntimeError: the platform has no handlers here; the text says why.
@@ -56,4 +56,6 @@ def load_handlers(platform: str | None = None) -> None:
     platform = platform or compat.platform()
     reason = registry.find(platform).reason
     if reason is not None:
-        raise RuntimeError(f"load_handlers: there are no handlers for {platform}: {reason}")
+        raise RuntimeError(
+            f"load_handlers: there are no handlers for {platform}: {remedies.mended(platform, reason)}"
+        )

@@ -20,22 +20,22 @@ _SAVED = ("problem", "engine", "workspace_bytes", "microseconds", "chosen_by")
 
 
 def set_algorithm_search(search: AlgorithmSearch) -> None:
-    """How an engine is chosen for a problem that has none yet.
+    """Sets how an engine is chosen for a problem that has none yet.
 
-    Call it before the first step: what was compiled under another setting is compiled anew.
+    Call it before the first step: functions that were compiled under another setting are compiled again.
 
     Args:
-      search: "default", the fastest of the first 12 engines (this project's own, then those that
-        cuDNN's heuristics name) and of one that these name last, without those that work on
-        transformed arrays (Winograd, Fourier) and lose digits, or the first of them where
-        `set_deterministic` was called, so that every process chooses the same; "heuristic", the
-        first of them that works; "exhaustive", the fastest of all. Engines are timed once, on
-        memory of their own, while the program is prepared, and the bytes of an engine's workspace
-        count as the time in which the device's memory moves them. Where memory for timing is not
-        free the first engine that works is taken, and `plans.list` says so.
+      search: "default" takes the fastest of the first 12 engines (this project's own, then those that
+        cuDNN's heuristics name) and of one that the heuristics name last. Engines that transform the arrays
+        (Winograd, Fourier) and lose digits are left out. After ``set_deterministic(True)`` it takes the first
+        of these engines, so that every process makes the same choice. "heuristic" takes the first engine
+        that works, "exhaustive" the fastest of all. Engines are timed once, on memory of their own, while
+        the program is prepared. The bytes of an engine's workspace count as the time in which the device's
+        memory moves them. If there is no free memory for timing, the first engine that works is taken, and
+        `plans.list` says so.
 
     Raises:
-      ValueError: another word.
+      ValueError: ``search`` is not one of these.
 
     Example:
       >>> import jax_convgrad
@@ -49,19 +49,19 @@ def set_algorithm_search(search: AlgorithmSearch) -> None:
 
 
 def set_workspace_limit(bytes: int | None) -> None:
-    """The most memory that an engine may use beside its arrays.
+    """Sets the most memory that an engine may use beside its arrays.
 
-    Call it before the first step: what was compiled under another limit is compiled anew. A limit below
-    what every engine of a problem needs makes its program fail with RESOURCE_EXHAUSTED and a text that
-    says how much would do.
+    Call it before the first step: functions that were compiled under another limit are compiled again. If
+    every engine of a problem needs more than the limit, its program fails with RESOURCE_EXHAUSTED and a
+    text that says how much would be enough.
 
     Args:
-      bytes: the limit of each handler's call, or None for no limit but the package's own, which follows
-        from the arrays' sizes.
+      bytes: the limit of each handler's call. None leaves the package's own limit, which follows from the
+        arrays' sizes.
 
     Raises:
       TypeError: not an int.
-      ValueError: a negative number, or 2^63 and more.
+      ValueError: a negative number, or 2^63 or more.
 
     Example:
       >>> import jax_convgrad
@@ -81,7 +81,7 @@ def set_workspace_limit(bytes: int | None) -> None:
 
 
 def workspace_limit() -> int | None:
-    """What `jax_convgrad.set_workspace_limit` was last called with.
+    """The limit that `jax_convgrad.set_workspace_limit` was last called with.
 
     Example:
       >>> import jax_convgrad
@@ -94,14 +94,17 @@ def workspace_limit() -> int | None:
 
 
 def set_deterministic(deterministic: bool) -> None:
-    """Whether only engines are used that give the same bits every time.
+    """Sets whether only engines are used that give the same bits every time.
 
-    Call it before the first step: what was compiled under the other setting is compiled anew.
+    Call it before the first step: functions that were compiled under the other setting are compiled again.
 
     Args:
-      deterministic: True for engines that cuDNN declares deterministic and this project's own alone, of
-        which the default search takes the first that works, so that every process takes the same; False
-        for any.
+      deterministic: True allows only this project's engines and those that cuDNN declares deterministic.
+        The default search then takes the first that works, so that every process takes the same one. False
+        allows any engine.
+
+    XLA's own flags, ``XLA_FLAGS=--xla_gpu_deterministic_ops=true`` and
+    ``--xla_gpu_exclude_nondeterministic_ops=true``, ask for the same and outweigh False.
 
     Raises:
       TypeError: neither True nor False.
@@ -128,7 +131,7 @@ def list() -> builtins.list[dict[str, Any]]:
       "engine" ("native_depthwise", "native_dilated", or cuDNN's number for it and its settings),
       "workspace_bytes", "chosen_by" ("default", "heuristic", "exhaustive" or "loaded"), "microseconds"
       (None unless it was timed), "note" (why it was not chosen as asked for, else empty) and "tried"
-      (what became of each engine that was timed or failed).
+      (the outcome for each engine that was timed or failed).
 
     Example:
       >>> from jax_convgrad import plans
@@ -141,13 +144,13 @@ def list() -> builtins.list[dict[str, Any]]:
 
 
 def save(path: str | os.PathLike[str]) -> int:
-    """Writes the choices to a JSON file, those loaded and not used yet included.
+    """Writes the choices to a JSON file, including choices that were loaded and are not used yet.
 
     Args:
       path: the file, which is replaced as a whole or not at all.
 
     Returns:
-      How many there are.
+      The number of choices.
 
     Raises:
       OSError: the file cannot be written.
@@ -167,7 +170,7 @@ def save(path: str | os.PathLike[str]) -> int:
             choices[plan["problem"]] = {key: plan[key] for key in _SAVED}
     text = json.dumps({"format": _FORMAT, "choices": [*choices.values()]}, indent=1)
     target = pathlib.Path(os.path.realpath(path))
-    # A reader, or a run that is killed now, must not meet half a file.
+    # A reader, or a process that is killed now, must not leave or meet half a file.
     partial = target.with_name(f".{uuid.uuid4().hex}.partial")
     try:
         partial.write_text(text + "\n")
@@ -188,10 +191,10 @@ def load(path: str | os.PathLike[str]) -> int:
       path: a file that `save` wrote.
 
     Returns:
-      How many there are.
+      The number of choices.
 
     Raises:
-      ValueError: not a file of `save`.
+      ValueError: the file was not written by `save`.
       OSError: the file cannot be read.
 
     Example:
@@ -208,7 +211,7 @@ def load(path: str | os.PathLike[str]) -> int:
             raise ValueError(f"its format is {content['format']!r}, expected {_FORMAT!r}")
         choices = [(choice["problem"], choice["engine"]) for choice in content["choices"]]
         if not all(isinstance(text, str) for choice in choices for text in choice):
-            raise ValueError("a problem or an engine is not a text")
+            raise ValueError("a problem or an engine is not a string")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"plans.load: {os.fspath(path)!r} holds no plans: {error}") from None
     if (module := registry.cuda_module()) is not None:
@@ -219,9 +222,9 @@ def load(path: str | os.PathLike[str]) -> int:
 def clear() -> None:
     """Forgets all plans and all loaded choices: every problem is searched anew.
 
-    But for programs that were compiled, lowered or exported before, which keep their engines. Functions
-    under `jax.jit` are compiled anew. A program carries the number of times that plans were cleared: of
-    several processes that share programs or a compilation cache let each call it, or none.
+    Programs that were compiled, lowered or exported before keep their engines. Functions under `jax.jit`
+    are compiled again. The number of times that plans were cleared is part of each program. If several
+    processes share programs or a compilation cache, call this function in all of them or in none.
 
     Example:
       >>> from jax_convgrad import plans

@@ -1,8 +1,8 @@
 """Finds, loads and registers the compiled handlers, once and lazily.
 
-A registration that is rejected before the backend starts stops JAX from starting at all, so nothing
-happens at import: the first lowering (or `info()`) loads the module of its platform. What went wrong
-is kept in the loader's own words and shown by `info()`; programs then run on the pure-JAX backends.
+If a registration is rejected before the backend starts, JAX cannot start at all. Nothing therefore happens
+at import: the first lowering (or `info()`) loads the module of its platform. A failure is kept in the
+loader's own words and shown by `info()`; programs then run on the pure-JAX backends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import importlib
 import importlib.machinery
 import importlib.metadata
 import importlib.util
-import os
 import platform as machine
 import sys
 import threading
@@ -26,24 +25,27 @@ from typing import Any
 import jax
 
 from jax_convgrad._src.dtypes import FLOAT_DTYPES
+from jax_convgrad._src.runtime import environment, remedies
 
 PACKAGE = "jax_convgrad._src.runtime"  # where the extension modules are
 CONV_TARGETS = {name: f"jax_convgrad_{name}" for name in ("conv_fprop", "conv_dgrad", "conv_wgrad")}
+BACKWARD_TARGET = "jax_convgrad_conv_backward"  # on the CPU only
 RESAMPLE_TARGET = "jax_convgrad_resample"
 # Exported programs know the handlers by these names, whatever the version that runs them.
-TARGETS = (*CONV_TARGETS.values(), RESAMPLE_TARGET)
+TARGETS = (*CONV_TARGETS.values(), BACKWARD_TARGET, RESAMPLE_TARGET)
 
 _DISTRIBUTION = "jax-convgrad"
 _ONEDNN_DISTRIBUTION = "onednn-cpu-gomp"
 _ONEDNN_LIBRARY = "libdnnl.so.3"
 _CUDNN_LIBRARY = "libcudnn.so.9"
+_VENDORED_LIBRARIES = Path(__file__).parents[3] / "jax_convgrad.libs"  # where auditwheel puts them
 _lock = threading.RLock()
 _warned: set[str] = set()
 
 
 @dataclasses.dataclass(frozen=True)
 class PlatformHandlers:
-    """What one platform's compiled module offers, or why it offers nothing."""
+    """What one platform's compiled module offers, or the reason why it offers nothing."""
 
     targets: frozenset[str] = frozenset()
     dtypes: frozenset[str] = frozenset()
@@ -63,17 +65,17 @@ class MissingHandlersWarning(UserWarning):
 
 
 class UnvalidatedLibraryWarning(UserWarning):
-    """The oneDNN or cuDNN that was loaded is not of a version on which its errata were validated."""
+    """The oneDNN or cuDNN that was loaded has a version on which its errata were not validated."""
 
 
 def find(platform: str) -> PlatformHandlers:
-    """What a platform ("cpu", "cuda", ...) has, or why nothing, loaded and registered at the first call."""
+    """What a platform ("cpu", "cuda", ...) has, or why nothing; the first call loads and registers it."""
     with _lock:
         return _load(platform)
 
 
 def require(platform: str) -> PlatformHandlers:
-    """The same for a program that is to run on them: warns once where they are missing or broken.
+    """The same for a program that is to run on the handlers: warns once if they are missing or broken.
 
     Raises:
       RuntimeError: the module cannot be used and JAX_CONVGRAD_REQUIRE_CPU=1 (or _CUDA) forbids
@@ -85,21 +87,48 @@ def require(platform: str) -> PlatformHandlers:
             _warned.add(platform)
             warnings.warn(
                 f"jax_convgrad runs without its {platform} handlers, on slower pure-JAX backends: "
-                f"{found.reason}",
+                f"{remedies.mended(platform, str(found.reason))}",
                 MissingHandlersWarning,
                 stacklevel=2,
             )
         _warn_if_unvalidated(_current(platform, found))
-    if (
-        found.reason is not None
-        and os.environ.get(f"JAX_CONVGRAD_REQUIRE_{platform.upper()}") == "1"
-    ):
-        raise RuntimeError(f"jax_convgrad has no handlers for {platform}: {found.reason}")
+    if found.reason is not None and environment.is_required(platform):
+        raise RuntimeError(
+            f"jax_convgrad has no handlers for {platform}: {remedies.mended(platform, found.reason)}"
+        )
     return found
 
 
+def check_required(platform: str | None) -> None:
+    """Raises where JAX_CONVGRAD_REQUIRE_CUDA=1 and a program is lowered without the CUDA handlers.
+
+    On CUDA it raises where they are missing, whatever the operator's backend; on the CPU it raises where
+    JAX has no CUDA device and fell back. A program that a user puts on the CPU beside a GPU is accepted.
+
+    Raises:
+      RuntimeError: the handlers are missing.
+    """
+    if not environment.is_required("cuda"):
+        return
+    if platform == "cuda":
+        require("cuda")
+    elif platform == "cpu" and not _has_cuda_device():
+        reason = "JAX has no CUDA device and runs on the CPU"
+        raise RuntimeError(
+            f"JAX_CONVGRAD_REQUIRE_CUDA=1, but {remedies.mended('cuda', f'no CUDA device: {reason}')}"
+        )
+
+
+@functools.cache
+def _has_cuda_device() -> bool:
+    try:
+        return bool(jax.devices("cuda"))
+    except RuntimeError:
+        return False
+
+
 def _current(platform: str, found: PlatformHandlers) -> PlatformHandlers:
-    """``found`` with the version of cuDNN, which may have been loaded since, one that is too old too."""
+    """``found`` with the version of cuDNN, which may have been loaded since, and may be too old."""
     module = cuda_module() if platform == "cuda" and found.reason is None else None
     if module is None:
         return found
@@ -110,7 +139,7 @@ def _current(platform: str, found: PlatformHandlers) -> PlatformHandlers:
 
 
 def _warn_if_unvalidated(found: PlatformHandlers) -> None:
-    """Names a library once that the errata were not validated on. One that is not loaded has no number."""
+    """Warns once if the errata were not validated on the loaded library's version. Not loaded: no version."""
     loaded = dict(found.versions)
     for library, validated in found.validated:
         current = loaded.get(library, "")
@@ -119,8 +148,8 @@ def _warn_if_unvalidated(found: PlatformHandlers) -> None:
         if library not in _warned:
             _warned.add(library)
             warnings.warn(
-                f"jax_convgrad was validated on {library} {validated}, and {current} is loaded: kernels "
-                f"that are wrong in this version alone are not known. Install {library} {validated}, or "
+                f"jax_convgrad was validated on {library} {validated}, but {current} is loaded: kernels "
+                f"that are wrong only in this version are not excluded. Install {library} {validated}, or "
                 "compare gradients with another platform's.",
                 UnvalidatedLibraryWarning,
                 stacklevel=3,
@@ -136,14 +165,40 @@ def _load(platform: str) -> PlatformHandlers:
     try:
         module = _import_cpu() if platform == "cpu" else _import_cuda()
         if platform == "cuda":
+            _check_driver(module)
             _check_devices(module)
         return _register(module, platform)
-    except Exception as error:  # whatever it was, a training step can go on without the handlers
+    except (
+        Exception
+    ) as error:  # whatever the error was, a training step can go on without the handlers
         return PlatformHandlers(reason=f"{type(error).__name__}: {error}", broken=True)
 
 
+def _check_driver(module: ModuleType) -> None:
+    """Raises if the module's runtime has a newer CUDA major version than the driver supports."""
+    newest = _newest_cuda_of_driver()
+    runtime = module.versions()["cuda runtime"]
+    if newest is not None and newest[0] < int(runtime.split(".")[0]):
+        raise RuntimeError(
+            f"the NVIDIA driver supports CUDA {newest[0]}.{newest[1]} at most, and this build has the "
+            f"runtime of CUDA {runtime}. Update the driver, or build with a toolkit of CUDA {newest[0]}"
+        )
+
+
+def _newest_cuda_of_driver() -> tuple[int, int] | None:
+    """The newest CUDA that the driver supports; None where there is no driver."""
+    number = ctypes.c_int()
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    if driver.cuDriverGetVersion(ctypes.byref(number)) != 0:
+        return None
+    return number.value // 1000, number.value % 1000 // 10
+
+
 def _check_devices(module: ModuleType) -> None:
-    """Raises where a launch would fail for want of a kernel: programs run on any of JAX's devices."""
+    """Raises if a launch would fail for lack of a kernel: programs run on any of JAX's devices."""
     for device, capability in enumerate(module.capabilities()):
         if capability < module.min_capability:
             have, need = (".".join(map(str, c)) for c in (capability, module.min_capability))
@@ -171,7 +226,7 @@ def cuda_module() -> ModuleType | None:
     with _lock:
         try:
             return _import_cuda()
-        except Exception:  # `require` tells the reason
+        except Exception:  # `require` reports the reason
             return None
 
 
@@ -180,7 +235,7 @@ def cpu_module() -> ModuleType | None:
     with _lock:
         try:
             return _import_cpu()
-        except Exception:  # `require` tells the reason
+        except Exception:  # `require` reports the reason
             return None
 
 
@@ -194,22 +249,23 @@ def cuda_capabilities() -> tuple[tuple[int, int], ...]:
             if module is None
             else tuple((major, minor) for major, minor in module.capabilities())
         )
-    except Exception:  # no driver, say; `handlers` tells why the module cannot be used
+    except Exception:  # no driver, for example; `handlers` reports why the module cannot be used
         return ()
 
 
 @functools.cache
 def _import_cuda() -> ModuleType:
     module = _import_extension("_cuda")
-    # The copy that is in the process already is used before any other; this is the one that JAX would
-    # load itself.
-    library = _cudnn_library()
+    # A copy that the process has loaded already takes precedence; this is the copy that JAX would load
+    # itself.
+    library = cudnn_library()
     if library is not None:
         module.set_cudnn_path(str(library))
     return module
 
 
-def _cudnn_library() -> Path | None:
+def cudnn_library() -> Path | None:
+    """The copy of cuDNN that JAX loads, None where it does not come from a Python package."""
     try:
         spec = importlib.util.find_spec("nvidia.cudnn")
     except ModuleNotFoundError:
@@ -223,17 +279,19 @@ def _cudnn_library() -> Path | None:
 
 @functools.cache
 def _import_cpu() -> ModuleType:
-    # The module asks for libdnnl by its soname; an already loaded copy of that name is used, so no
-    # path of the build machine needs to be written into it.
-    ctypes.CDLL(str(_installed_file(_ONEDNN_DISTRIBUTION, _ONEDNN_LIBRARY)))
+    # The module asks for libdnnl by its soname. A copy of that name that is loaded already is used, so no
+    # path of the build machine needs to be written into the module. A release's module has its own copy,
+    # which it asks for by another name.
+    if not any(_VENDORED_LIBRARIES.glob("libdnnl-*")):
+        ctypes.CDLL(str(_installed_file(_ONEDNN_DISTRIBUTION, _ONEDNN_LIBRARY)))
     return _import_extension("_cpu")
 
 
 def _import_extension(name: str) -> ModuleType:
     """The package's extension module ``name``.
 
-    A Python started in the repository's root imports the package from there, where no extension lies;
-    the installed one serves then too.
+    A Python started in the repository's root imports the package from there, where there is no extension
+    module; the installed module is then used.
     """
     qualified = f"{PACKAGE}.{name}"
     if importlib.util.find_spec(qualified) is not None:
@@ -252,13 +310,13 @@ def _import_extension(name: str) -> ModuleType:
 
 
 def _installed_file(distribution: str, name: str) -> Path:
-    """Where an installed distribution has its file of that name."""
+    """The path of a file of that name in an installed distribution."""
     try:
         files = importlib.metadata.files(distribution) or []
     except importlib.metadata.PackageNotFoundError:
         raise ImportError(f"the package {distribution} is not installed") from None
     for file in files:
-        # What is listed need not be there; Python 3.11 lists it all the same.
+        # A file that is listed need not exist; Python 3.11 lists it all the same.
         if file.name == name and (path := Path(str(file.locate()))).exists():
             return path
     raise ImportError(
@@ -293,6 +351,9 @@ def describe() -> dict[str, Any]:
                 "versions": dict(entry.versions),
                 "validated": dict(entry.validated),
                 "reason": entry.reason,
+                "remedy": None
+                if entry.reason is None
+                else remedies.command(platform, entry.reason),
             }
             for platform, entry in found.items()
         },

@@ -1,8 +1,8 @@
-"""The settings that a call on CUDA carries along: how its engine is to be chosen, and within what memory.
+"""The settings of a call on CUDA: how its engine is chosen, and how much memory it may use.
 
-They are fixed where a call is lowered, so that a program keeps its engines (see `plans`). `plans` has the
-functions that change them, for the whole process. An override is of one context (`contextvars`): neither
-other threads nor other asynchronous tasks see it.
+They are fixed where a call is lowered, so that a program keeps its engines (see `plans`). The functions in
+`plans` change them for the whole process. An override holds in one context (`contextvars`): neither other
+threads nor other asynchronous tasks see it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_convgrad._src.runtime import registry
+from jax_convgrad._src.runtime import environment, registry
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Of the whole process; what `plans` says of each holds."""
+    """The settings of the whole process; see the functions in `plans` for each."""
 
     search: str = "default"
     deterministic: bool = False
     workspace_limit: int | None = None
     # How often plans were cleared, which the CUDA module counts.
     generation: int = 0
+    # Of environment.UNMEASURED_ENGINES, those that the search is offered too.
+    unmeasured_engines: tuple[str, ...] = ()
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Those of a call by which its engine is chosen; the limit is in the workspace's size."""
+        """The settings by which a call chooses its engine; the workspace's size has the memory limit."""
         return {
-            "search": self.search,
+            "search": "+".join((self.search, *self.unmeasured_engines)),
             "deterministic": np.bool_(self.deterministic),
             "generation": np.int64(self.generation),
         }
@@ -42,14 +44,14 @@ class Settings:
 
 _lock = threading.Lock()
 _current = Settings()
-_snapshot_taken = False  # by some call that was lowered since JAX's caches were cleared
+_snapshot_taken = False  # set by a call that was lowered since JAX's caches were cleared
 _override: contextvars.ContextVar[Settings | None] = contextvars.ContextVar(
     "jax_convgrad_settings", default=None
 )
 
 
 def current() -> Settings:
-    """Those of the next call that is lowered."""
+    """The settings of the next call that is lowered."""
     return _effective(_current)
 
 
@@ -67,12 +69,17 @@ def _effective(settings: Settings) -> Settings:
     if overriding is not None:
         return overriding
     module = registry.cuda_module()
-    return dataclasses.replace(settings, generation=0 if module is None else module.generation())
+    return dataclasses.replace(
+        settings,
+        deterministic=settings.deterministic or environment.xla_is_deterministic(),
+        generation=0 if module is None else module.generation(),
+        unmeasured_engines=environment.unmeasured_engines(),
+    )
 
 
 @contextlib.contextmanager
 def override(settings: Settings) -> Iterator[None]:
-    """These settings for all calls that this context lowers inside, whatever is changed meanwhile."""
+    """Fixes these settings for all calls that this context lowers inside, whatever changes meanwhile."""
     token = _override.set(settings)
     try:
         yield
@@ -81,7 +88,7 @@ def override(settings: Settings) -> Iterator[None]:
 
 
 def change(**changes: Any) -> None:
-    """Settings for what is lowered from now on, and nothing left that was lowered with others."""
+    """Changes the settings of what is lowered from now on, and drops what was lowered with others."""
     global _current
     with _lock:
         changed = dataclasses.replace(_current, **changes)
@@ -92,7 +99,7 @@ def change(**changes: Any) -> None:
 
 
 def invalidate_jit_caches() -> None:
-    """Has functions under `jax.jit` lowered again, if any of them may have a call with its settings."""
+    """Makes JAX lower functions under `jax.jit` again, if any of them may have a call with its settings."""
     global _snapshot_taken
     with _lock:
         was_taken, _snapshot_taken = _snapshot_taken, False

@@ -1,11 +1,12 @@
-"""Calls of which XLA asks this package for each device's part.
+"""Calls that XLA partitions by asking this package for each device's share.
 
-A call is lowered with a sharding rule, by which XLA spreads shardings over the program. When it compiles
-the program it shows the shardings of the call's arrays and gets the function of one device's shards. Two
-things differ from `jax.experimental.custom_partitioning`. The key of a call is its problem, not a pointer, so
-that the persistent compilation cache knows the program again, and two problems never share one. The mesh is
-read from the shardings that XLA shows, not from the program, so that the devices need not be known when it
-is lowered: JAX refuses primitives that want to know them in a program of two meshes or of abstract ones.
+A call is lowered with a sharding rule, by which XLA propagates shardings through the program. When XLA
+compiles the program it passes the shardings of the call's arrays, and receives one device's function of its
+shards. Two things differ from `jax.experimental.custom_partitioning`. The key of a call is its problem
+instead of a pointer, so the persistent compilation cache recognizes the program, and two problems never
+share a key. The mesh is read from the shardings that XLA passes instead of from the program, so the devices
+need not be known when the program is lowered: JAX refuses primitives that need them in a program of two
+meshes or of abstract ones.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def lower_fun(
 ) -> Callable[..., Any]:
     """`compat.lower_fun` of ``whole``, except where XLA asks for one device's shard of a call.
 
-    ``make_call`` makes that call; None where there is no handler that XLA would have to divide.
+    ``make_call`` makes that call. It is None where there is no handler for XLA to divide.
     """
     lower_whole = compat.lower_fun(whole)
 
@@ -72,9 +73,9 @@ def _partition(
     return mesh, lambda *shards: run(*shards), last, tuple(shardings)
 
 
-# One device's function. It is traced when it is lowered, because only there it is known that nothing is
-# left of what surrounds the compilation: XLA asks for parts in a thread of its own, or in the caller's with
-# its mesh.
+# One device's function. It is traced when it is lowered, because only then is nothing left of the context
+# around the compilation: XLA asks for shards in a thread of its own, or in the caller's thread with the
+# caller's mesh.
 _shard_p = Primitive("jax_convgrad_shard")
 _shard_p.def_abstract_eval(
     lambda *shards, function, shape, dtype, state: jax.core.ShapedArray(shape, dtype)
@@ -98,11 +99,11 @@ compat.register_lowering(_shard_p, _lower_shard)
 def _read_shardings(
     arrays: list[tuple[int, Any]], devices: int
 ) -> tuple[AbstractMesh, list[ArraySharding]]:
-    """A mesh of axes of prime sizes, and for each of the arrays the axes that its own are split over.
+    """A mesh of axes of prime sizes, and for each array the mesh axes that its own axes are split over.
 
-    Arrays are (rank, sharding) pairs as XLA has them. Every mesh is one of smaller axes; where their order
-    matters, because they differ, the one that all arrays agree with is taken. With none every array counts
-    as whole.
+    Arrays are (rank, sharding) pairs as XLA has them. Every mesh is a product of such smaller axes. Where
+    their order matters, because their sizes differ, the result uses the order that all arrays agree with.
+    Without one, every array counts as replicated.
     """
     for sizes in _factorizations(devices):
         found = [_read_sharding(rank, sharding, sizes) for rank, sharding in arrays]
@@ -116,13 +117,13 @@ def _read_shardings(
 
 
 def _read_sharding(rank: int, sharding: Any, sizes: tuple[int, ...]) -> ArraySharding | None:
-    """The mesh axes of each of the array's own, major to minor; None if ``sizes`` are not its mesh."""
+    """The mesh axes of each of the array's axes, major to minor; None if ``sizes`` is not its mesh."""
     tiled = compat.tiles(sharding)
     if tiled is None:
         return ((),) * rank
     tiles, devices = tiled
     positions = np.empty((len(tiles), math.prod(sizes)), np.int64)
-    # The position among the tiles of each device; the last of them may be copies.
+    # The position of each device among the tiles; the last axis may number copies of a tile.
     positions[:, devices] = np.indices(tiles).reshape(len(tiles), -1)
     digits = np.indices(sizes).reshape(len(sizes), -1)
     split = []
@@ -138,7 +139,7 @@ def _read_sharding(rank: int, sharding: Any, sizes: tuple[int, ...]) -> ArraySha
 
 
 def _factorizations(number: int) -> Iterator[tuple[int, ...]]:
-    """The prime factors of a number, in each order that differs: one for a power of two."""
+    """The prime factors of a number in each distinct order: one order for a power of two."""
     primes = [
         p for p in range(2, number + 1) if number % p == 0 and all(p % d for d in range(2, p))
     ]
@@ -150,7 +151,7 @@ def _factorizations(number: int) -> Iterator[tuple[int, ...]]:
 
 
 def _shardy_rule(rule: ShardingRule) -> Any:
-    """How shardings spread over the call: along factors that arrays share."""
+    """How shardings propagate through the call: along the factors that arrays share."""
     from jax.experimental.custom_partitioning import ArrayMapping, CompoundFactor, SdyShardingRule
 
     axes = {factors for array in rule.arrays for factors in array}
@@ -160,7 +161,7 @@ def _shardy_rule(rule: ShardingRule) -> Any:
         ArrayMapping(*(f[0] if len(f) == 1 else CompoundFactor(*f) for f in array))
         for array in rule.arrays
     )
-    # In the order in which the arrays name them, by which Shardy numbers them and wants these sorted.
+    # Shardy numbers the factors in the order in which the arrays name them, and wants these sorted.
     named = dict.fromkeys(f for array in rule.arrays for factors in array for f in factors)
     sizes: dict[str, Any] = {factor: rule.sizes[factor][0] for factor in sorted(inside)}
     return SdyShardingRule(

@@ -1,7 +1,7 @@
-"""Rows of the neighbours, for an array that is split along one of its axes among several devices.
+"""Rows of the neighbours, for an array that is split along one axis among several devices.
 
-Used in the program of one device, where the mesh axes have names. The first device has nothing in front
-of it and the last one nothing behind: they get zeros, which are a convolution's zero padding.
+Used in the program of one device, where the mesh axes have names. The first device has no neighbour in
+front of it and the last one none behind it: they get zeros, which are a convolution's zero padding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jax import Array, lax
 
 
 def fits(size: int, low: int, high: int) -> bool:
-    """Whether blocks of ``size`` rows can be extended with rows of their next neighbours alone."""
+    """Whether blocks of ``size`` rows can be extended with rows of their direct neighbours alone."""
     return max(low, high) <= size and size + min(low, 0) + min(high, 0) > 0
 
 

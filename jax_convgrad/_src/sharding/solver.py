@@ -1,18 +1,19 @@
 """How an operator is divided among devices, where XLA divides a program (sharded `jit`).
 
-XLA knows nothing of a handler's call: it would gather the call's operands on every device. Here each
-operator states a `ShardingRule`: by which factors its arrays can be split, as in an einsum (the batch, the
-groups, a spatial axis). XLA tells how the arrays are sharded, `solve` settles which mesh axes split which
+XLA knows nothing about a handler's call: it would gather the call's operands on every device. Each operator
+therefore states a `ShardingRule`: the factors by which its arrays can be split, as in an einsum (the batch,
+the groups, a spatial axis). XLA passes the arrays' shardings, `solve` settles which mesh axes split which
 factor, and the operator's own function computes the shard of one device.
 
-NOTE [Whose sharding counts]. Images stay where they are and weights move: the first operand's shardings
-come first, and the weights' last. What splits an axis of an image in a way that the rule does not allow goes
-to a fallback factor (the batch, or the groups) if that divides: devices exchange blocks instead of gathering
-the whole. It goes there before a convolution's weights and result have a say if all of it can; of mesh axes
-that only some can, what those leave, as the image is gathered then anyway. How the result is sharded in the
-program around is settled before, by Shardy, which has the larger of two arrays decide that want the same
-mesh axis: weights with more elements than their image, split over the devices of the batch, split the
-result's channels.
+NOTE [Whose sharding counts]. Images stay where they are and weights move: the first operand's sharding
+comes first, and the weights' last. If an image is sharded along an axis that the rule cannot split, that
+mesh axis moves to a fallback factor (the batch, or the groups) if it divides it: devices exchange blocks
+instead of gathering the whole. If all mesh axes of such an image axis can move, they move before the
+shardings of the weights and of the result are considered. If only some of them can, these move if the
+weights and the result leave them free, because the image is gathered anyway. Shardy has settled the
+result's sharding in the surrounding program before: if two arrays want the same mesh axis, the larger one
+decides. If the weights have more elements than their image and are split over the devices of the batch,
+they split the result's channels.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ class Assignment:
     chosen: Mapping[str, tuple[str, ...]]
 
     def names(self, *factors: str) -> tuple[str, ...]:
-        """The mesh axes that split the factors."""
+        """The mesh axes that split these factors."""
         return tuple(name for factor in factors for name in self.chosen.get(factor, ()))
 
     def count(self, *factors: str) -> int:
-        """Into how many shards the factors are split."""
+        """The number of shards that the factors are split into."""
         return math.prod(self.sizes[name] for name in self.names(*factors))
 
     def device_order(self, factor: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -54,22 +55,22 @@ class Assignment:
         return ordered, tuple(devices.transpose([*map(ordered.index, names)]).ravel().tolist())
 
     def sharding_of(self, array: Factors) -> ArraySharding:
-        """How an array is split."""
+        """The split of an array."""
         return tuple(self.names(*factors) for factors in array)
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardingRule:
-    """By what one operator can be divided.
+    """The factors by which one operator can be divided.
 
     Attributes:
       arrays: the operands' factors, then the result's.
-      sizes: of each factor; several where the axes that share it have different ones.
+      sizes: the size of each factor; several where the axes that share it have different sizes.
       summed: factors that the result does not have: partial results are added up.
-      fits: whether a factor can be split into so many equal shards.
-      order: positions in ``arrays``, those first whose shardings come first, in turns: what those of the
-        first turn cannot keep is taken over before the second has a say.
-      fallback_factors: take over mesh axes which cannot stay where they are.
+      fits: whether a factor can be split into a number of equal shards.
+      order: positions in ``arrays``, in the order in which their shardings count, in turns: mesh axes that
+        the arrays of the first turn cannot keep move to fallback factors before the second turn.
+      fallback_factors: take over mesh axes that cannot stay where they are.
       images: positions in ``arrays`` of the operands whose mesh axes are taken over.
     """
 
@@ -84,10 +85,11 @@ class ShardingRule:
     def propagate(
         self, sizes: Mapping[str, int], shardings: Sequence[ArraySharding]
     ) -> tuple[ArraySharding, dict[int, ArraySharding]]:
-        """What becomes of the operands' shardings where they are part of types (Explicit meshes).
+        """The shardings that follow from the operands' where shardings are part of types (Explicit meshes).
 
         Returns:
-          How the result is split, and for each operand that cannot stay as it is how it would have to be.
+          How the result is split, and for each operand that cannot keep its sharding the one that it would
+          need.
         """
         found = self._solve_types(sizes, shardings)
         changed = {
@@ -100,13 +102,13 @@ class ShardingRule:
     def summed_over(
         self, sizes: Mapping[str, int], shardings: Sequence[ArraySharding]
     ) -> tuple[str, ...]:
-        """The mesh axes, where shardings are part of types, that split what is summed over."""
+        """The mesh axes that split a factor that is summed over, where shardings are part of types."""
         return self._solve_types(sizes, shardings).names(*self.summed)
 
     def _solve_types(
         self, sizes: Mapping[str, int], shardings: Sequence[ArraySharding]
     ) -> Assignment:
-        # A symbolic size divides as its user says it does.
+        # A symbolic size is taken to be divisible, as its user promises.
         divisible = math.prod(sizes.values())
         known = {
             factor: tuple(s if isinstance(s, int) else divisible for s in those)
@@ -125,12 +127,13 @@ class ShardingRule:
 
 @dataclasses.dataclass(frozen=True)
 class PartitionedCall:
-    """One operator of a program that XLA divides among devices.
+    """One operator of a program that XLA partitions among devices.
 
     Attributes:
-      rule: by what it can be divided.
-      shard: from the assignment to the function of one device, of the operands' shards.
-      fingerprint: calls of the same fingerprint have the same shards' programs, in every process.
+      rule: the factors by which it can be divided.
+      shard: from the assignment to one device's function of the operands' shards.
+      fingerprint: calls with the same fingerprint have the same programs for their shards, in every
+        process.
     """
 
     rule: ShardingRule
@@ -144,7 +147,7 @@ class PartitionedCall:
 
         Args:
           sizes: the mesh axes.
-          shardings: how operands and result are split in the program around.
+          shardings: how operands and result are split in the surrounding program.
         """
         found = solve(self.rule, sizes, shardings)
         return self.shard(found), [found.sharding_of(array) for array in self.rule.arrays]
@@ -153,7 +156,7 @@ class PartitionedCall:
 def solve(
     rule: ShardingRule, sizes: Mapping[str, int], shardings: Sequence[ArraySharding]
 ) -> Assignment:
-    """The mesh axes of each factor that is split, see NOTE [Whose sharding counts]."""
+    """The mesh axes of each factor that is split; see NOTE [Whose sharding counts]."""
     chosen: dict[str, tuple[str, ...]] = {}
     used: set[str] = set()
 
@@ -165,7 +168,7 @@ def solve(
         return True
 
     def keep(positions: Iterable[int], avoided: set[str]) -> None:
-        """Lets these arrays' axes be split as they are, by mesh axes that are not taken yet."""
+        """Keeps the splits of these arrays' axes, as far as their mesh axes are not taken yet."""
         for position in positions:
             for factor, names in _mesh_axes_by_factor(rule, sizes, shardings, position):
                 taken = used | avoided
@@ -202,7 +205,7 @@ def solve(
 def _contested(
     rule: ShardingRule, sizes: Mapping[str, int], shardings: Sequence[ArraySharding]
 ) -> set[str]:
-    """Mesh axes that split two images along different factors: one would have to be gathered."""
+    """Mesh axes that split two images along different factors: one image would have to be gathered."""
     wanted: dict[str, set[str]] = {}
     for position in rule.images:
         for factor, names in _mesh_axes_by_factor(rule, sizes, shardings, position):
@@ -217,7 +220,7 @@ def _mesh_axes_by_factor(
     shardings: Sequence[ArraySharding],
     position: int,
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The factors of an array and their mesh axes: a minor factor has some where the major one is all."""
+    """An array's factors and their mesh axes: a minor factor is split if the major one is split fully."""
     for factors, axes in zip(rule.arrays[position], shardings[position], strict=True):
         names = list(axes)
         for factor in factors:

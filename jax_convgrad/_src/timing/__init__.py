@@ -1,4 +1,4 @@
-"""How long JAX functions take: one method, for the benchmark and for `explain(measure=True)`.
+"""Times JAX functions: one method, for the benchmark and for `explain(measure=True)`.
 
 method.py        the settings of a run
 runner.py        a function, ready to be called again and again

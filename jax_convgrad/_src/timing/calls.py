@@ -1,4 +1,4 @@
-"""Calls of a runner on a CPU, timed by the host, and what both kinds of device need to begin."""
+"""Calls of a runner on a CPU, timed by the host, and the preparation that both kinds of device share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax_convgrad._src.timing.runner import Runner
 
 
 def estimate_call(runner: Runner, arrays: Any) -> float:
-    """About how many seconds one call takes."""
+    """The approximate seconds of one call."""
     if runner.gpu:
         return device.estimate(runner, arrays)
     estimate = min(sample_calls(runner, [arrays], 1) for _ in range(2))
@@ -40,7 +40,7 @@ def sample_calls(runner: Runner, sets: Sequence[Any], repeats: int) -> float:
 
 
 def count_input_sets(nbytes: int, method: Method) -> int:
-    """How many copies of the inputs it takes to exceed the last-level cache, within limits."""
+    """The number of copies of the inputs that exceed the last-level cache, within limits."""
     wanted = math.ceil(2 * last_level_cache() / max(1, nbytes))
     affordable = method.max_input_bytes // max(1, nbytes)
     return max(1, min(wanted, affordable, method.max_input_sets))

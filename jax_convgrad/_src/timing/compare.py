@@ -50,10 +50,37 @@ def compare(
     contestants = {}
     for name, (function, context) in functions.items():
         with context():
-            contestants[name] = _prepare(function, operands, method)
-    samples: dict[str, list[float]] = {name: [] for name in functions}
-    spent = dict.fromkeys(functions, 0.0)
-    names = list(functions)
+            contestants[name] = prepare(
+                jax_runner(function, load, lambda out: {}), operands, method
+            )
+    return take_turns(contestants, method)
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    """A function that is compiled and warmed up.
+
+    Attributes:
+      sample: takes a sample, in seconds a call.
+      estimate: what one will be like.
+    """
+
+    sample: Callable[[], float]
+    estimate: float
+
+
+def take_turns(
+    contestants: Mapping[str, Contestant],
+    method: Method,
+    figure: Callable[[list[float]], float] = statistics.median,
+) -> dict[str, float]:
+    """One ``figure`` of the samples of each, by name; they are taken in turns."""
+    samples: dict[str, list[float]] = {name: [] for name in contestants}
+    spent = dict.fromkeys(contestants, 0.0)
+    estimates = {name: contestant.estimate for name, contestant in contestants.items()}
+    # A call that is known to be so much slower is not timed any better.
+    limit = method.hopeless_ratio * min(estimates.values(), default=0.0)
+    names = [name for name in contestants if estimates[name] <= limit]
     for round_ in range(method.rounds):
         turn = round_ % max(1, len(names))
         for name in names[turn:] + names[:turn]:
@@ -61,29 +88,27 @@ def compare(
                 continue
             time.sleep(method.pause_seconds)
             started = time.perf_counter()
-            samples[name].append(contestants[name]())
+            samples[name].append(contestants[name].sample())
             spent[name] += time.perf_counter() - started
-    return {name: statistics.median(times) for name, times in samples.items()}
+    return {name: figure(times) if times else estimates[name] for name, times in samples.items()}
 
 
-def _prepare(
-    function: Callable[..., Any], operands: Operands, method: Method
-) -> Callable[[], float]:
-    """Compiles the function and warms it up. What is returned gives one sample, in seconds a call."""
-    runner = jax_runner(function, _load, lambda out: {})
+def prepare(runner: Runner, operands: Operands, method: Method) -> Contestant:
+    """Compiles what the runner calls and warms it up."""
     first = runner.load(operands)
     runner.wait(runner.call(first))
     estimate = estimate_call(runner, first)
     if runner.gpu:
         batch = device.make_batch(runner, operands, estimate, 2 * last_level_cache(), method.device)
-        return lambda: _sample_batch(batch)
+        return Contestant(lambda: _sample_batch(batch), estimate)
     count = count_input_sets(operands.nbytes, method)
     sets = [first, *(runner.load(operands) for _ in range(count - 1))]
     repeats = max(1, min(method.max_repeats, math.ceil(method.sample_seconds / estimate)))
-    return lambda: _sample(runner, sets, repeats)
+    return Contestant(lambda: _sample(runner, sets, repeats), estimate)
 
 
-def _load(operands: Operands) -> tuple[jax.Array, ...]:
+def load(operands: Operands) -> tuple[jax.Array, ...]:
+    """What a runner of a function of the operands loads: copies."""
     return jax.block_until_ready(tuple(map(jnp.copy, operands.arrays)))
 
 

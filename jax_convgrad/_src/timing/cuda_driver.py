@@ -1,7 +1,7 @@
-"""The little of CUDA's driver interface that the benchmark and the stress programs need, through ctypes.
+"""The few functions of CUDA's driver that the benchmark and the stress programs need, through ctypes.
 
-All functions work in the primary context of a device, which is the one that JAX and PyTorch use. Streams and
-events are handles: the numbers that their pointers are.
+All functions work in the primary context of a device, which is the one that JAX and PyTorch use. Handles of
+streams and events are their pointers as numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STREAM_NON_BLOCKING, _EVENT_BLOCKING_SYNC, _NOT_READY = 1, 1, 600
 
 
 class CudaError(RuntimeError):
-    """A call of the driver that failed, or no driver."""
+    """A call of the driver failed, or there is no driver."""
 
 
 @functools.cache
@@ -59,7 +59,7 @@ def use(device: int = 0) -> None:
 
 @contextlib.contextmanager
 def current(device: int) -> Iterator[None]:
-    """The device is current in the calling thread meanwhile, and then again what was so before."""
+    """Makes the device current in the calling thread inside, and restores the previous one afterwards."""
     _call("cuCtxPushCurrent_v2", _context(device))
     try:
         yield
@@ -68,7 +68,7 @@ def current(device: int) -> Iterator[None]:
 
 
 def memory() -> tuple[int, int]:
-    """Bytes of device memory that are free, and in all, whoever uses them."""
+    """Bytes of device memory that are free, and the total, over all processes."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     _call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
     return free.value, total.value
@@ -110,12 +110,12 @@ def create_event() -> int:
 
 
 def record_event(event: int, stream: int) -> None:
-    """Enqueues the event: it takes the time when the stream has come so far. 0 is the default stream."""
+    """Enqueues the event: it takes the time when the stream reaches it. 0 is the default stream."""
     _call("cuEventRecord", ctypes.c_void_p(event), ctypes.c_void_p(stream))
 
 
 def has_passed(event: int) -> bool:
-    """Whether the stream that the event was recorded in has come so far."""
+    """Whether the stream has reached the event."""
     return _call("cuEventQuery", ctypes.c_void_p(event), expected=(0, _NOT_READY)) == 0
 
 
@@ -124,7 +124,7 @@ def wait_for_event(event: int) -> None:
 
 
 def seconds_between(begin: int, end: int) -> float:
-    """By the device's clock, which counts half microseconds, from one event that has passed to another."""
+    """From one event that has passed to another, by the device's clock, which counts half microseconds."""
     milliseconds = ctypes.c_float()
     _call(
         "cuEventElapsedTime",
@@ -140,16 +140,16 @@ def destroy_event(event: int) -> None:
 
 
 def copy_to_device(pointer: int, array: np.ndarray) -> None:
-    """The copy is done when this returns, for whatever stream comes next."""
+    """The copy is complete when this returns, whichever stream comes next."""
     array = np.ascontiguousarray(array)
     size = ctypes.c_size_t(array.nbytes)
     _call("cuMemcpyHtoD_v2", ctypes.c_uint64(pointer), _address(array), size)
-    # From memory that may be paged out, what returned may have been copied no further than to a buffer.
+    # From pageable memory, the call may return when the data has only reached a buffer.
     synchronize(0)
 
 
 def fill(pointer: int, byte: int, size: int, stream: int) -> None:
-    """Sets every byte, in the order of the stream."""
+    """Sets every byte, in stream order."""
     _call(
         "cuMemsetD8Async",
         ctypes.c_uint64(pointer),
@@ -160,7 +160,7 @@ def fill(pointer: int, byte: int, size: int, stream: int) -> None:
 
 
 def copy_to_host(array: np.ndarray, pointer: int, stream: int) -> None:
-    """Fills ``array`` when the stream has come so far, and waits for that."""
+    """Fills ``array`` when the stream reaches this copy, and waits for it."""
     _call(
         "cuMemcpyDtoHAsync_v2",
         _address(array),

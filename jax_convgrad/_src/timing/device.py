@@ -1,22 +1,22 @@
-"""How a GPU's time is taken: by the device's own clock, of many calls one after the other.
+"""Times work on a GPU: by the device's own clock, over many calls one after the other.
 
-A form's calls come in programs of several calls, each call with operands and results of its own. For a
-JAX form that is one compiled program, in which every call waits for the one before; for PyTorch it is
-the calls in a row. A sample is taken so:
+A form's calls come in programs of several calls, each call with its own operands and results. For a JAX
+form that is one compiled program, in which every call waits for the one before; for PyTorch the calls are
+made in a row. A sample is taken in three steps:
 
 1. the device, idle until then, is held with matrix products, and a mark is put behind them,
-2. the host enqueues programs behind that, as many as last some milliseconds, and a mark behind the last,
-3. only then the host waits. The sample is the time between the two marks (device_clock.py), which the
-   device itself has taken. Nothing is subtracted.
+2. the host enqueues programs behind them, as many as last some milliseconds, and a mark behind the last,
+3. only then does the host wait. The sample is the time between the two marks (device_clock.py), which the
+   device itself takes. Nothing is subtracted.
 
-The host's clock has no part in it, so a host that learns late of anything does no harm. What can go wrong
-is found out, and the sample is taken again:
+The host's clock plays no part, so a host that learns of anything late does no harm. Two problems are
+detected, and the sample is then taken again:
 
 * The products had ended before the host had enqueued everything: the device may have waited for the host
-  between two programs, and the time would hold that. The device is then held for twice as long.
+  between two programs, and the time would include that. The device is then held for twice as long.
 * The time is less than the device can take (roofline.py).
 
-Where no try gives a sound sample the last one counts all the same, and is marked (`host_bound`). A median
+If no try gives a sound sample, the last one counts all the same, and is marked (`host_bound`). A median
 below the roofline is a failure.
 """
 
@@ -32,7 +32,7 @@ import jax
 
 from jax_convgrad._src.timing.runner import Gpu, Runner
 
-# The most calls of what holds the device, in a row.
+# The most matrix products in a row that hold the device.
 MAX_HOLDS = 8
 
 
@@ -40,16 +40,16 @@ MAX_HOLDS = 8
 class DeviceMethod:
     """The settings of a run on a GPU."""
 
-    # What a sample should last, and the calls of one program: the device pauses for 2 to 3
-    # microseconds between two programs of XLA's, which is then below one per cent.
+    # The intended length of a sample, and the number of calls of one program: the device pauses for 2 to 3
+    # microseconds between two of XLA's programs, which is then below one per cent.
     sample_seconds: float = 0.004
     program_seconds: float = 0.0005
     max_calls: int = 16
-    # XLA lets 32 programs wait in a GPU's queue, those that hold it (MAX_HOLDS) among them, after which
-    # enqueueing blocks. Marks are no programs.
+    # XLA lets 32 programs wait in a GPU's queue, including those that hold it (MAX_HOLDS), and then
+    # enqueueing blocks. Marks do not count as programs.
     max_programs: int = 20
-    # Of all copies of the operands; of the device's memory no more than a 32nd part. The results take
-    # as much again, twice.
+    # The bytes of all copies of the operands, at most a 32nd of the device's memory. The results take the
+    # same amount again, twice.
     max_input_bytes: int = 2 * 2**30
     max_input_fraction: float = 1 / 32
     tries: int = 4
@@ -73,7 +73,7 @@ class Batch:
         return len(self.groups[0])
 
     def warm_up(self) -> Any:
-        """Runs one program and waits for it. The results of its last call."""
+        """Runs one program and waits for it. Returns the results of its last call."""
         out = self.runner.enqueue(self.groups[0])
         self.runner.wait(out)
         return out[-1]
@@ -124,14 +124,14 @@ def make_batch(
     """Loads the operands and finds how many calls make a program, and how many programs a sample.
 
     Args:
-      runner: of one pass of one case; it has a GPU.
-      inputs: what the runner loads: the operands' values, with their size as `nbytes`.
-      estimate: about how many seconds one call takes.
+      runner: the runner of one pass of one case; it has a GPU.
+      inputs: the operands' values, which the runner loads, with their size as `nbytes`.
+      estimate: the approximate seconds of one call.
       cache: the bytes that the copies of the operands are to exceed in all, so that no call reads
         from the cache what the call before left there.
       method: the settings.
-      least_seconds: from the number of calls with operands and results of their own to the time that
-        no call can be faster than.
+      least_seconds: from the number of calls with their own operands and results to a lower bound on the
+        time of a call.
     """
     assert runner.gpu is not None
     affordable = max(1, min(method.max_calls, _input_bytes(method) // max(1, inputs.nbytes)))
@@ -142,7 +142,7 @@ def make_batch(
     groups = [sets[i : i + calls] for i in range(0, len(sets), calls)]
     batch = Batch(runner, runner.gpu, groups, method.tries, 1, least_seconds(calls))
     batch.warm_up()
-    # The estimate is of one call alone, which takes longer than one in a row.
+    # The estimate comes from a single call, which takes longer than a call in a row.
     for _ in range(3):
         lasted = batch.sample()[0] * calls
         wanted = min(method.max_programs, math.ceil(method.sample_seconds / max(lasted, 1e-9)))
@@ -153,7 +153,7 @@ def make_batch(
 
 
 def estimate(runner: Runner, arrays: Any) -> float:
-    """About how many seconds one call takes."""
+    """The approximate seconds of one call."""
     assert runner.gpu is not None
     single = Batch(runner, runner.gpu, [[arrays]], tries=1)
     single.warm_up()
@@ -161,7 +161,7 @@ def estimate(runner: Runner, arrays: Any) -> float:
 
 
 def _input_bytes(method: DeviceMethod) -> int:
-    """How many bytes the copies of the operands may take."""
+    """The number of bytes that the copies of the operands may take."""
     stats = jax.local_devices()[0].memory_stats() or {}
     total = stats.get("bytes_limit")
     if not total:

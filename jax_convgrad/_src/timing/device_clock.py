@@ -1,11 +1,11 @@
 """A GPU's own clock: marks on the device's timeline, and the time between two of them.
 
-A mark is an event of CUDA's driver. The host enqueues it like any other work; the device takes the time when
-it comes so far, however late the host learns of that.
+A mark is an event of CUDA's driver. The host enqueues it like any other work; the device takes the time
+when it reaches the mark, however late the host learns of it.
 
-PyTorch hands out the stream that it computes on, so its marks lie in that stream. JAX does not. Its marks lie
-in a stream of this module's own, which waits on the device, as DLPack has it, until an array is computed,
-while the host goes on. What such a wait adds, some microseconds, it adds to both marks.
+PyTorch exposes the stream that it computes on, so its marks are in that stream. JAX does not. Its marks are
+in a stream of this module's own, which waits on the device, by the DLPack protocol, until an array is
+computed, while the host goes on. Such a wait adds some microseconds, but it adds them to both marks.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class DeviceClock(Protocol):
         """A mark behind the work that computes ``after``."""
 
     def has_passed(self, mark: Any) -> bool:
-        """Whether the device has come to the mark."""
+        """Whether the device has reached the mark."""
 
     def seconds_between(self, begin: Any, end: Any) -> float:
-        """Waits until the device has come to the end. Both marks are used up."""
+        """Waits until the device has reached the end. Both marks are used up."""
 
 
 class _EventClock(abc.ABC):
-    """Its marks are events of CUDA's driver."""
+    """Marks that are events of CUDA's driver."""
 
     def __init__(self, device: int) -> None:
         self._device = device
 
     @abc.abstractmethod
     def _stream_behind(self, after: Any) -> int:
-        """A stream whose next work begins when ``after`` is computed."""
+        """A stream whose next work begins when ``after`` has been computed."""
 
     def mark(self, after: Any) -> int:
         stream = self._stream_behind(after)
@@ -76,20 +76,20 @@ class JaxClock(_EventClock):
     def _stream_behind(self, after: Any) -> int:
         for array in jax.tree.leaves(after):
             try:
-                # The capsule is dropped: nobody reads the array here, only the wait is wanted.
+                # The capsule is dropped: nobody reads the array here, only the wait matters.
                 array.__dlpack__(stream=self._stream)
             except jax.errors.JaxRuntimeError as error:
                 if "UNIMPLEMENTED" not in str(error):
-                    raise  # what the array should have been computed by has failed
+                    raise  # the computation of the array has failed
                 raise ClockError(
-                    f"in this JAX a CUDA stream cannot wait for an array, so that the device's time "
-                    f"cannot be taken: {error}"
+                    f"in this JAX a CUDA stream cannot wait for an array, so the device's time "
+                    f"cannot be measured: {error}"
                 ) from error
         return self._stream
 
 
 class TorchClock(_EventClock):
-    """Marks in PyTorch's current stream, behind all that was enqueued so far."""
+    """Marks in PyTorch's current stream, behind everything that was enqueued so far."""
 
     def __init__(self) -> None:
         import torch

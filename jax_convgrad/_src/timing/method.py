@@ -1,8 +1,9 @@
-"""The settings of a run, one method for everything that is timed."""
+"""The settings of a run, the same for everything that is timed."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from jax_convgrad._src.timing.device import DeviceMethod
 
@@ -17,6 +18,8 @@ class Method:
     pause_seconds: float = 0.005
     # A form this slow stops after min_rounds samples: lax takes seconds for some gradients.
     form_seconds: float = 4.0
+    # If a function is this many times slower than the fastest, `compare` reports its first estimate.
+    hopeless_ratio: float = math.inf
     max_repeats: int = 1000
     max_input_sets: int = 16
     max_input_bytes: int = 512 * 2**20

@@ -5,8 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import platform
 
 import jax
+
+
+def cpu_model() -> str:
+    """The processor's name, where the system reports it."""
+    try:
+        for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
 
 
 def cpu_threads() -> int:

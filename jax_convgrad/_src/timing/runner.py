@@ -16,12 +16,12 @@ from jax_convgrad._src.timing.device_clock import DeviceClock, JaxClock
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """What it takes to time a GPU, in the framework that a form is written in; device.py uses it.
+    """The parts of timing on a GPU that depend on the form's framework; device.py uses them.
 
     Attributes:
-      clock: the device's own.
-      hold: keeps the device busy for some milliseconds, and returns what is computed at the end of
-        that, for a mark behind it.
+      clock: the device's clock.
+      hold: keeps the device busy for some milliseconds, and returns the last result of that work, for a
+        mark behind it.
     """
 
     clock: DeviceClock
@@ -37,20 +37,20 @@ class Runner:
     wait: Callable[[Any], None]
     fetch: Callable[[Any], dict[str, np.ndarray]]
     variant: str = ""
-    # On a GPU: loaded operands once more, in memory of their own; without the host, which takes longer.
+    # On a GPU: loads the operands again, into memory of their own, without the host, which takes longer.
     copy: Callable[[Any], Any] | None = None
     # On a GPU: the pass over several sets of operands, one after the other, as one program.
     batch: Callable[[Sequence[Any]], Sequence[Any]] | None = None
     gpu: Gpu | None = None
 
     def load_sets(self, inputs: Any, count: int) -> list[Any]:
-        """So many sets of the same operands."""
+        """This many sets of the same operands."""
         first = self.load(inputs)
         copy = self.copy or (lambda arrays: self.load(inputs))
         return [first, *(copy(first) for _ in range(count - 1))]
 
     def enqueue(self, sets: Sequence[Any]) -> Sequence[Any]:
-        """The results for each set, all alive together, computed one after the other."""
+        """The results for each set, all alive at once, computed one after the other."""
         if self.batch is not None and len(sets) > 1:
             return self.batch(sets)
         return [self.call(arrays) for arrays in sets]
@@ -109,7 +109,7 @@ def _jax_square() -> jax.Array:
 @functools.cache
 def _jax_busy() -> Callable[[jax.Array], jax.Array]:
     def products(a: jax.Array) -> jax.Array:
-        # All of the product is computed, whatever of it is asked for.
+        # The whole product is computed, whatever part of it is asked for.
         return jax.lax.optimization_barrier(
             functools.reduce(jnp.matmul, [a] * (HOLD_PRODUCTS + 1))
         )[0, 0]

@@ -1,4 +1,4 @@
-"""What is reported of samples: the median, and the quartiles as its spread."""
+"""The figures reported for samples: the median, and the quartiles as its spread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Sampled:
-    """For classes with ``samples``, in seconds."""
+    """A mixin for classes with ``samples``, in seconds."""
 
     samples: list[float]
 

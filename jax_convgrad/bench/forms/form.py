@@ -1,4 +1,4 @@
-"""What a form is: a way to compute all passes of a layer."""
+"""A form: a way to compute all passes of a layer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ RESULTS = {
 }
 PASS_TITLES = {
     "fprop": "forward",
-    "dx": "dX",
-    "dw": "dW",
-    "dxdwdb": "dX + dW + dB",
+    "dx": "input gradient",
+    "dw": "weight gradient",
+    "dxdwdb": "backward",
     "ddxddw": "double backward",
 }
+# Their names on the command line. Results files have the keys.
+PASS_WORDS = {title.replace(" ", "-"): key for key, title in PASS_TITLES.items()}
 
 
 class Form(abc.ABC):
@@ -34,11 +36,12 @@ class Form(abc.ABC):
         return None
 
     def not_applicable(self, case: AnyCase) -> str | None:
-        """Why this form does not exist for the case, or None."""
+        """Why this form cannot compute the case, or None."""
         return None
 
     @abc.abstractmethod
     def runners(
         self, case: AnyCase, pass_: str, layout: str, weights: str | None = None
     ) -> list[Runner]:
-        """What to time. Of several variants the one that is faster in the warm-up is kept."""
+        """The runners to time. If there are several variants, the one that is faster in the warm-up is
+        kept."""

@@ -42,7 +42,7 @@ class Inputs:
 def _standard_normal(
     rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> np.ndarray:
-    """On all cores, with the same numbers on any number of them."""
+    """Random numbers, made on all cores, and the same on any number of them."""
     wide = np.empty(shape, np.float64 if dtype == np.float64 else np.float32)
     flat = wide.reshape(-1)
     parts = [flat[i : i + 2**20] for i in range(0, flat.size, 2**20)]

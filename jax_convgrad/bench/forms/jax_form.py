@@ -1,4 +1,4 @@
-"""What all forms in JAX share: a pass as a function of (x, w, dy), jitted."""
+"""Code that all forms in JAX share: a pass as a function of (x, w, dy), jitted."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class JaxForm(Form):
 
 
 def _widened(array: jax.Array) -> np.ndarray:
-    """On the host, in a dtype of NumPy's own: its work with others is slow."""
+    """The array on the host, in one of NumPy's own dtypes, because NumPy is slow with others."""
     return np.asarray(array.astype(jnp.promote_types(array.dtype, jnp.float32)))
 
 
@@ -84,7 +84,7 @@ def layer_pass(layer: Layer, cout: int, pass_: str) -> Pass:
 def _double_backward(
     layer: Layer, x: jax.Array, w: jax.Array, dy: jax.Array
 ) -> tuple[jax.Array, ...]:
-    """What a penalty on an input gradient asks of a layer: its second derivatives in one step.
+    """The second derivatives that a penalty on an input gradient needs of a layer, in one step.
 
     The gradients, with respect to x and w, of half the squared norm of the gradient with respect to x
     of the loss |layer(x, w) - dy|^2 / 2.
@@ -99,6 +99,6 @@ def _double_backward(
 
 
 def dilated_padding(case: Case) -> list[tuple[int, int]]:
-    """The padding as lax.conv_transpose counts it: that of the input with zeros between."""
+    """The padding as lax.conv_transpose counts it: on the input after zeros are inserted."""
     axes = zip(case.kernel, case.padding, case.output_padding, case.dilation, strict=True)
     return [(d * (k - 1) - p, d * (k - 1) - p + op) for k, p, op, d in axes]

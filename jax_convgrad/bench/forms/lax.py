@@ -1,4 +1,4 @@
-"""What a JAX program has without this package."""
+"""The layers of plain JAX."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from jax_convgrad.bench.resize_cases import ResizeCase
 
 
 class LaxForm(JaxForm):
-    """What a JAX program has today. A transposed convolution is the input-dilated convolution.
+    """Plain JAX. A transposed convolution is the input-dilated convolution.
 
-    Of a resize it is jax.image.
+    A resize is jax.image's.
     """
 
     name = "lax"
 
     def function(self, case: AnyCase, pass_: str, layout: str, weights: WeightsOrder) -> Pass:
-        """lax.conv_general_dilated, which lax.conv_transpose comes down to, and its jax.vjp."""
+        """lax.conv_general_dilated, which lax.conv_transpose calls, and its jax.vjp."""
         if isinstance(case, ResizeCase):
             return resize.jax_image(case, pass_, layout)
         numbers = dimension_numbers(case.ndim, layout, weights.letters)

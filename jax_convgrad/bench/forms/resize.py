@@ -1,4 +1,4 @@
-"""Who computes a resize: this package, jax.image, PyTorch. `forms` calls these for a `ResizeCase`."""
+"""The contenders for a resize: this package, jax.image, PyTorch. `forms` uses them for a `ResizeCase`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def jax_image(case: ResizeCase, pass_: str, layout: str) -> Pass:
 
 
 def torch_missing(case: ResizeCase) -> str | None:
-    """Why PyTorch has nothing for the case, or None."""
+    """Why PyTorch cannot compute the case, or None."""
     if case.method == "nearest":
         return None
     if case.ndim not in _TORCH_MODES[case.method]:

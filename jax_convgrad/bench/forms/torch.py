@@ -23,15 +23,15 @@ from jax_convgrad.bench.resize_cases import ResizeCase
 
 
 class TorchForm(Form):
-    """aten::convolution and aten::convolution_backward, which compute only what is asked for.
+    """aten::convolution and aten::convolution_backward, which compute only the requested results.
 
-    Of a resize, interpolate and its backward operators.
+    For a resize, interpolate and its backward operators.
     """
 
     name = "torch"
 
     def unavailable(self) -> str | None:
-        """PyTorch missing, or without support for the device that JAX runs on."""
+        """Why PyTorch cannot run: it is missing, or does not support the device that JAX runs on."""
         if importlib.util.find_spec("torch") is None:
             return "PyTorch is not installed"
         platform = jax.default_backend()
@@ -44,7 +44,7 @@ class TorchForm(Form):
         return None if torch.cuda.is_available() else "this PyTorch sees no GPU"
 
     def not_applicable(self, case: AnyCase) -> str | None:
-        """Some resizes are not in PyTorch, nor is padding that crops."""
+        """Why PyTorch cannot compute a case: it lacks some resizes, and negative padding."""
         if isinstance(case, ResizeCase):
             return resize_forms.torch_missing(case)
         return "PyTorch has no negative padding" if min(case.padding) < 0 else None
@@ -54,8 +54,8 @@ class TorchForm(Form):
     ) -> list[Runner]:
         """Channels-last tensors for NHWC, contiguous ones for NCHW.
 
-        Along one and three spatial axes channels last is not PyTorch's usual way, so there the
-        contiguous tensors of an ordinary PyTorch program are tried as well.
+        With one and three spatial axes channels last is unusual in PyTorch, so the contiguous tensors of an
+        ordinary PyTorch program are tried there as well.
         """
         if layout == "NCHW" or (isinstance(case, ResizeCase) and case.ndim == 1):
             return [self._runner(case, pass_, channels_last=False)]
@@ -74,8 +74,7 @@ class TorchForm(Form):
             torch.set_num_threads(cpu_threads())
         dtype = getattr(torch, DTYPES[case.dtype])
 
-        # PyTorch knows no channels-last order of three-dimensional tensors: one spatial axis
-        # becomes two.
+        # PyTorch has no channels-last order of three-dimensional tensors: one spatial axis becomes two.
         widen = channels_last and case.ndim == 1
         formats = {1: torch.channels_last, 2: torch.channels_last, 3: torch.channels_last_3d}
         memory = formats[case.ndim] if channels_last else torch.contiguous_format
@@ -84,7 +83,8 @@ class TorchForm(Form):
         transposed = case if isinstance(case, Case) and case.transposed else None
 
         def tensor(array: np.ndarray, axes: tuple[int, ...]) -> Any:
-            # Transposed on the device. Two bytes are handed over as integers, for NumPy has no bfloat16.
+            # Transposed on the device. Two-byte elements are handed over as integers, because NumPy has no
+            # bfloat16.
             bits = array.view(np.int16) if array.dtype.itemsize == 2 else array
             t = torch.from_numpy(np.array(bits, order="C")).to(device).view(dtype).permute(axes)
             return (t.unsqueeze(2) if widen else t).contiguous(memory_format=memory)
@@ -99,7 +99,7 @@ class TorchForm(Form):
 
         def weights_out(w: np.ndarray) -> np.ndarray:
             if transposed is not None:
-                # The exchange undoes itself once the two channel counts have changed places.
+                # The exchange is its own inverse, with the two channel counts exchanged.
                 cin, cout = transposed.cout, transposed.cin
                 back = dataclasses.replace(transposed, cin=cin, cout=cout)
                 w = adjoint_weights(w, back, "OIHW")

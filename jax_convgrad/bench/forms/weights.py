@@ -1,4 +1,4 @@
-"""How arrays lie in memory when a form is given them, and as another convolution's weights."""
+"""The memory layout of a form's arrays, and its weights as another convolution's weights."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from jax_convgrad.bench.cases import Case, default_weights, dimension_numbers
 
 @dataclasses.dataclass(frozen=True)
 class WeightsOrder:
-    """How the weights handed to a form lie in memory, "HWIO", "OHWI" or "OIHW" for any spatial rank.
+    """The memory layout of a form's weights, "HWIO", "OHWI" or "OIHW" for any spatial rank.
 
-    With ``transpose_kernel`` they are the weights of a transposed convolution as PyTorch holds them: in
-    the order OHWI of the strided convolution that the layer is the adjoint of, which cuDNN reads as it
-    is. The kernel is reversed, and in and out are exchanged, as JAX's option of that name has it. With
-    groups the JAX layers count in and out differently from that convolution, so some reordering remains.
+    With ``transpose_kernel`` they are the weights of a transposed convolution as PyTorch stores them: in
+    OHWI order for the strided convolution whose adjoint the layer is, which cuDNN reads as it is. The
+    kernel is reversed, and in and out are exchanged, as JAX's option of that name does. With groups the JAX
+    layers count in and out differently from that convolution, so some reordering remains.
     """
 
     order: str
@@ -28,7 +28,7 @@ class WeightsOrder:
 
     @classmethod
     def make(cls, case: AnyCase, layout: str, weights: str | None = None) -> WeightsOrder:
-        """The order asked for; by default HWIO with NHWC, OIHW with NCHW."""
+        """The requested order; by default HWIO with NHWC, OIHW with NCHW."""
         order = default_weights(layout) if weights is None else weights
         return cls(order, case.ndim, transpose_kernel=case.transposed and order == "OHWI")
 
@@ -54,7 +54,7 @@ class WeightsOrder:
         return w[(slice(None, None, -1),) * self.ndim] if self.transpose_kernel else w
 
     def straight(self, w: jax.Array) -> jax.Array:
-        """The weights with the kernel as the layer applies it, the axes being ``letters``."""
+        """The weights with the kernel as the layer applies it; ``letters`` names the axes."""
         if not self.transpose_kernel:
             return w
         return jax.lax.rev(w, tuple(i for i, c in enumerate(self.letters) if c not in "IO"))
@@ -65,7 +65,7 @@ class WeightsOrder:
 
 
 def adjoint_weights(w: Any, case: Case, order: str) -> Any:
-    """Weights of a transposed convolution as those of the strided one: reversed, in and out exchanged.
+    """Weights of a transposed convolution as those of the strided one: reversed, with in and out exchanged.
 
     Works on JAX and NumPy arrays alike, in the orders HWIO and OIHW.
     """

@@ -1,4 +1,4 @@
-"""A transposed convolution rewritten in pure JAX so that XLA meets only forms it knows."""
+"""A transposed convolution rewritten in pure JAX so that XLA sees only forms that it knows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from jax_convgrad.bench.resize_cases import ResizeCase
 
 
 class XlaRewrittenForm(JaxForm):
-    """Pure JAX at its best for a transposed convolution: input and output exchange roles.
+    """The best pure-JAX form of a transposed convolution: input and output exchange roles.
 
     The layer's input gradient is the strided convolution F(dy, w). The layer itself is F transposed
-    in dy, and the weight gradient is F transposed in w with x as its cotangent, so that XLA meets
-    only forms it knows.
+    in dy, and the weight gradient is F transposed in w with x as its cotangent, so that XLA sees only forms
+    that it knows.
     """
 
     name = "xla_rewritten"
@@ -28,10 +28,10 @@ class XlaRewrittenForm(JaxForm):
         """Plain convolutions need no rewriting."""
         if isinstance(case, ResizeCase):
             return "a resize has no such form"
-        return None if case.transposed else "a plain convolution is in this form already"
+        return None if case.transposed else "a plain convolution already has this form"
 
     def function(self, case: AnyCase, pass_: str, layout: str, weights: WeightsOrder) -> Pass:
-        """Every pass from the strided convolution whose adjoint the layer is."""
+        """All passes, from the strided convolution whose adjoint the layer is."""
         assert isinstance(case, Case)  # not_applicable says so
         adjoint = functools.partial(_adjoint_conv, case, layout, weights)
 
@@ -50,7 +50,7 @@ class XlaRewrittenForm(JaxForm):
             return (*dx(x, w, dy), *dw(x, w, dy), db)
 
         def ddxddw(x: jax.Array, w: jax.Array, dy: jax.Array) -> tuple[jax.Array, ...]:
-            # What differentiating twice comes to, see jax_form.
+            # The result of differentiating twice, see jax_form.
             (y,) = fprop(x, w, dy)
             (slope,) = dx(x, w, y - dy)
             (curvature,) = fprop(slope, w, dy)
@@ -65,8 +65,8 @@ def _adjoint_conv(
     case: Case, layout: str, weights: WeightsOrder, u: jax.Array, w: jax.Array
 ) -> jax.Array:
     """The strided convolution from the layer's output to its input, linear in `u` and `w`."""
-    # Where stride and dilation have a common factor c, only every c-th element of u is ever read:
-    # take those, and divide both by c. XLA then needs no dilated gradient.
+    # Where stride and dilation have a common factor c, only every c-th element of u is ever read: we take
+    # those, and divide both by c. XLA then needs no dilated gradient.
     common = tuple(map(math.gcd, case.stride, case.dilation))
     spatial = range(1, case.ndim + 1) if layout == "NHWC" else range(2, case.ndim + 2)
     padding = [(0, 0)] * case.ndim
@@ -109,12 +109,12 @@ def _adjoint_conv(
 
 
 def _adjoint_operand(w: jax.Array, case: Case, weights: WeightsOrder) -> tuple[jax.Array, str]:
-    """The strided convolution's weights, from those the layer is given, and their order."""
+    """The strided convolution's weights and their order, from the weights that the layer is given."""
     if not weights.transpose_kernel:
         order = "OIHW" if weights.order == "OIHW" else "HWIO"
         return adjoint_weights(w, case, order), order
     if case.groups == 1:
-        return w, "OHWI"  # as they are
+        return w, "OHWI"  # unchanged
     return adjoint_weights(weights.restore(w), case, "HWIO"), "HWIO"
 
 

@@ -1,0 +1,111 @@
+"""Hints for common mistakes: what a user of another library probably meant, at the end of an error."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+Shape = tuple[int, ...]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# PyTorch's words for the arguments of each function.
+CONV_KEYWORDS = {
+    "stride": "window_strides=",
+    "dilation": "rhs_dilation=",
+    "groups": "feature_group_count=",
+    "weight": "rhs=",
+    "input": "lhs=",
+}
+OPERATOR_KEYWORDS = {"stride": "strides=", "weight": "w=", "input": "x="}
+TRANSPOSE_KEYWORDS = {**CONV_KEYWORDS, "stride": "strides="}
+RESIZE_KEYWORDS = {
+    "align_corners": 'coordinate_mode="align_corners", or coordinate_mode="half_pixel" for False',
+    "mode": "method=",
+    "size": "shape=, the size of every axis",
+    "scale_factor": "shape=, the size of every axis",
+    "input": "image=",
+}
+
+
+def with_keyword_hints(
+    words: dict[str, str], torch_function: str
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorator: the error for one of PyTorch's keywords names this function's own keyword for it."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        known = inspect.signature(function).parameters
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            slips = [name for name in kwargs if name in words and name not in known]
+            if slips:
+                name = slips[0]
+                raise TypeError(
+                    f"{function.__name__}: unexpected keyword {name}=; here it is {words[name]} "
+                    f"(jax_convgrad.torch.{torch_function} takes PyTorch's own keywords)"
+                )
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def padding(value: Any, rank: int) -> str:
+    """The hint for ints that were given where (low, high) pairs are expected."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        sides = [value] * rank
+    elif (
+        isinstance(value, (tuple, list))
+        and len(value) == rank
+        and all(isinstance(v, int) for v in value)
+    ):
+        sides = list(value)
+    else:
+        return ""
+    return f"; PyTorch's padding={value!r} is padding={[(p, p) for p in sides]} here"
+
+
+def padding_mode(value: str) -> str:
+    """The hint for a mode of `jax.numpy.pad` or of PyTorch's padding_mode."""
+    modes = {
+        "reflect": "reflect",
+        "symmetric": "symmetric",
+        "replicate": "edge",
+        "edge": "edge",
+        "circular": "wrap",
+        "wrap": "wrap",
+    }
+    mode = modes.get(value.lower())
+    if mode is None:
+        return ""
+    return f'; pad first, with jnp.pad(x, ..., mode="{mode}"), and convolve with "VALID"'
+
+
+def layout(
+    x_shape: Shape, w_shape: Shape, numbers: Any, groups: int, *, transposed: bool = False
+) -> str:
+    """The hint where input channels differ: the layout in which the arrays would fit, if there is one."""
+    rank = len(x_shape) - 2
+    if not 1 <= rank <= 3:
+        return ""
+    letters = "DHW"[-rank:]
+    lhs_spec, rhs_spec, _ = numbers
+    if lhs_spec[1] == 1 and x_shape[-1] == w_shape[-2] * groups:
+        channels_last = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
+        return f"; are these arrays channels last? Then pass dimension_numbers={channels_last}"
+    in_axis = 0 if transposed else 1
+    fits = w_shape[in_axis] * (1 if transposed else groups) in (x_shape[lhs_spec[1]], x_shape[1])
+    if rhs_spec[1] == in_axis or not fits:
+        return ""
+    if transposed:
+        function, order = f"conv_transpose{rank}d", f"IO{letters}"
+        return f"; are these PyTorch's weights, {order}? jax_convgrad.torch.{function} takes them"
+    axes = (*range(2, rank + 2), 1, 0)
+    return (
+        f"; are these PyTorch's weights, OI{letters}? Then pass rhs.transpose{axes} for {letters}IO, "
+        f"or use jax_convgrad.torch.conv{rank}d"
+    )

@@ -1,0 +1,97 @@
+"""The environment variables that users set. An unknown value is an error, so that no typo passes silently."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+_ON = ("1", "true")
+_OFF = ("", "0", "false")
+# JAX calls NVIDIA's devices by both names.
+ALIASES = {"gpu": "cuda"}
+PLATFORMS = ("cpu", "cuda")
+# The CUDA handlers' engines that no measurement stands behind, by their names there (kernels/plan.h).
+UNMEASURED_ENGINES = ("thin",)
+
+_DETERMINISTIC = ("xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops")
+
+
+def flag(name: str) -> bool:
+    """Whether an on-or-off variable is on.
+
+    Raises:
+      ValueError: its value is neither.
+    """
+    value = os.environ.get(name, "")
+    if value.lower() in _ON:
+        return True
+    if value.lower() in _OFF:
+        return False
+    raise ValueError(f"{name} must be 1, true, 0 or false, got {value!r}")
+
+
+def is_disabled() -> bool:
+    """Whether JAX_CONVGRAD_DISABLE turns the package off."""
+    return flag("JAX_CONVGRAD_DISABLE")
+
+
+def is_required(platform: str) -> bool:
+    """Whether JAX_CONVGRAD_REQUIRE_CPU or _CUDA makes missing handlers an error."""
+    return flag(f"JAX_CONVGRAD_REQUIRE_{platform.upper()}")
+
+
+def platforms_to_install() -> tuple[str, ...]:
+    """The platforms that JAX_CONVGRAD_INSTALL names: all for 1 and true, none for 0, false and unset.
+
+    Raises:
+      ValueError: another value.
+    """
+    value = os.environ.get("JAX_CONVGRAD_INSTALL", "")
+    if value.lower() in _OFF:
+        return ()
+    if value.lower() in _ON:
+        return PLATFORMS
+    names = [name.strip().lower() for name in value.split(",")]
+    names = [ALIASES.get(name, name) for name in names]
+    if not set(names) <= set(PLATFORMS):
+        raise ValueError(
+            f"JAX_CONVGRAD_INSTALL must be 1, true, 0, false, cpu, cuda or gpu, got {value!r}"
+        )
+    return tuple(dict.fromkeys(names))
+
+
+def unmeasured_engines() -> tuple[str, ...]:
+    """The engines that JAX_CONVGRAD_UNMEASURED_ENGINES names: the search on CUDA is offered these too.
+
+    They are for measurements, not for training. No engine is named by default.
+
+    Raises:
+      ValueError: there is no such engine.
+    """
+    value = os.environ.get("JAX_CONVGRAD_UNMEASURED_ENGINES", "")
+    names = [name.strip().lower() for name in value.split(",")] if value.strip() else []
+    if not set(names) <= set(UNMEASURED_ENGINES):
+        raise ValueError(
+            "JAX_CONVGRAD_UNMEASURED_ENGINES must be empty or name engines of "
+            f"{', '.join(UNMEASURED_ENGINES)}, got {value!r}"
+        )
+    return tuple(name for name in UNMEASURED_ENGINES if name in names)
+
+
+def xla_is_deterministic() -> bool:
+    """Whether XLA_FLAGS asks for deterministic operations on GPUs.
+
+    The rules are XLA's: a flag without a value is on, the last flag of a name counts, and a text that does
+    not start with a dash names a file of flags.
+    """
+    text = os.environ.get("XLA_FLAGS", "").strip()
+    if text and not text.startswith("-"):
+        try:
+            text = pathlib.Path(text).read_text()
+        except OSError:  # XLA itself says so
+            return False
+    values = {}
+    for word in text.split():
+        name, _, value = word.lstrip("-").partition("=")
+        values[name] = value.lower() in ("", *_ON)
+    return any(values.get(name, False) for name in _DETERMINISTIC)
