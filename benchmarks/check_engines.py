@@ -188,7 +188,7 @@ def check(case: Case, operator: str, kind: str) -> list[dict[str, Any]]:
         operator, x_shape, w_shape, **(defaults | keywords), dimension_numbers=numbers
     )
     geometry = ConvGeometry.make(operator, config, x_shape, w_shape)
-    crop, config = emit_ffi._split_negative(config)
+    crop, config = emit_ffi.split_negative(config)
     cropped = list(geometry.x_shape)
     for axis, pair in zip(x_spec[2:], crop, strict=True):
         cropped[axis] += sum(pair)

@@ -1,4 +1,4 @@
-"""Training steps of whole models: Flax, Flax after install(), PyTorch.
+"""Training steps of whole models: Flax, Flax after install(), pure JAX, PyTorch.
 
     python benchmarks/models.py --markdown OUT.md --json OUT.json
 
@@ -15,8 +15,12 @@ the step, each in its own process so that nothing is cached from another; it inc
 libraries. Losses are those of the first ten steps from the same weights; "differ" is the largest
 relative difference from Flax's loss.
 
-On a GPU the two JAX contenders run once more, "captured": XLA then puts its own convolutions into its
-command buffers (CUDA graphs), which it does not do by default. This is what
+"pure JAX" is the step after install() without any handler: every convolution is matched to its operator,
+which is emitted as plain JAX in the form that XLA runs best. A careful user can reach that without custom
+calls.
+
+On a GPU the contenders Flax and install() run once more, "captured": XLA then puts its own convolutions
+into its command buffers (CUDA graphs), which it does not do by default. This is what
 XLA_FLAGS=--xla_gpu_enable_command_buffer=+CONVOLUTION does.
 
 With --alone, "alone" is the sum of the times of the step's convolutions and resizes, each on its backend and
@@ -46,6 +50,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 FLAX, INSTALL, TORCH, TORCH_LAST = "Flax", "install()", "PyTorch", "PyTorch, channels last"
+PURE = "pure JAX"
 FLAX_CAPTURED, INSTALL_CAPTURED = f"{FLAX}, captured", f"{INSTALL}, captured"
 # Options of jax.jit: XLA's default and CONVOLUTION. One program cannot add to the default.
 CAPTURE = {
@@ -109,14 +114,18 @@ def flax_step(task: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return step, adam.init
 
 
-def flax_contender(problem: Problem, installed: bool, captured: bool) -> Contender:
+def flax_contender(
+    problem: Problem, installed: bool, captured: bool, backend: str | None = None
+) -> Contender:
     """The compiled step, with or without install(). A compiled program does not change after uninstall().
 
-    ``captured``: with XLA's convolutions in its command buffers.
+    ``captured``: with XLA's convolutions in its command buffers. ``backend``: the one that every operator is
+    sent to, instead of the backend that the rules choose.
     """
     import jax
 
     import jax_convgrad
+    from jax_convgrad._src.dispatch.override import override_backend
 
     step, init = flax_step(problem.task)
     data = jax.device_put((problem.x, problem.y))
@@ -125,7 +134,8 @@ def flax_contender(problem: Problem, installed: bool, captured: bool) -> Contend
     if installed:
         jax_convgrad.install()
     options = CAPTURE if captured else None
-    compiled = jax.jit(step, compiler_options=options).lower(*arguments).compile()
+    with override_backend(backend):
+        compiled = jax.jit(step, compiler_options=options).lower(*arguments).compile()
     jax_convgrad.uninstall()
     latest = {"state": arguments[:2]}
 
@@ -137,7 +147,7 @@ def flax_contender(problem: Problem, installed: bool, captured: bool) -> Contend
         return float(value)
 
     names = (FLAX_CAPTURED, INSTALL_CAPTURED) if captured else (FLAX, INSTALL)
-    return Contender(names[installed], run)
+    return Contender(PURE if backend else names[installed], run)
 
 
 def torch_contender(problem: Problem, channels_last: bool) -> Contender:
@@ -196,11 +206,16 @@ def contenders(problem: Problem) -> list[Callable[[], Contender]]:
     """The contenders, made one after the other."""
     import jax
 
+    from jax_convgrad._src.dispatch.decide import fallback
+
     makers: list[Callable[[], Contender]] = [
         functools.partial(flax_contender, problem, installed, captured)
         for captured in ((False, True) if jax.default_backend() == "gpu" else (False,))
         for installed in (False, True)
     ]
+    # What the package itself emits where it has no handlers.
+    pure = fallback("cuda" if jax.default_backend() == "gpu" else jax.default_backend())[0]
+    makers.append(functools.partial(flax_contender, problem, True, False, pure))
     if has_torch():
         formats = (False,) if len(problem.task.y) == 3 else (False, True)
         makers += [functools.partial(torch_contender, problem, last) for last in formats]
@@ -332,6 +347,8 @@ def report(result: dict[str, Any]) -> str:
     columns = [FLAX, INSTALL]
     if any(row["by"] == INSTALL_CAPTURED for row in result["rows"]):
         columns += [FLAX_CAPTURED, INSTALL_CAPTURED]
+    if any(row["by"] == PURE for row in result["rows"]):
+        columns.append(PURE)
     if any(row["by"].startswith(TORCH) for row in result["rows"]):
         columns += [TORCH, TORCH_LAST]
     lines = [

@@ -169,7 +169,9 @@ def line(row: dict[str, Any]) -> str:
         mark = "!" if row.get(f"{name}_host_bound") else " "
         texts.append(f"{name} {value:8.1f}{mark}" if value else f"{name}        - ")
     if plan:
-        texts.append(f"{plan['engine'].split('_')[0]} ws {plan['workspace_bytes'] / 2**20:.1f}M")
+        engine = plan["engine"]
+        name = engine if engine.startswith("native_") else engine.split("_")[0]
+        texts.append(f"{name} ws {plan['workspace_bytes'] / 2**20:.1f}M")
         texts.append(f"of {len(timed)}")
     for key in ("cudnn_difference", "gemm_difference", "native_difference", "torch_difference"):
         if key in row:
