@@ -19,6 +19,9 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 # take half the time. What is tested lies in front of them and beside them; =0 runs them with the passes.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+# What this machine's user tuned is not what the tests expect.
+os.environ["JAX_CONVGRAD_TUNING"] = "off"
+
 # Programs that tests start import their helpers by the same names as the tests do.
 _path = [str(pathlib.Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
 os.environ["PYTHONPATH"] = os.pathsep.join(_path)
@@ -27,6 +30,13 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from support import matrix, torch_oracles  # noqa: E402
+
+# Hooks of pytest's: what a crashed worker was doing.
+from support.crashes import (  # noqa: E402
+    pytest_configure,  # noqa: F401
+    pytest_terminal_summary,  # noqa: F401
+    pytest_unconfigure,  # noqa: F401
+)
 
 import jax_convgrad  # noqa: E402
 from jax_convgrad._src.dispatch.override import override_backend  # noqa: E402

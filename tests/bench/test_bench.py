@@ -28,6 +28,7 @@ from support.comparisons import may_transform
 from support.rounding import may_use_tf32
 
 import jax_convgrad
+from jax_convgrad import plans
 from jax_convgrad.__main__ import main
 from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
@@ -47,6 +48,9 @@ from jax_convgrad.bench.forms.xla_rewritten import XlaRewrittenForm
 FORM_NAMES = [
     pytest.param(name, marks=[pytest.mark.pytorch] if name == "torch" else []) for name in FORMS
 ]
+
+
+THIN_CASES = Path(__file__).parents[2] / "benchmarks" / "thin_cases.json"
 
 
 def entry(**changes: Any) -> dict[str, Any]:
@@ -96,6 +100,18 @@ def test_every_published_layer_is_in_a_set() -> None:
     assert {case.label for case in load_cases(PUBLISHED)} == {
         case.label for which in ("cpu", "gpu") for case in published(which)
     }
+
+
+def test_thin_layers_are_of_every_class() -> None:
+    """Layers with few channels on one side, or windows side by side: 1/2/3-D, bf16 and f32."""
+    cases = load_cases(THIN_CASES)
+    assert len(cases) >= 40 and len({case.label for case in cases}) == len(cases)
+    assert {(case.ndim, case.dtype) for case in cases} == {
+        (ndim, dtype) for ndim in (1, 2, 3) for dtype in ("bf16", "f32")
+    }
+    for case in cases:
+        thin = min(case.cin, case.cout) <= 16
+        assert thin or case.kernel == case.stride, case.label
 
 
 def test_a_case_survives_the_way_through_json() -> None:
@@ -177,10 +193,12 @@ def test_float64_reference_equals_lax(case: Case, rng: np.random.Generator) -> N
     dx, dw = pull_back(dy)
     ddx, ddw = jax.grad(penalty, (0, 1))(x, w)
     found = float64.passes(case, x, w, dy) | float64.second_order(case, x, w, dy)
+    found["dw alone"] = float64.weight_gradient(case, x, dy)
     for name, expected in {
         "y": y,
         "dx": dx,
         "dw": dw,
+        "dw alone": dw,
         "db": dy.sum((*range(dy.ndim - 1),)),
         "ddx": ddx,
         "ddw": ddw,
@@ -706,8 +724,8 @@ def test_an_impossible_figure_is_a_failure_and_not_a_figure(
     arguments = ["--cases", str(case_file), "--forms", "ours,lax", "--passes", "dx"]
     assert main(["bench", *arguments, "--rounds", "1"]) == 1
     text = capsys.readouterr().out
-    assert re.search(r"dX +failed +failed +- +-\n", text), text
-    assert "ours failed on convt t f32 dx: the timing failed: a median of" in text
+    assert re.search(r"input gradient +failed +failed +- +-\n", text), text
+    assert "ours failed on convt t f32 input gradient: the timing failed: a median of" in text
 
 
 def test_a_figure_is_judged_by_its_median() -> None:
@@ -810,6 +828,51 @@ def test_bench_hands_over_the_weights_in_the_order_asked_for(
     assert "; activations NCHW, weights OIHW\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("backend", ["xla", "cudnn"])
+def test_bench_says_what_decides_in_the_place_of_the_rules(
+    backend: str,
+    case_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A backend that does not exist here is passed over, so that both run on every machine."""
+    caplog.set_level("DEBUG", "jax_convgrad")
+    plan = {"engine": "native_thin_image", "microseconds": 1.25, "problem": "conv_fprop: ..."}
+    monkeypatch.setattr(plans, "list", lambda: [plan, {**plan, "microseconds": None}])
+    path = tmp_path / "b.json"
+    arguments = ["--cases", str(case_file), "--forms", "ours", "--passes", "fprop", "--rounds", "1"]
+    arguments += ["--json", str(path), "--backend", backend]
+    assert main(["bench", *arguments]) == 0
+    assert f"weights HWIO, backend {backend}\n" in capsys.readouterr().out
+    decisions = [record.getMessage() for record in caplog.records if "conv_" in record.getMessage()]
+    assert decisions
+    assert backend == "cudnn" or all(text.endswith("xla (overridden)") for text in decisions)
+    data = json.loads(path.read_text())
+    assert data["backend"] == backend and "plans" not in data
+    monkeypatch.setenv("JAX_CONVGRAD_UNMEASURED_ENGINES", "thin")
+    assert main(["bench", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert f"weights HWIO, backend {backend}, unmeasured engines thin\n" in out
+    assert "\nnative_thin_image (1.2 us): conv_fprop: ...\n" in out
+    assert "\nnative_thin_image (not timed): conv_fprop: ...\n" in out
+    data = json.loads(path.read_text())
+    assert data["unmeasured_engines"] == ["thin"] and data["plans"][0] == plan
+
+
+def test_bench_knows_its_backends_and_engines(
+    case_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "--cases", str(case_file), "--backend", "mkl"]) == 2
+    assert (
+        "--backend takes one of cudnn, gemm, native, onednn, parts, xla" in capsys.readouterr().err
+    )
+    monkeypatch.setenv("JAX_CONVGRAD_UNMEASURED_ENGINES", "thick")
+    assert main(["bench", "--cases", str(case_file)]) == 2
+    assert "must be empty or name engines of thin, got 'thick'" in capsys.readouterr().err
+
+
 def test_an_interrupted_run_leaves_what_it_found(
     case_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -883,8 +946,8 @@ def test_a_reader_who_has_read_enough() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--forms", "ours,jax"], "--forms takes names out of ours, lax, xla_rewritten, torch"),
-        (["--passes", ""], "--passes takes names out of fprop, dx, dw, dxdwdb"),
+        (["--forms", "ours,jax"], "--forms takes names from ours, lax, xla_rewritten, torch"),
+        (["--passes", ""], "--passes takes names from forward, input-gradient"),
         (["--only", "("], "--only '('"),
         (["--only", "no such case"], "no case is left to run"),
         (["--only", "^resize", "--passes", "dw"], "no case is left to run"),
@@ -926,8 +989,10 @@ def test_a_form_that_breaks_is_reported_and_the_rest_goes_on(
     arguments = ["--cases", str(case_file), "--forms", "xla_rewritten,lax", "--passes", "dx"]
     assert main(["bench", *arguments, "--rounds", "1"]) == 1
     text = capsys.readouterr().out
-    assert "xla_rewritten failed on convt t f32 dx: RuntimeError: no such engine" in text
-    assert re.search(r"dX +failed +\d", text)
+    assert (
+        "xla_rewritten failed on convt t f32 input gradient: RuntimeError: no such engine" in text
+    )
+    assert re.search(r"input gradient +failed +\d", text)
 
 
 def test_bench_runs_without_tqdm_and_matplotlib(
@@ -970,7 +1035,7 @@ def test_info_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(found["handlers"]["cpu"]) >= {"available", "dtypes", "reason", "versions"}
 
 
-def test_results_of_earlier_schemas_name_forms_that_there_are() -> None:
+def test_committed_results_name_forms_by_their_present_names() -> None:
     """benchmarks/ keeps files of every schema, and the documentation reads them all."""
     folder = Path(__file__).parents[2] / "benchmarks"
     names = {
@@ -979,5 +1044,9 @@ def test_results_of_earlier_schemas_name_forms_that_there_are() -> None:
         if isinstance(content := json.loads(path.read_text()), dict) and "layout" in content
         for row in content["results"]
     }
-    assert "swap" in names
-    assert {present_name(name) for name in names} == set(FORMS)
+    assert names == set(FORMS)
+
+
+def test_results_from_elsewhere_may_have_former_names() -> None:
+    assert present_name("swap") == "xla_rewritten"
+    assert present_name("ours") == "ours"

@@ -95,7 +95,7 @@ def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert compiled == [("unet2", True, False), ("unet2", True, True)]
     data = json.loads(files[1].read_text())
     rows = {row["by"]: row for row in data["rows"]}
-    assert {models.FLAX, models.INSTALL} <= rows.keys()
+    assert {models.FLAX, models.INSTALL, models.PURE} <= rows.keys()
     for row in rows.values():
         assert len(row["samples"]) == 2 and row["seconds"] > 0
         assert len(row["losses"]) == models.STEPS_COMPARED
@@ -158,6 +158,26 @@ def test_the_loops_are_what_they_say(monkeypatch: pytest.MonkeyPatch):
     both = ("cpu", "cuda")
     assert seen == [(both, None), ((), models.CAPTURE), (both, models.CAPTURE), ((), None)]
     assert jax_convgrad.installed() == ()
+
+
+def test_pure_jax_has_no_handler_in_it(monkeypatch: pytest.MonkeyPatch):
+    """Its program calls nothing of this package, and install()'s does where there are handlers."""
+    problem = models.Problem.make(TINY["unet2"])
+    programs: dict[str, str] = {}
+    compile_ = jax.stages.Lowered.compile
+
+    def watched(lowered: Any, *args: Any, **kwargs: Any) -> Any:
+        programs["last"] = lowered.as_text()
+        return compile_(lowered, *args, **kwargs)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", watched)
+    pure = [make for make in models.contenders(problem) if len(make.args) == 4]
+    assert [make().name for make in pure] == [models.PURE]
+    assert "jax_convgrad" not in programs["last"].replace("jax_convgrad.py", "")
+    assert "stablehlo.convolution" in programs["last"]
+    if jax_convgrad.info()["handlers"]["cpu"]["available"]:
+        assert models.flax_contender(problem, True, False).name == models.INSTALL
+        assert "@jax_convgrad_conv_wgrad" in programs["last"]
 
 
 def test_a_contender_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch):

@@ -64,7 +64,7 @@ def test_published_resizes() -> None:
         (entry(dt="int8"), "dt must be one of"),
         (entry(method="area"), "method must be one of nearest, linear, cubic, lanczos3"),
         (entry(aa=1), "aa must be true or false, got 1"),
-        (entry(ac=True, aa=True), "ac goes with"),
+        (entry(ac=True, aa=True), "ac works only with"),
         (entry(ac=True, sp=[1, 4]), "ac needs sizes of at least 2"),
         (entry(sp=[4]), "same length"),
         (entry(out=[]), "out must list 1, 2 or 3"),

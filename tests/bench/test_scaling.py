@@ -157,17 +157,17 @@ def test_one_form_and_one_kind(tiny: None, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--devices", "2"], "--devices takes numbers of devices as 1,2,4, with 1"),
+        (["--devices", "2"], "--devices takes numbers of devices such as 1,2,4, and needs 1"),
         (["--devices", "1,two"], "got '1,two'"),
         (["--devices", ""], "got ''"),
         (["--devices", "0,1"], "got '0,1'"),
         (["--devices", "1,9999"], "--devices 1,9999: there are"),
-        (["--devices", "1", "--scaling", "both"], "--scaling takes names out of weak, strong"),
-        (["--devices", "1", "--forms", "torch"], "--forms takes names out of ours, lax"),
+        (["--devices", "1", "--scaling", "both"], "--scaling takes names from weak, strong"),
+        (["--devices", "1", "--forms", "torch"], "--forms takes names from ours, lax"),
         (["--devices", "1", "--only", "a", "--plot", "b"], "leave out --only and --plot"),
         (["--devices", "1", "--layout", "NCHW"], "leave out --layout"),
-        (["--batch", "4"], "--batch goes with --devices only"),
-        (["--scaling", "weak"], "--scaling goes with --devices only"),
+        (["--batch", "4"], "--batch works only with --devices"),
+        (["--scaling", "weak"], "--scaling works only with --devices"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

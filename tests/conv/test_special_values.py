@@ -1,4 +1,4 @@
-"""Where a NaN comes out: in the elements that are made of it, and in no other's, group's or example's."""
+"""A NaN reaches only the elements that depend on it, and no other element, group or example."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_wgrad
+from jax_convgrad._src.dispatch.devices import device_class
 
 NUMBERS = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC")}
 
@@ -64,6 +65,14 @@ PROBLEMS = [
 ]
 
 
+def reads_columns_behind(problem: Problem, x: np.ndarray) -> np.ndarray:
+    """Which results x reaches if every window has three more columns at its end."""
+    *rows, (low, high) = problem.keywords["padding"]
+    w = np.ones((*problem.w[:-3], problem.w[-3] + 3, *problem.w[-2:]), np.float32)
+    keywords = problem.keywords | {"padding": [*rows, (low, high + 3)]}
+    return np.asarray(conv_fprop(x, w, **keywords)) > 0
+
+
 @pytest.mark.parametrize("operator", ["conv_fprop", "conv_dgrad", "conv_wgrad"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
@@ -97,6 +106,11 @@ def test_a_nan_reaches_what_is_made_of_it(
         expected = np.asarray(run(here, np.ones(second, np.float32))) > 0
         if operator == "conv_wgrad" and dtype == "bfloat16":
             got, expected = got.any(spatial), expected.any(spatial)  # docs/numerics.md
+        on_amx = jax.default_backend() == "cpu" and device_class("cpu") == "amx"
+        if operator == "conv_fprop" and dtype == "bfloat16" and on_amx:
+            assert not (expected & ~got).any()
+            assert not (got & ~reads_columns_behind(problem, here)).any()  # docs/numerics.md
+            continue
         np.testing.assert_array_equal(got, expected)
 
 

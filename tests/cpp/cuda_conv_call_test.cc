@@ -8,24 +8,22 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "check.h"
 #include "cuda/cudnn/cache.h"
 #include "cuda/cudnn/handle.h"
 #include "cuda/cudnn/late_engines.h"
 #include "cuda/handlers.h"
-#include "cuda/kernels/plan.h"
+#include "cuda/kernels/depthwise/plan.h"
+#include "cuda/kernels/dilated/plan.h"
+#include "cuda/kernels/thin/plan.h"
 #include "fake_cudnn.h"
-
-#define CHECK(condition)                                                         \
-  do {                                                                           \
-    if (!(condition)) {                                                          \
-      std::fprintf(stderr, "line %d: %s does not hold\n", __LINE__, #condition); \
-      std::exit(1);                                                              \
-    }                                                                            \
-  } while (false)
+#include "ffi/error.h"
 
 // Of benchmarks/ffi_caller.cc.
 extern "C" {
@@ -54,30 +52,60 @@ namespace {
 std::atomic<bool> has_native{false};
 std::atomic<int64_t> native_runs{0};
 
-class FakeNativePlan : public ConvPlan {
+// One of the project's plans, in place of its kernels, which need a device.
+template <typename Kernels, typename Arrays>
+class FakeKernels : public Kernels {
  public:
-  const std::string& engine() const override { return name_; }
   int64_t workspace_bytes() const override { return 0; }
-  bool owns_kernels() const override { return false; }
-  bool needs_handle() const override { return false; }
-  ffi::Error Run(cudnnHandle_t, cudaStream_t, const ConvBuffers&) const override {
+  cudaError_t Run(const Arrays&, cudaStream_t) const override {
     ++native_runs;
-    return ffi::Error::Success();
+    return cudaSuccess;
   }
+};
+
+class FakeThinPlan : public ThinPlan {
+ public:
+  FakeThinPlan(std::string name, int64_t workspace_bytes, cudaError_t status)
+      : name_(std::move(name)), workspace_bytes_(workspace_bytes), status_(status) {}
+  const std::string& name() const override { return name_; }
+  int64_t workspace_bytes() const override { return workspace_bytes_; }
+  cudaError_t Run(const ThinArrays&, cudaStream_t) const override { return status_; }
 
  private:
-  const std::string name_ = "native_fake";
+  const std::string name_;
+  const int64_t workspace_bytes_;
+  const cudaError_t status_;
 };
+
+struct ThinOffer {
+  std::string name;
+  int64_t workspace_bytes = 0;
+  cudaError_t status = cudaSuccess;
+};
+std::vector<ThinOffer> thin_offers;
+std::vector<ThinProblem> thin_problems;  // for which plans were asked
 
 }  // namespace
 
-// In place of kernels/plan.cc, whose kernels need a device.
-ffi::ErrorOr<std::shared_ptr<const ConvPlan>> MakeNativePlan(const ConvProblem&) {
-  if (!has_native) return std::shared_ptr<const ConvPlan>();
-  return std::shared_ptr<const ConvPlan>(std::make_shared<FakeNativePlan>());
+std::unique_ptr<const DepthwisePlan> DepthwisePlan::Make(const DepthwiseProblem&) {
+  if (!has_native) return nullptr;
+  return std::make_unique<FakeKernels<DepthwisePlan, DepthwiseArrays>>();
 }
 
-bool NativeIsFast(const ConvProblem&) { return true; }
+std::unique_ptr<const DilatedPlan> DilatedPlan::Make(const DilatedProblem&) {
+  if (!has_native) return nullptr;
+  return std::make_unique<FakeKernels<DilatedPlan, DilatedArrays>>();
+}
+
+std::vector<std::unique_ptr<const ThinPlan>> ThinPlan::Candidates(const ThinProblem& problem) {
+  thin_problems.push_back(problem);
+  std::vector<std::unique_ptr<const ThinPlan>> plans;
+  for (const ThinOffer& offer : thin_offers) {
+    plans.push_back(
+        std::make_unique<FakeThinPlan>(offer.name, offer.workspace_bytes, offer.status));
+  }
+  return plans;
+}
 
 namespace {
 
@@ -85,7 +113,7 @@ FakeCudnn* fake = nullptr;
 
 using List = std::vector<int64_t>;
 
-// A call of conv_fprop by its parts, each of which a test may change.
+// A call by its parts, each of which a test may change.
 struct TestCall {
   List x{2, 8, 9, 10}, w{16, 4, 3, 2}, y{2, 16, 5, 4}, workspace{1 << 16};
   int32_t x_type = XLA_FFI_DataType_F32, w_type = XLA_FFI_DataType_F32,
@@ -97,6 +125,7 @@ struct TestCall {
   std::string search = "heuristic";
   int32_t device = 0;
   uintptr_t address = 4096;
+  ConvKind kind = ConvKind::kFprop;
 };
 
 struct Outcome {
@@ -115,9 +144,15 @@ Outcome Run(TestCall call, int32_t stage) {
   const auto buffer = [&](uintptr_t number, int32_t type, List& dims) {
     return CallerBuffer{at(number), type, static_cast<int64_t>(dims.size()), dims.data()};
   };
-  const CallerBuffer buffers[] = {buffer(0, call.x_type, call.x), buffer(1, call.w_type, call.w),
-                                  buffer(2, call.y_type, call.y),
-                                  buffer(3, XLA_FFI_DataType_U8, call.workspace)};
+  const CallerBuffer x = buffer(0, call.x_type, call.x), w = buffer(1, call.w_type, call.w),
+                     y = buffer(2, call.y_type, call.y),
+                     workspace = buffer(3, XLA_FFI_DataType_U8, call.workspace);
+  const CallerBuffer of_kinds[][4] = {
+      {x, w, y, workspace}, {y, w, x, workspace}, {x, y, w, workspace}};
+  XLA_FFI_Handler* const handlers[][2] = {{ConvFpropInitialize, ConvFprop},
+                                          {ConvDgradInitialize, ConvDgrad},
+                                          {ConvWgradInitialize, ConvWgrad}};
+  const auto kind = static_cast<size_t>(call.kind);
   const auto list = [](const char* name, List& values) {
     return CallerAttribute{name, XLA_FFI_AttrType_ARRAY, XLA_FFI_DataType_S64,
                            static_cast<int64_t>(values.size()), values.data()};
@@ -141,9 +176,9 @@ Outcome Run(TestCall call, int32_t stage) {
       list("y_spec", call.y_spec)};
   char text[4096] = "";
   Outcome outcome;
-  outcome.code = CallHandler(stage == kInitialize ? ConvFpropInitialize : ConvFprop, stage,
-                             reinterpret_cast<void*>(uintptr_t{8}), call.device, 2, 4, buffers, 12,
-                             attributes, text, sizeof(text));
+  outcome.code = CallHandler(handlers[kind][stage == kInitialize ? 0 : 1], stage,
+                             reinterpret_cast<void*>(uintptr_t{8}), call.device, 2, 4,
+                             of_kinds[kind], 12, attributes, text, sizeof(text));
   outcome.text = text;
   return outcome;
 }
@@ -196,6 +231,7 @@ void TestEveryPartOfACallCounts() {
   for (int64_t groups : {0, 1, 4, -2}) add([&](TestCall& call) { call.groups = groups; });
   add([](TestCall& call) { call.search = "heuristics"; });
   add([](TestCall& call) { call.search = "exhaustive"; });
+  add([](TestCall& call) { call.search = "heuristic+thin"; });
   add([](TestCall& call) { call.search = ""; });
   add([](TestCall& call) { call.allow_tf32 = false; });
   add([](TestCall& call) { call.deterministic = true; });
@@ -251,6 +287,8 @@ void TestEmptyArrays() {
 void TestOwnKernelsTakeNoHandle() {
   has_native = true;
   TestCall call;
+  call.w = {8, 1, 3, 2};
+  call.y[1] = call.groups = 8;
   call.generation = 100;
   CHECK(Run(call, kInitialize).code == 0);
   const int64_t set = fake->calls["set_stream"], runs = native_runs;
@@ -304,7 +342,8 @@ void TestChoicesThatAreKnown() {
   const Outcome gone = Run(call, kExecute);
   emulated_cuda::capturing = false;
   CHECK(gone.code == XLA_FFI_Error_Code_FAILED_PRECONDITION);
-  CHECK(gone.text.find("conv_fprop: its plan left the cache before a capture") == 0);
+  CHECK(gone.text.find("conv_fprop: its plan was evicted from the plan cache before a capture") ==
+        0);
   SetMaxPlans(4096);
 }
 
@@ -375,6 +414,152 @@ void TestTheLateEngineIsTimed() {
   CHECK(timed.size() == 13 && timed[11] == "eng12_k0=1" && timed[12] == "eng71");
 }
 
+using Names = std::vector<std::string>;
+
+// The engines that a search has timed, or found wanting.
+Names Tried(const TestCall& call) {
+  CHECK(RunBoth(call).code == 0);
+  Names names;
+  for (const TriedEngine& tried : ListPlans().front().second->tried) names.push_back(tried.engine);
+  return names;
+}
+
+// The kernels for dilated gradients go before cuDNN's engines where a layer fills their tiles.
+void TestPlacesOfOwnKernels() {
+  has_native = true;
+  emulated_cuda::capability = 90;
+  fake->heuristics = {{CUDNN_HEUR_MODE_A, {Engine(11), Engine(12)}}};
+  TestCall call;
+  call.generation = 500;
+  call.kind = ConvKind::kDgrad;
+  call.x = {8, 192, 16, 16}, call.w = {96, 192, 3, 3}, call.y = {8, 96, 16, 16};
+  call.strides = {1, 1}, call.low = call.high = call.dilation = {2, 2};
+  call.groups = 1;
+  call.search = "exhaustive";
+  CHECK(Tried(call) == (Names{"native_dilated", "eng11", "eng12"}));
+  call.x[1] = call.w[1] = 188;
+  CHECK(Tried(call) == (Names{"eng11", "eng12", "native_dilated"}));
+  emulated_cuda::capability = 80;
+  call.generation = 501;
+  CHECK(Tried(call) == (Names{"eng11", "eng12"}));
+  has_native = false;
+}
+
+// A bfloat16 convolution of 8 to 16 channels.
+TestCall ThinCall(int64_t generation, const std::string& search) {
+  TestCall call;
+  call.x_type = call.w_type = call.y_type = XLA_FFI_DataType_BF16;
+  call.w[1] = 8;
+  call.groups = 1;
+  call.generation = generation;
+  call.search = search;
+  return call;
+}
+
+void TestThinEnginesMustBeNamed() {
+  fake->heuristics = {{CUDNN_HEUR_MODE_A, {Engine(11), Engine(12)}}};
+  thin_offers = {{"image"}, {"windows", 1000}};
+  for (const char* search : {"default", "heuristic", "exhaustive"}) {
+    thin_problems.clear();
+    CHECK(EngineOf(ThinCall(600, search)) == "eng11");
+    for (const std::string& name : Tried(ThinCall(600, search))) CHECK(name.find("eng") == 0);
+    CHECK(thin_problems.empty());
+    // The same problem.
+    CHECK(EngineOf(ThinCall(600, search + std::string("+thin"))) == "native_thin_image");
+    CHECK(thin_problems.size() == 1);
+  }
+  const Names all{"native_thin_image", "native_thin_windows", "eng11", "eng12"};
+  CHECK(Tried(ThinCall(600, "exhaustive+thin")) == all);
+  CHECK(Tried(ThinCall(600, "default+thin")) == all);
+  TestCall call = ThinCall(600, "heuristic+thin+thin");
+  call.deterministic = true;
+  CHECK(EngineOf(call) == "native_thin_image");
+
+  for (const char* search :
+       {"default+", "default+thick", "+thin", "thin", "default+thin+", "default thin",
+        "default+Thin", "default++thin", "defaultt+thin", "+", "heuristic+thin+thick"}) {
+    const Outcome outcome = Run(ThinCall(600, search), kInitialize);
+    CHECK(outcome.code == XLA_FFI_Error_Code_INVALID_ARGUMENT);
+    CHECK(outcome.text == Text("conv_fprop: search is \"", search,
+                               "\", expected default, heuristic or exhaustive, and behind it at "
+                               "most \"+thin\""));
+  }
+}
+
+void TestThinProblems() {
+  thin_offers = {{"image"}};
+  const ThinKind kinds[] = {ThinKind::kFprop, ThinKind::kDgrad, ThinKind::kWgrad};
+  for (const ConvKind kind : {ConvKind::kFprop, ConvKind::kDgrad, ConvKind::kWgrad}) {
+    TestCall call = ThinCall(700, "heuristic+thin");
+    call.kind = kind;
+    call.low = {2, 1}, call.high = {0, 1};
+    call.address += 4;
+    thin_problems.clear();
+    CHECK(EngineOf(call) == "native_thin_image" && thin_problems.size() == 1);
+    const ThinProblem& p = thin_problems.front();
+    using Axes = ThinProblem::PerAxis;
+    CHECK(p.kind == kinds[static_cast<size_t>(kind)] && p.type == ThinType::kBF16);
+    CHECK(p.weights == ThinWeights::kOutIn);
+    CHECK(p.batch == 2 && p.in_channels == 8 && p.out_channels == 16);
+    CHECK(p.in == (Axes{1, 9, 10}) && p.kernel == (Axes{1, 3, 2}) && p.out == (Axes{1, 5, 4}));
+    CHECK(p.strides == (Axes{1, 2, 3}) && p.padding_low == (Axes{0, 2, 1}));
+    CHECK(p.dilation == (Axes{1, 1, 1}) && p.alignment == 4);
+    CHECK(p.workspace_limit == (1 << 16) - kWorkspaceAlignment);
+    CHECK(p.device.multiprocessors == 132 && p.device.shared_bytes == 233472 &&
+          p.device.block_shared_bytes == 232448);
+  }
+  // One axis, and the other type.
+  TestCall line = ThinCall(700, "heuristic+thin");
+  line.x_type = line.w_type = line.y_type = XLA_FFI_DataType_F16;
+  line.x = {2, 8, 10}, line.w = {16, 8, 2}, line.y = {2, 16, 4};
+  line.strides = {3}, line.low = line.high = line.dilation = {1};
+  line.x_spec = line.w_spec = line.y_spec = {0, 1, 2};
+  thin_problems.clear();
+  CHECK(EngineOf(line) == "native_thin_image" && thin_problems.size() == 1);
+  CHECK(thin_problems[0].type == ThinType::kF16);
+  CHECK(thin_problems[0].in == (ThinProblem::PerAxis{1, 1, 10}));
+  CHECK(thin_problems[0].strides == (ThinProblem::PerAxis{1, 1, 3}));
+
+  // What the kernels are not made for does not reach them.
+  thin_problems.clear();
+  TestCall other = ThinCall(700, "heuristic+thin");
+  other.x_type = other.w_type = other.y_type = XLA_FFI_DataType_F32;
+  CHECK(EngineOf(other) == "eng11");
+  other = ThinCall(700, "heuristic+thin");
+  other.y_type = XLA_FFI_DataType_F32;
+  CHECK(EngineOf(other) == "eng11");
+  other = ThinCall(700, "heuristic+thin");
+  other.w[1] = 4;
+  other.groups = 2;
+  CHECK(EngineOf(other) == "eng11");
+  CHECK(thin_problems.empty());
+}
+
+void TestThinEnginesThatFail() {
+  thin_offers = {{"large", 1 << 20}, {"broken", 0, cudaErrorInvalidValue}, {"image"}};
+  CHECK(EngineOf(ThinCall(800, "heuristic+thin")) == "native_thin_image");
+  const auto tried = ListPlans().front().second->tried;
+  CHECK(tried.size() == 2);
+  CHECK(tried[0].engine == "native_thin_large");
+  CHECK(tried[0].failure == "needs a workspace of 1048576 bytes");
+  CHECK(tried[1].failure.find("conv_fprop: running engine native_thin_broken, conv_fprop: batch "
+                              "2, ") == 0);
+  CHECK(tried[1].failure.find("cudaError: an error") != std::string::npos);
+  thin_offers = {{"broken", 0, cudaErrorInvalidValue}};
+  CHECK(EngineOf(ThinCall(801, "default+thin")) == "eng11");
+
+  // A saved choice of one does not bring it back where it is not offered.
+  thin_offers = {{"image"}};
+  const std::string text = RunBoth(ThinCall(802, "heuristic+thin")).text;
+  LoadChoices({{text, "native_thin_image"}});
+  CHECK(EngineOf(ThinCall(803, "heuristic+thin")) == "native_thin_image");
+  CHECK(ListPlans().front().second->chosen_by == "loaded");
+  CHECK(EngineOf(ThinCall(803, "heuristic")) == "eng11");
+  CHECK(ListPlans().front().second->note ==
+        "the loaded choice native_thin_image is not a candidate or does not work");
+  ClearPlans();
+}
+
 }  // namespace
 }  // namespace jax_convgrad
 
@@ -392,5 +577,9 @@ int main(int, char** arguments) {
   TestThreads();
   TestLateEngines();
   TestTheLateEngineIsTimed();
+  TestPlacesOfOwnKernels();
+  TestThinEnginesMustBeNamed();
+  TestThinProblems();
+  TestThinEnginesThatFail();
   CHECK(fake->misuses == 0);
 }

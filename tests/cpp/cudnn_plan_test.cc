@@ -9,20 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "check.h"
 #include "cuda/cudnn/handle.h"
 #include "cuda/cudnn/plan.h"
 #include "fake_cudnn.h"
 
 namespace jax_convgrad {
 namespace {
-
-#define CHECK(condition)                                                         \
-  do {                                                                           \
-    if (!(condition)) {                                                          \
-      std::fprintf(stderr, "line %d: %s does not hold\n", __LINE__, #condition); \
-      std::exit(1);                                                              \
-    }                                                                            \
-  } while (false)
 
 FakeCudnn* fake = nullptr;
 // Never looked into.
@@ -262,7 +255,7 @@ void TestErrors() {
        "CUDNN_ATTR_ENGINEHEUR_RESULTS)"},
       {"create", 3, 0, "cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)"},
       {"get", 3, 300,
-       "an engine left out: cudnnBackendGetAttribute("
+       "an engine was left out: cudnnBackendGetAttribute("
        "CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, CUDNN_ATTR_ENGINECFG_ENGINE)"},
       {"get", 2, 1303, "(CUDNN_BACKEND_ENGINE_DESCRIPTOR, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE)"},
       {"create", 7, 0, "cudnnBackendCreateDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR)"},
@@ -301,9 +294,10 @@ void TestPartsThatFail() {
   Reset({Engine(8, {CUDNN_NUMERICAL_NOTE_TENSOR_CORE})});
   const auto none = ConvCandidates::Query(problem, handle);
   CHECK(none.has_error() && none.error().errc() == ffi::ErrorCode::kUnimplemented);
-  CHECK(none.error().message().find("no engine for this problem: eng8 left out for its precision "
-                                    "or as not deterministic; CUDNN_HEUR_MODE_FALLBACK names none "
-                                    "(conv_fprop: batch 2") != std::string::npos);
+  CHECK(
+      none.error().message().find("no engine for this problem: eng8 is left out: its precision or "
+                                  "nondeterminism is forbidden; CUDNN_HEUR_MODE_FALLBACK "
+                                  "proposes no engine (conv_fprop: batch 2") != std::string::npos);
 }
 
 }  // namespace

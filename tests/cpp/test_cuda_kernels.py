@@ -17,10 +17,10 @@ pytestmark = pytest.mark.cpp
 PROBLEMS = 100
 
 
-@pytest.fixture(scope="module", params=["depthwise", "dilated"])
+@pytest.fixture(scope="module", params=["depthwise", "dilated", "thin_kernels"])
 def fuzz(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The compiled tests/cpp/depthwise_fuzz.cc or dilated_fuzz.cc."""
-    # The emulated files come first: tensor_core.cuh is among them.
+    """The compiled tests/cpp/NAME_fuzz.cc."""
+    # The emulated files come first: what is made of instructions is among them.
     return native.build(
         tmp_path_factory.mktemp(request.param),
         [f"tests/cpp/{request.param}_fuzz.cc"],
@@ -33,3 +33,9 @@ def fuzz(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_random_problems(fuzz: pathlib.Path, rng: np.random.Generator) -> None:
     printed = native.run(fuzz, str(rng.integers(2**32)), str(PROBLEMS))
     assert printed.splitlines()[-1] == f"{PROBLEMS} problems, 0 failures"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fuzz", ["thin_kernels"], indirect=True)
+def test_problems_beyond_32_bits(fuzz: pathlib.Path) -> None:
+    native.run(fuzz, "large")

@@ -52,6 +52,7 @@ def test_calls(fake: pathlib.Path, tmp_path: pathlib.Path) -> None:
         "cpp/cuda/cudnn/cache.cc",
         "cpp/cuda/cudnn/search.cc",
         "cpp/cuda/cudnn/workspace_cost.cc",
+        "cpp/cuda/kernels/plan.cc",
         *PLANS,
     )
     program = native.build(tmp_path, sources, "-ldl", "-pthread", headers=HEADERS)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import drawn_convs, drawn_resamples
+from support import drawn_backward, drawn_convs, drawn_resamples
 from support.ffi_host import Host
 from support.guarded_memory import HostArray, misdeed
 from support.processors import PROCESSORS_WITH_LESS, passed_on
@@ -52,6 +52,22 @@ def test_convolutions(seed: int) -> None:
     rng = np.random.default_rng(seed)
     dtypes = [pair for pair in DTYPES if pair[0] in registry.require("cpu").dtypes]
     assert not (what := failure(drawn_convs.Call.draw(rng, dtypes), rng)), what
+
+
+@pytest.mark.parametrize("seed", SEEDS[::4])
+def test_backward_passes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    dtypes = [d for d in ("float32", "bfloat16") if d in registry.require("cpu").dtypes]
+    call, page = drawn_backward.Call.draw(rng, str(rng.choice(dtypes))), bool(rng.random() < 0.5)
+    operands = [HostArray(a.shape, str(a.dtype), page).fill(a) for a in call.operands]
+    results = [HostArray(a.shape, operands[0].buffer.dtype, page) for a in call.expected]
+    run = functools.partial(
+        HOSTS[seed % len(HOSTS)].call,
+        shipped()[registry.BACKWARD_TARGET],
+        attributes=call.attributes,
+    )
+    what = misdeed(run, operands, results) or call.compare([result.values for result in results])
+    assert not what, f"{call}: {what}"
 
 
 @pytest.mark.parametrize("seed", SEEDS[::4])

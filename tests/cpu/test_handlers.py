@@ -9,7 +9,10 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import itertools
+import os
 import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -208,6 +211,20 @@ SPLIT_CASES = [
     case("1d-one-sequence", (1, 24, 4001), (24, 24, 3), stride=2, pad=((7, 0),), dilation=3),
 ]
 
+# Rows so long that they are cut, and copied where there are more axes.
+LONG_CASES = [
+    case("1d", (1, 3, 40_000), (5, 3, 3), pad=1),
+    case("1d-stride-dilation", (2, 2, 33_001), (2, 2, 3), 2, ((5, 2),), 3),
+    case("1d-one-channel", (1, 1, 20_000), (1, 1, 3)),
+    case("2d-two-rows", (2, 3, 2, 9001), (5, 3, 3, 3), pad=1),
+    case("2d-stride-dilation", (1, 5, 4, 18_000), (7, 5, 2, 3), (1, 2), (1, (4, 3)), (1, 3)),
+    case("2d-stride-above-kernel", (1, 3, 5, 17_003), (2, 3, 2, 3), (2, 5), (0, (2, 1))),
+    case("2d-patches", (1, 3, 8, 16_388), (6, 3, 4, 4), stride=4, **NHWC, **HWIO),
+    case("2d-depthwise", (1, 4, 3, 8500), (4, 1, 3, 3), pad=1, groups=4),
+    case("2d-groups", (1, 8, 2, 9000), (8, 4, 2, 3), pad=((1, 0), 1), groups=2),
+    case("3d", (1, 2, 2, 3, 8400), (3, 2, 2, 2, 3), pad=1),
+]
+
 # Windows, taps and padding that lie so far outside x that nothing may go through all of it, let alone
 # hold it: only what is read counts.
 FAR = 2**30
@@ -321,10 +338,39 @@ def test_bfloat16_is_exact(operator, c, rng):
     check(operator, c, "bfloat16", "bfloat16", rng)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("c", LONG_CASES, ids=lambda c: c.id)
+def test_long_rows_are_exact(operator, c, dtype, rng):
+    check(operator, c, dtype, dtype, rng)
+
+
 @pytest.mark.parametrize("isa", PROCESSORS_WITH_LESS)
 def test_on_processors_with_less(isa):
-    passed = passed_on(isa, __file__, "float32_is_exact or bfloat16_is_exact")
-    assert passed >= len(OPERATORS) * len(CASES)
+    names = "float32_is_exact or bfloat16_is_exact or long_rows_are_exact"
+    passed = passed_on(isa, __file__, names)
+    assert passed >= len(OPERATORS) * (len(CASES) + len(LONG_CASES))
+
+
+def test_where_onednn_has_no_primitive(subprocess_python):
+    """The plain loops compute it. An AVX2 processor has no bfloat16, which jax_convgrad does not ask for."""
+    program = f"""
+import sys
+sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1])]!r}
+import numpy as np, jax
+import test_handlers as t
+for operator in t.OPERATORS:
+    c = t.case("2d", (2, 6, 9, 8), (4, 3, 3, 2), 2, 1, groups=2)
+    (lhs, rhs), want = t.data(operator, c, "bfloat16", np.random.default_rng(0))
+    t.registry.require("cpu")
+    got = t.call(operator, c, lhs, rhs, jax.ShapeDtypeStruct(want.shape, "float32"))
+    t.assert_exact(got, want, "float32")
+"""
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    done = subprocess.run(
+        [*subprocess_python, "-c", program], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

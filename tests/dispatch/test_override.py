@@ -19,13 +19,19 @@ NHWC = ("NHWC", "HWIO", "NHWC")
 # What only the one backend, and only the other, leaves in a lowered program, on every platform.
 LEAVES = {"gemm": "stablehlo.dot_general", "xla": "stablehlo.convolution"}
 
+# jaxlib 0.10.0 crashes now and then (a segmentation fault in jax.jit's own constructor) when thousands of
+# functions are made in two threads and JAX's caches are dropped in between. What is tested is whose override
+# a lowering sees while both hold, so one lowering at a time is enough.
+LOWERS = threading.Lock()
+
 
 def decided() -> str:
     """The backend of a convolution that is lowered now. Its windows do not overlap, so both can do it."""
-    # A function of its own, so that JAX remembers nothing of it.
-    layer = jax.jit(lambda x, w: conv_fprop(x, w, strides=(2, 2), dimension_numbers=NHWC))
     x, w = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1, 4, 4, 3), (2, 2, 3, 3)))
-    text = layer.lower(x, w).as_text()
+    with LOWERS:
+        # A function of its own, so that JAX remembers nothing of it.
+        layer = jax.jit(lambda x, w: conv_fprop(x, w, strides=(2, 2), dimension_numbers=NHWC))
+        text = layer.lower(x, w).as_text()
     (backend,) = (name for name, operation in LEAVES.items() if operation in text)
     return backend
 

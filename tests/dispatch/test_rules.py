@@ -11,9 +11,13 @@ from typing import Any, NamedTuple
 import pytest
 from support.drawn_geometries import drawn_geometries
 
+from jax_convgrad._src.conv import arguments
+from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.dispatch.features import (
+    BackwardFeatures,
     ConvFeatures,
     ResampleFeatures,
+    backward_features,
     conv_features,
     resample_features,
 )
@@ -96,6 +100,8 @@ def slower_by(row: dict[str, Any], backend: str) -> float:
 @functools.cache
 def features_of(entry: str, pass_: str, platform: str) -> Features:
     layer = json.loads(entry)
+    if pass_ == "backward":
+        return backward_features_of(layer)
     precision = layer.pop("precision", None)
     is_thin = None
     if platform == "cpu":
@@ -104,6 +110,23 @@ def features_of(entry: str, pass_: str, platform: str) -> Features:
             pytest.skip("no CPU module, which says what is thin")
         is_thin = module.is_thin
     return problems.features_of(problems.problem_of(parse_case(layer), pass_, precision), is_thin)
+
+
+def backward_features_of(layer: dict[str, Any]) -> BackwardFeatures:
+    *image, channels = layer["x"][1:]
+    config = arguments.make_config(
+        "conv_backward",
+        (1, channels, *image),
+        (channels, 1, *layer["kernel"]),
+        strides=layer["stride"],
+        padding=layer["padding"],
+        dilation=1,
+        groups=channels,
+        dimension_numbers=None,
+    )
+    shapes = (layer["x"][0], channels, *image), (channels, 1, *layer["kernel"])
+    geometry = ConvGeometry.make("conv_backward", config, *shapes)
+    return backward_features(tuple(layer["wanted"]), geometry, layer["dtype"])
 
 
 def features(row: dict[str, Any], platform: str) -> Features:
@@ -147,7 +170,8 @@ def test_the_lists_of_rules_without_evidence_name_rules():
 
 
 @pytest.mark.parametrize(
-    "platform, file", [("cuda", "h100/backends.json"), ("cpu", "cpu/backends.json")]
+    "platform, file",
+    [("cuda", "h100/backends.json"), ("cpu", "cpu/backends.json"), ("cpu", "cpu/backward.json")],
 )
 def test_no_measurement_against_a_rule_is_left_out(platform: str, file: str):
     """Where the rule's backend is slower than another by more than a tie, the rule says so."""
@@ -203,7 +227,7 @@ def test_every_rule_is_reached():
 
 
 def test_every_feature_is_read_by_a_rule():
-    for kind in (ConvFeatures, ResampleFeatures):
+    for kind in (ConvFeatures, BackwardFeatures, ResampleFeatures):
         read = {
             name
             for tables in TABLES[kind].values()
@@ -258,11 +282,11 @@ def test_the_first_rule_that_holds_is_chosen():
     "when, text",
     [
         ({"copy": True}, "there is no feature 'copy'"),
-        ({"copies": 1}, "copies = 1 is no condition"),
-        ({"dtype": at_least(3)}, "is no condition"),
-        ({"dtype": {"float32", 64}}, "is no condition"),
-        ({"dtype": set()}, "is no condition"),
-        ({"grows": none_of("float32")}, "is no condition"),
+        ({"copies": 1}, "copies = 1 is not a condition"),
+        ({"dtype": at_least(3)}, "is not a condition"),
+        ({"dtype": {"float32", 64}}, "is not a condition"),
+        ({"dtype": set()}, "is not a condition"),
+        ({"grows": none_of("float32")}, "is not a condition"),
     ],
 )
 def test_a_condition_that_cannot_be_is_an_error(when: Any, text: str):
@@ -279,7 +303,7 @@ def test_tables_end_in_a_catch_all_and_have_no_name_twice():
         RuleTable(
             "sm_90", ResampleFeatures, (resample_rule("all", {"copies": True}), resample_rule())
         )
-    with pytest.raises(ValueError, match="is no backend"):
+    with pytest.raises(ValueError, match="is not a backend"):
         resample_rule(backend="matmul")
 
 

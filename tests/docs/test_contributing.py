@@ -1,8 +1,8 @@
-"""What a contributor is told about the tree is true: README.md's section and CONTRIBUTING.md.
+"""What a contributor is told about the tree in CONTRIBUTING.md is true.
 
     python tests/docs/test_contributing.py
 
-writes the tree of folders and files into README.md. A new folder needs a line in JOBS.
+writes the tree of folders and files into it. A new folder needs a line in JOBS.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import pytest
 pytestmark = pytest.mark.docs
 
 ROOT = pathlib.Path(__file__).parents[2]
-README = ROOT / "README.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 START = "<!-- tree: written by tests/docs/test_contributing.py -->\n"
 END = "<!-- end of the tree -->"
@@ -24,6 +23,7 @@ END = "<!-- end of the tree -->"
 JOBS = {
     "jax_convgrad": "what users import",
     "jax_convgrad/_src": "the inside: one folder a concept",
+    "jax_convgrad/_src/commands": "the command line: one file a subcommand",
     "jax_convgrad/_src/compat": "private or moved JAX names, feature by feature",
     "jax_convgrad/_src/conv": "the convolution family: API, primitives, lowering, emitters",
     "jax_convgrad/_src/dispatch": "problems, devices, rules, and the decision about the backend",
@@ -34,6 +34,7 @@ JOBS = {
     "jax_convgrad/_src/runtime": "finds, loads, registers and configures the compiled handlers",
     "jax_convgrad/_src/sharding": "the solver that divides an operator among devices",
     "jax_convgrad/_src/timing": "how JAX functions are timed",
+    "jax_convgrad/_src/tuning": "backends measured on the user's device, and the file of results",
     "jax_convgrad/bench": "the benchmark: python -m jax_convgrad bench",
     "jax_convgrad/bench/forms": "the contenders: this package, lax, rewritten lax, PyTorch",
     "cpp": "the compiled handlers",
@@ -50,9 +51,11 @@ JOBS = {
     "cpp/cuda/kernels/depthwise": "depthwise convolutions",
     "cpp/cuda/kernels/dilated": "gradients of dilated convolutions on Hopper",
     "cpp/cuda/kernels/resample": "resizes",
+    "cpp/cuda/kernels/thin": "convolutions that memory bounds, on tensor cores; not in use yet",
     "cpp/ffi": "what both modules share: attributes, the size check, errors, guards",
     "tests": "configuration; folders follow jax_convgrad/_src and cpp",
     "tests/bench": "the benchmark",
+    "tests/build_backend": "the build's decisions, and the check of a release's wheel",
     "tests/compat": "each private JAX name, hidden in turn",
     "tests/conv": "layers and operators of the convolution family",
     "tests/cpp": "C++ without Python: kernels, fuzzing, failures",
@@ -71,11 +74,12 @@ JOBS = {
     "tests/programs": "examples, training loops, gradient penalties",
     "tests/resize": "resizes and their bands",
     "tests/runtime": "loading, settings, export, memory, stress",
-    "tests/sharding": "meshes of devices, and the README's matrix",
+    "tests/sharding": "meshes of devices, and the site's matrix",
     "tests/support": "what tests share: cases, oracles, guards",
     "tests/transformations": "one contract for every function under every transformation",
+    "tests/tuning": "tune and its file",
 }
-# README's question, the path that answers it, and what a reader looks for in there.
+# A contributor's question, the path that answers it, and what a reader looks for in there.
 ANSWERS = {
     "the shape rule of `conv_transpose`": (
         "jax_convgrad/_src/conv/arguments.py",
@@ -83,6 +87,10 @@ ANSWERS = {
     ),
     "what decides the backend": ("jax_convgrad/_src/dispatch/decide.py", "def decide("),
     "the weight gradient's handler on CUDA": ("cpp/cuda/conv_handlers.cc", "ConvWgrad"),
+    "the weight gradient's (wgrad) own kernels on CUDA": (
+        "cpp/cuda/kernels/depthwise/wgrad.cuh",
+        "__global__",
+    ),
     "the sharding rule": ("jax_convgrad/_src/conv/sharding.py", "ShardingRule"),
     "the place for a new kernel": ("cpp/cuda/kernels/", None),
 }
@@ -117,7 +125,7 @@ def _place(folder: str) -> tuple[int, str]:
 
 
 def listing() -> str:
-    """The tree, as README.md has it."""
+    """The tree, as CONTRIBUTING.md has it."""
     lines = []
     for folder in folders():
         lines.append(f"{folder + '/':36}{JOBS[folder]}".rstrip())
@@ -131,29 +139,25 @@ def listing() -> str:
     return "\n".join(["```text", *lines, "```", ""])
 
 
-def contributing_section() -> str:
-    return README.read_text().partition("\n## Contributing\n")[2].partition("\n## ")[0]
-
-
 def test_every_folder_has_a_job():
     assert set(JOBS) == set(folders())
 
 
-def test_the_readme_has_the_tree():
+def test_the_page_has_the_tree():
     """`python tests/docs/test_contributing.py` writes it."""
-    assert contributing_section().partition(START)[2].partition(END)[0] == listing()
+    assert CONTRIBUTING.read_text().partition(START)[2].partition(END)[0] == listing()
 
 
 @pytest.mark.parametrize("question", ANSWERS)
 def test_one_path_answers_each_question(question: str):
     path, needle = ANSWERS[question]
-    assert f"| {question} | `{path}` |" in contributing_section()
+    assert f"| {question} | `{path}` |" in CONTRIBUTING.read_text()
     assert (ROOT / path).is_dir() if needle is None else needle in (ROOT / path).read_text()
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_paths_exist(page: str):
-    text = CONTRIBUTING.read_text() if page == "CONTRIBUTING.md" else contributing_section()
+    text = (ROOT / page).read_text()
     prose = text.partition(START)[0] + text.partition(END)[2]
     paths = {match.rstrip(".") for match in _PATH.findall(prose)}
     assert len(paths) > 5
@@ -161,8 +165,8 @@ def test_paths_exist(page: str):
 
 
 def main() -> None:
-    before, _, rest = README.read_text().partition(START)
-    README.write_text(f"{before}{START}{listing()}{END}{rest.partition(END)[2]}")
+    before, _, rest = CONTRIBUTING.read_text().partition(START)
+    CONTRIBUTING.write_text(f"{before}{START}{listing()}{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import jax
 import pytest
 
 import jax_convgrad
+from jax_convgrad._src.dispatch import devices, rules_cpu
 from jax_convgrad._src.dispatch.override import override_backend
 
 pytestmark = pytest.mark.docs
@@ -80,12 +81,14 @@ def imports(block: Block) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def as_a_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """JAX's default of dtypes, the measured backends, `install` off before and after."""
+    """JAX's default of dtypes, the measured backends and CPU, `install` off before and after."""
     monkeypatch.setenv("KERAS_BACKEND", "jax")
+    monkeypatch.setattr(devices, "_cpu_class", lambda: rules_cpu.AMX.device_class)
     jax_convgrad.uninstall()
     with jax.enable_x64(False), override_backend(None):
         yield
     jax_convgrad.uninstall()
+    jax_convgrad.set_deterministic(False)  # a page says how to turn it on
 
 
 def test_there_are_pages():

@@ -179,7 +179,9 @@ def test_preferred_element_type(needs_cpu_handlers: None, rng: np.random.Generat
     gradients = jax.jit(jax.grad(lambda x, w: jnp.sum(f(x, w) ** 2), (0, 1)))
     expected = f(x, w), gradients(x, w)
     jax_convgrad.install()
-    assert called(f.lower(x, w).compile().as_text())["conv_fprop"] == 1
+    # Processors without AVX-512 have no handlers for bfloat16: XLA's convolution stays.
+    served = "bfloat16" in jax_convgrad.info()["handlers"]["cpu"]["dtypes"]
+    assert called(f.lower(x, w).compile().as_text())["conv_fprop" if served else "convolution"] == 1
     y = f(x, w)
     assert y.dtype == np.float32
     assert [g.dtype for g in gradients(x, w)] == [jnp.bfloat16] * 2
@@ -496,7 +498,7 @@ def test_an_argument_of_a_newer_jax(monkeypatch: pytest.MonkeyPatch):
     assert seen == [((1, 2, "linear"), {"new": 3})]
 
 
-@pytest.mark.parametrize("way", ["reload", "purge"])
+@pytest.mark.parametrize("way", ["reload", "reload-all", "purge"])
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_package_imported_anew(way: str, wrapped: bool, subprocess_python: list[str]):
     """While install() is on. The new copy knows that, and can turn it off; nothing goes in a circle."""
@@ -570,9 +572,9 @@ def test_only_the_platforms_asked_for(needs_cpu_handlers: None, rng: np.random.G
     assert called(compiled(layer, x, w)).keys() == {"convolution"}
 
 
-@pytest.mark.parametrize("platforms", ["tpu", ("cpu", "gpu"), ["CPU"]])
+@pytest.mark.parametrize("platforms", ["tpu", ("cpu", "rocm"), ["CPU"]])
 def test_unknown_platforms_change_nothing(platforms: Any):
-    with pytest.raises(ValueError, match="install: platforms must be among cpu, cuda, got"):
+    with pytest.raises(ValueError, match="install: platforms must be among cpu, cuda or gpu, got"):
         jax_convgrad.install(platforms)
     assert jax_convgrad.installed() == ()
 

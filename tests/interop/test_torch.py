@@ -19,6 +19,7 @@ import pytest
 from jax.test_util import check_grads
 from support import torch_oracles
 from support.comparisons import assert_exact, exact_ints, relative_error, value_and_gradients
+from support.rounding import rounding_floor
 from support.torch_oracles import TIGHT
 
 import jax_convgrad
@@ -139,7 +140,8 @@ def agree(case: Case, rng: np.random.Generator, dtype: str, *, random: bool = Tr
     """Value and gradients are PyTorch's: every bit of them for small integers, to rounding otherwise.
 
     In float64 to a few units in the last place; in the others our error against float64 is no more than
-    three times PyTorch's, or than one rounding's.
+    three times PyTorch's, or than one rounding's. The bias's gradient has so few elements that PyTorch's
+    error in them is a matter of luck: there the error that sums of this length have is allowed too.
     """
     theirs = case.call(torch_oracles.functional(case.function))
     run = value_and_gradients(case.call(getattr(torch, case.function)))
@@ -164,6 +166,8 @@ def agree(case: Case, rng: np.random.Generator, dtype: str, *, random: bool = Tr
     for name, ours, other, truth in zip(names, got, their_own, expected, strict=True):
         assert ours.dtype == jnp.dtype(dtype)
         most = TIGHT if dtype == "float64" else 3 * max(relative_error(other, truth), unit)
+        if name == "dbias" and dtype != "float64":
+            most = max(most, rounding_floor(arrays[0].size // truth.size, dtype))
         assert relative_error(ours, truth) <= most, f"{case}: {name}"
 
 
@@ -479,7 +483,7 @@ ROWS = [
     row("up-groups-zero", T, (X, UW), "groups must be at least 1", groups=0),
     row("up-same", T, (X, UW), "padding must be integers, got 'same'", TypeError, padding="same"),
     row("up-padding-negative", T, (X, UW), "padding must be at least 0", padding=-1),
-    row("up-padding-large", T, (X, UW), r"padding=\(5, 5\) cuts off more .*\(-1, -2\)", padding=5),
+    row("up-padding-large", T, (X, UW), r"padding=\(5, 5\) removes the whole .*\(-1, -2\)", padding=5),
     row("up-stride-zero", T, (X, UW), "stride must be at least 1", stride=0),
     row("up-dilation-zero", T, (X, UW), "dilation must be at least 1", dilation=0),
     row("up-output-padding", T, (X, UW), "output_padding=.* must be smaller than the stride",
@@ -548,7 +552,7 @@ def test_pytorch_refuses_it_too(row: Row):
         ([13], ValueError, r"output_size must have 2 or 4 entries, got \(13,\)"),
         ([1, 13, 11], ValueError, "output_size must have 2 or 4 entries"),
         ([-13, 11], ValueError, "output_size must be at least 0"),
-        ([15, 12], ValueError, r"output_size=\(15, 12\) cannot be.*\(13, 11\) to \(14, 12\)"),
+        ([15, 12], ValueError, r"output_size=\(15, 12\) is impossible.*\(13, 11\) to \(14, 12\)"),
     ],
     ids=str,
 )

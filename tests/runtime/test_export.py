@@ -111,6 +111,55 @@ def test_symbolic_spatial_sizes(name: str, rng: np.random.Generator):
         assert_same(exported.call(parameters, x), theirs(parameters, x))
 
 
+@pytest.mark.parametrize("padding", ["SAME", "SAME_LOWER"])
+def test_same_padding_of_a_symbolic_size_with_a_stride(padding: str, rng: np.random.Generator):
+    """The padding depends on the size then. lax cannot export these gradients."""
+    keywords: Any = {"window_strides": (3, 2), "padding": padding}
+    ours = functools.partial(conv_general_dilated, **keywords)
+    theirs = functools.partial(jax.lax.conv_general_dilated, **keywords)
+
+    def gradients(layer: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.value_and_grad(lambda x, w: jnp.sum(layer(x, w) ** 2), (0, 1))
+
+    make = functools.partial(export.export, disabled_checks=export_checks())
+    n, h = export.symbolic_shape("n, h", constraints=["h >= 4"])
+    kernel = (4, 3, 4, 2)
+    shapes = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((n, 3, h, 7), kernel)]
+    forward = make(jax.jit(ours))(*shapes)
+    backward = make(jax.jit(gradients(ours)))(*shapes)
+    for batch, height in ((1, 4), (2, 5), (1, 6), (3, 11)):
+        x, w = (array.astype(np.float32) for array in ints(rng, (batch, 3, height, 7), kernel))
+        assert_same(forward.call(x, w), theirs(x, w))
+        assert_same(backward.call(x, w), gradients(theirs)(x, w))
+
+
+def test_operators_of_a_symbolic_size_take_same_padding_with_a_stride(rng: np.random.Generator):
+    def operators(x: Any, w: Any, dy: Any) -> Any:
+        keywords: Any = {"strides": 2, "padding": "SAME"}
+        dx = jax_convgrad.conv_dgrad(dy, w, x.shape, **keywords)
+        dw = jax_convgrad.conv_wgrad(x, dy, w.shape, **keywords)
+        return jax_convgrad.conv_fprop(x, w, **keywords), dx, dw
+
+    (n,) = export.symbolic_shape("n", constraints=["n >= 4"])
+    w, dy_shape = (
+        (4, 3, 3),
+        lambda n: (
+            jax.eval_shape(
+                functools.partial(jax_convgrad.conv_fprop, strides=2, padding="SAME"),
+                *(jax.ShapeDtypeStruct(shape, np.float32) for shape in ((2, 3, n), w)),
+            ).shape
+        ),
+    )
+    shapes = (2, 3, n), w, dy_shape(n)
+    exported = export.export(jax.jit(operators), disabled_checks=export_checks())(
+        *(jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes)
+    )
+    for size in (4, 5, 8):
+        arrays = ints(rng, (2, 3, size), w, dy_shape(size))
+        arrays = [array.astype(np.float32) for array in arrays]
+        assert_same(exported.call(*arrays), operators(*arrays))
+
+
 CHANNELS_FIRST = ("NCHW", "OIHW", "NCHW")
 # Upsampling to twice the size, which is asked for by its symbolic value.
 TO_TWICE: dict[str, Callable[..., Any]] = {
@@ -148,7 +197,7 @@ def test_symbolic_output_sizes(name: str, rng: np.random.Generator):
     def to_height(x: Any, w: Any) -> Any:
         return TO_TWICE[name](x, w, (x.shape[2], x.shape[2]))
 
-    with pytest.raises(ValueError, match=r"output_s.* asks for a padding that is no known number"):
+    with pytest.raises(ValueError, match=r"output_s.* needs a padding that is not a known number"):
         export.export(jax.jit(to_height), disabled_checks=export_checks())(*shapes)
 
 

@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+import types
 import warnings
 
 import jax
@@ -66,7 +67,7 @@ def test_info_names_versions_and_handlers():
     cpu = info["handlers"]["cpu"]
     assert cpu["available"] == (cpu["reason"] is None)
     if cpu["available"]:
-        conv, own = set(registry.CONV_TARGETS.values()), {registry.RESAMPLE_TARGET}
+        conv, own = set(registry.CONV_TARGETS.values()), {*registry.TARGETS}
         assert conv <= set(cpu["targets"]) <= conv | own
         assert "float32" in cpu["dtypes"] and "onednn" in cpu["versions"]
         assert cpu["validated"] == {"onednn": "3.2"}
@@ -97,7 +98,7 @@ def test_a_library_of_another_version_is_named_once(
             registry.require("cpu")
             jax_convgrad.info()
     assert [w.category for w in caught] == [jax_convgrad.UnvalidatedLibraryWarning] * named
-    assert all(f"onednn 3.2, and {loaded} is loaded" in str(w.message) for w in caught)
+    assert all(f"onednn 3.2, but {loaded} is loaded" in str(w.message) for w in caught)
 
 
 def test_importing_the_package_starts_no_backend_and_loads_no_handler():
@@ -250,3 +251,44 @@ def test_a_package_without_its_library_is_named(
         registry._installed_file("half", "libhalf.so")
     with pytest.raises(ImportError, match="the package none-such is not installed"):
         registry._installed_file("none-such", "libhalf.so")
+
+
+@pytest.mark.parametrize(
+    "newest, reason",
+    [
+        (
+            (12, 8),
+            r"driver supports CUDA 12\.8 at most, and this build has the runtime of CUDA 13\.0",
+        ),
+        ((13, 0), None),
+        ((14, 1), None),
+        (None, None),
+    ],
+)
+def test_a_driver_older_than_the_runtime_is_named(newest, reason, monkeypatch) -> None:
+    module = types.SimpleNamespace(versions=lambda: {"cuda runtime": "13.0"})
+    monkeypatch.setattr(registry, "_newest_cuda_of_driver", lambda: newest)
+    if reason is None:
+        registry._check_driver(module)
+    else:
+        with pytest.raises(RuntimeError, match=reason):
+            registry._check_driver(module)
+
+
+def test_the_drivers_number_is_read(monkeypatch) -> None:
+    def version(pointer) -> int:
+        pointer._obj.value = 12080
+        return 0
+
+    library = types.SimpleNamespace(cuDriverGetVersion=version)
+    monkeypatch.setattr(registry.ctypes, "CDLL", lambda name: library)
+    assert registry._newest_cuda_of_driver() == (12, 8)
+
+
+def test_a_vendored_onednn_is_used(monkeypatch, tmp_path) -> None:
+    """The module of a release finds its own copy: no other package is asked for one."""
+    (tmp_path / "libdnnl-0123abcd.so.3.2").touch()
+    monkeypatch.setattr(registry, "_VENDORED_LIBRARIES", tmp_path)
+    monkeypatch.setattr(registry, "_ONEDNN_DISTRIBUTION", "none-such")
+    monkeypatch.setattr(registry, "_import_extension", lambda name: name)
+    assert registry._import_cpu.__wrapped__() == "_cpu"

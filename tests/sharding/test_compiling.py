@@ -94,6 +94,7 @@ def test_the_persistent_cache_hits(
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
+        "JAX_CONVGRAD_REQUIRE_CUDA": "0",
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",

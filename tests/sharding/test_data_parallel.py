@@ -60,7 +60,7 @@ def start(
     ours = ("JAX_ENABLE_X64", "JAX_DISABLE_MOST_OPTIMIZATIONS")
     environment = {k: v for k, v in os.environ.items() if k not in ours}
     environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
-    environment |= {"JAX_PLATFORMS": "cpu", **variables}
+    environment |= {"JAX_PLATFORMS": "cpu", "JAX_CONVGRAD_REQUIRE_CUDA": "0", **variables}
     return subprocess.Popen(
         [
             *(*command, str(EXAMPLES / example.program)),

@@ -1,4 +1,4 @@
-"""The README's matrix says what the marked tests show, no more and no less. See support/matrix.py."""
+"""The site's matrix says what the marked tests show, no more and no less. See support/matrix.py."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ def _module(file: str) -> ModuleType:
     return module
 
 
-def test_the_readme_has_the_matrix_of_the_marks():
-    assert matrix.in_readme() == matrix.table(MARKS), "run: python tests/support/matrix.py --write"
+def test_the_page_has_the_matrix_of_the_marks():
+    assert matrix.on_the_page() == matrix.table(MARKS), (
+        "run: python tests/support/matrix.py --write"
+    )
 
 
 def test_every_row_is_shown_for_every_layer():
@@ -101,7 +103,7 @@ def test_no_row():
 
 
 def test_a_row_that_is_skipped_is_a_failure(tmp_path: pathlib.Path, subprocess_python: list[str]):
-    """But for those that take more devices than there are. With JAX_CONVGRAD_REQUIRE_MATRIX=1."""
+    """With JAX_CONVGRAD_REQUIRE_MATRIX=1, except tests that take more devices than there are."""
     (tmp_path / "test_skipped.py").write_text(_SKIPPED)
     command = [*subprocess_python, "-m", "pytest", "-q", "-rfs", "-p", "conftest", "-p", "no:xdist"]
     done = subprocess.run(

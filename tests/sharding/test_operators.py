@@ -148,7 +148,7 @@ def test_sixteen_bits(rng: np.random.Generator):
 
 
 def test_operators_in_explicit_meshes(rng: np.random.Generator):
-    """All three keep what their results have too; a weight gradient's sum is no ambiguity."""
+    """All three keep the shardings that their results share; a weight gradient's sum is not ambiguous."""
     case = GEOMETRIES["plain"]
     x, w, y = ints(rng, case.x, case.w, case.y)
     fprop, dgrad, wgrad = (operator(name, case) for name in OPERATORS)
@@ -162,11 +162,11 @@ def test_operators_in_explicit_meshes(rng: np.random.Generator):
         assert jax.typeof(got_w).sharding.spec == P(*sw)
         got_x = jax.jit(dgrad)(put(y, "data"), put(w, None, None, "model"))
         assert jax.typeof(got_x).sharding.spec == P("data", None, None, "model")
-        with pytest.raises(compat.ShardingTypeError, match="conv_dgrad: it is ambiguous"):
+        with pytest.raises(compat.ShardingTypeError, match="conv_dgrad: the sharding"):
             jax.jit(dgrad)(put(y, *sy), put(w, *sw))
         # 30 rows do not divide.
         valid = functools.partial(conv_fprop, padding="VALID", dimension_numbers=NUMBERS[2])
-        with pytest.raises(compat.ShardingTypeError, match="conv_fprop: it is ambiguous"):
+        with pytest.raises(compat.ShardingTypeError, match="conv_fprop: the sharding"):
             jax.jit(valid)(put(x, None, "data"), put(w))
     assert_same((got_x, got_w, got_y), (dgrad(y, w), wgrad(x, y), fprop(x, w)))
 

@@ -70,7 +70,7 @@ def assert_equal(
 def assert_exact(
     got: Any, expected: np.ndarray, dtype: Any, what: str = "result", by_xla: bool = False
 ) -> None:
-    """`assert_equal` for a convolution of integers, whoever computed it.
+    """`assert_equal` for a convolution of integers, whatever its backend.
 
     ``by_xla`` says that no handler takes the problem, even where all problems are forced on them.
     """

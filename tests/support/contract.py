@@ -1,4 +1,4 @@
-"""The functions that every transformation of JAX must treat as it treats their counterparts in JAX.
+"""The functions that every transformation of JAX must treat like their counterparts in JAX.
 
 A function of the contract takes arrays and is linear in each of them, except for the bias. `theirs` is the
 same function in plain JAX. The functions named "install" are lax's own: `ours` and `theirs` are one function,
@@ -82,7 +82,7 @@ class Function:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[Callable[..., Array]]:
-        """`ours`, with install() where that is what makes it ours."""
+        """`ours`, with install() on where that is what makes it ours."""
         if self.installed:
             jax_convgrad.install()
         try:
@@ -92,7 +92,8 @@ class Function:
                 jax_convgrad.uninstall()
 
     def check(self, run: Callable[[Callable[..., Array]], Any]) -> Any:
-        """Asserts that ``run`` gives of ours what it gives of theirs, compiled and not. Returns that."""
+        """Asserts that ``run`` gives the same for ours and for theirs, compiled and not. Returns the
+        result."""
         expected = run(self.theirs)
         with self.active() as ours:
             assert_same(run(ours), expected)
@@ -109,7 +110,7 @@ class Function:
 
 
 def _flat(layer: Callable[..., Array]) -> Callable[..., Array]:
-    """The layer of arrays; without a bias where that is left out."""
+    """The layer of arrays; without a bias if there is none."""
     return lambda x, *params: layer(x, (*params, None) if len(params) == 1 else params)
 
 
@@ -229,8 +230,8 @@ def _layers() -> dict[str, Function]:
 
 
 def _installed() -> dict[str, Function]:
-    # These have many channels, so that calls are chosen for them; derivatives that have an element for every
-    # pair of elements have few.
+    # These have many channels, so that the rules choose calls for them; derivatives that have an element
+    # for every pair of elements have few.
     few = {
         "strided": ((1, 3, 2, 2), (2, 2, 2, 3)),
         "transposed": ((1, 3, 2, 2), (2, 2, 2, 3)),
@@ -240,7 +241,7 @@ def _installed() -> dict[str, Function]:
         for name, (f, x, w) in lax_layers.LAYERS.items()
     } | {
         "install jax.image.resize": Function(
-            # Looked up when it is called: install() replaces it.
+            # Looked up when it is called, because install() replaces it.
             _image_resize,
             _image_resize,
             (SMALL,),
@@ -253,7 +254,7 @@ FUNCTIONS: dict[str, Function] = {
     **_layers(),
     **_operators(),
     **_resizes(),
-    # The shapes are such that the CPU's rules choose calls for them.
+    # With these shapes the CPU's rules choose calls.
     **(_installed() if jax.default_backend() == "cpu" else {}),
 }
 

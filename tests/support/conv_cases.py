@@ -1,4 +1,4 @@
-"""Named convolutions: shapes in canonical order, whatever the layout, which each case knows.
+"""Named convolutions. Shapes are in canonical order; each case knows its layout.
 
 `layouts.to_layout` and `from_layout` go between the two, and the oracles know canonical order only.
 """
@@ -18,7 +18,7 @@ from support.layouts import NDHWC, NHWC, NWC, Pairs, Shape, default_numbers, to_
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A convolution as lax has it: window strides, padding, both dilations, both group counts.
+    """A convolution in lax's terms: window strides, padding, both dilations, both group counts.
 
     ``padding`` is what is passed; ``pairs`` what it means, worked out here from the definition.
     ``layout`` is the dimension_numbers argument, None for NCHW, OIHW, NCHW.
@@ -42,14 +42,14 @@ class Case:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the operators have every argument of it."""
+        """Whether the operators have all of its arguments."""
         return all(d == 1 for d in self.lhs_dilation) and self.batch_groups == 1
 
     @property
     def numbers(self) -> lax.ConvDimensionNumbers:
         if self.layout is None:
             return default_numbers(len(self.x))
-        # Only the ranks count here.
+        # Only the ranks matter here.
         return lax.conv_dimension_numbers(self.x, self.w, self.layout)
 
     @property
@@ -73,7 +73,7 @@ class Case:
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """The oracles' keywords."""
+        """The keywords for the oracles."""
         return {
             "strides": self.strides,
             "padding": self.pairs,
@@ -138,7 +138,7 @@ class Case:
 
 
 def draw_wide(rng: np.random.Generator, layout: str = "NCX OIX NCX") -> Case:
-    """Rows and channels of more than one vector, of which kernels leave a remainder."""
+    """Rows and channels of more than one vector, with a remainder for the kernels."""
     rank = int(rng.choice([1, 2, 2, 3]))
     any_of = lambda *values: tuple(int(v) for v in rng.choice(values, rank))  # noqa: E731
     groups = int(rng.choice([1, 1, 1, 2, 5]))
@@ -164,7 +164,7 @@ def in_layout(case: Case, x: Any, w: Any, dy: Any) -> tuple[Any, Any, Any]:
     return to_layout(x, x_spec), to_layout(w, w_spec), to_layout(dy, y_spec)
 
 
-# What the operators and conv_general_dilated have in common.
+# Cases that the operators and conv_general_dilated have in common.
 PLAIN_CASES = [
     Case("1x1", (2, 5, 4, 3), (7, 5, 1, 1)),
     Case("3x3-same", (2, 4, 5, 6), (5, 4, 3, 3), padding="SAME"),
@@ -186,7 +186,7 @@ PLAIN_CASES = [
     Case(
         "groups3-stride-dilation", (2, 9, 9, 8), (6, 3, 2, 3), (2, 1), ((1, 0), (2, 1)), (1, 2), 3
     ),
-    # One image and many large groups, as gradients of single examples are.
+    # One image and many large groups, as in per-example gradients.
     Case(
         "groups64-of-32", (1, 2048, 3, 2), (2048, 32, 2, 1), (2, 1), "SAME", groups=64, layout=NHWC
     ),
@@ -303,7 +303,7 @@ PLAIN_CASES = [
     Case("all-cropped-away", (2, 3, 4, 5), (2, 3, 1, 2), (), ((-2, -2), (0, 0))),
 ]
 
-# What only conv_general_dilated has.
+# Cases that only conv_general_dilated has.
 DILATED_CASES = [
     Case("lhs-dilation", (1, 3, 4, 5), (4, 3, 3, 3), (), ((2, 2), (1, 3)), lhs_dilation=(2, 3)),
     Case(

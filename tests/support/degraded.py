@@ -1,4 +1,4 @@
-"""Run as a program: what this package does without some names of JAX.
+"""Run as a program: shows how this package behaves without some names of JAX.
 
     python degraded.py FEATURE NAME...
 
@@ -65,7 +65,7 @@ def mesh(axis_type: Any = AxisType.Auto, **sizes: int) -> Any:
 
 
 def check_plain(cg: Any) -> None:
-    """One device, by jit and without: right, and by this package's calls where they were."""
+    """One device, with jit and without: the results are right, and calls are used where they were before."""
     x, w = arrays()
     expected = gradients(lax.conv_general_dilated)(x, w)
     ours = gradients(cg.conv_general_dilated)
@@ -120,7 +120,7 @@ def check_sharded(cg: Any) -> None:
 
 
 def check_export(cg: Any) -> None:
-    """Its calls are refused by JAX, or allowed by `export_checks`; either way the numbers are right."""
+    """JAX refuses its calls, or `export_checks` allows them; either way the numbers are right."""
     x, w = arrays()
     f = jax.jit(gradients(cg.conv_general_dilated))
     exported = jax.export.export(f, disabled_checks=cg.export_checks())(x, w)
@@ -128,7 +128,7 @@ def check_export(cg: Any) -> None:
 
 
 def check_shard_map(cg: Any) -> None:
-    """The gradient of replicated weights is summed over the devices, without anybody saying so."""
+    """The gradient of replicated weights is summed over the devices, without being asked."""
     x, w = arrays()
     grid = mesh()
     for check_vma in (True, False):
@@ -149,7 +149,7 @@ def check_shard_map(cg: Any) -> None:
 
 
 def check_partial_shard_map(cg: Any) -> None:
-    """XLA ends the process where it is to ask for a part here."""
+    """A question of XLA's for a shard would end the process here."""
     x, w = arrays()
     grid = mesh(data=2, model=2)
     f = jax.jit(
@@ -248,7 +248,7 @@ USES: dict[str, list[Callable[[Any], None]]] = {
 
 @contextlib.contextmanager
 def warned(*features: str) -> Iterator[None]:
-    """Inside there is one warning for each of the features, which names it and a hidden name."""
+    """Inside there is one warning for each feature. It names the feature and a hidden name."""
     from jax_convgrad._src.compat.features import FEATURES, UnsupportedJaxWarning
 
     with warnings.catch_warnings(record=True) as seen:
@@ -279,7 +279,7 @@ def main(feature: str, paths: list[str]) -> None:
     check_texts(texts, [FEATURES[name].title for name in features if name in AT_IMPORT])
     new = [name for name in features if name not in AT_IMPORT]
     if feature == "all":
-        # Who does not know whether a program is sharded does not ask for shards.
+        # Without knowing whether a program is sharded, the package does not ask for shards.
         new.remove("custom_partitioning")
     with warned(*new):
         # Each lowering asks for its context.
@@ -288,7 +288,7 @@ def main(feature: str, paths: list[str]) -> None:
         use_all(cg, features)
     with warned():
         use_all(cg, features)
-        # Without one feature the others are as they were.
+        # Without one feature the others work as before.
         others = [] if feature == "all" else [*USES.keys() - {feature, "jet", "sharding_errors"}]
         use_all(cg, sorted(others))
 

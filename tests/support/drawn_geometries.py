@@ -1,4 +1,4 @@
-"""Random geometries of convolutions, near to where the rules change their minds."""
+"""Random geometries of convolutions, near the boundaries between rules."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Call:
         return {"axes": np.array(self.problem.axes, np.int64)}
 
     def compare(self, got: np.ndarray) -> str:
-        """What is wrong with a result, empty if nothing."""
+        """A description of what is wrong with a result, empty if nothing is."""
         try:
             resample_cases.compare(self.problem, self.data, self.integers, got)
         except AssertionError as error:

@@ -1,4 +1,4 @@
-"""Convolution equations: collecting them from traced programs, and their result by definition."""
+"""Convolution equations: collects them from traced programs, and computes their result by definition."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class Equation:
         return None if isinstance(found, NoMatch) else found
 
     def by_definition(self, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-        """The result in float64: zeros really inserted, every group of the batch by itself."""
+        """The result in float64, with zeros actually inserted and every group of the batch computed by
+        itself."""
         numbers, batch_groups = self.params["dimension_numbers"], self.params["batch_group_count"]
         x, w = from_layout(lhs, numbers.lhs_spec), from_layout(rhs, numbers.rhs_spec)
         dilation = self.params["lhs_dilation"]
@@ -62,7 +63,7 @@ class Equation:
 
 
 def equations(f: Callable[..., Any], *shapes: Shape) -> list[Equation]:
-    """The convolutions in the program of ``f``, all levels, in order."""
+    """The convolutions in the program of ``f``, at all levels, in order."""
     arguments = [jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes]
     return list(_walk(jax.make_jaxpr(f)(*arguments).jaxpr))
 
@@ -81,7 +82,7 @@ def _walk(jaxpr: Any) -> Iterator[Equation]:
 
 
 def by_oracle(found: Match, first: Any, second: Any) -> np.ndarray:
-    """The operator of a match by definition: what `Match.apply` is given to run."""
+    """The operator of a match by definition, for `Match.apply` to run."""
     config, operator = found.geometry.config, found.operator
     specs = dict(zip("xwy", config.dimension_numbers, strict=True))
     *roles, result_role = {"conv_fprop": "xwy", "conv_dgrad": "ywx", "conv_wgrad": "xyw"}[operator]

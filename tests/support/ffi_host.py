@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_MOST_SECONDS = 300  # of what a handler goes on doing once it has returned
+_MOST_SECONDS = 300  # of work that a handler continues after it has returned
 _STAGES = {"initialize": 2, "execute": 3}  # XLA_FFI_ExecutionStage
 _BUFFER = 1  # XLA_FFI_ArgType and XLA_FFI_RetType
 _ARRAY, _SCALAR = 1, 3  # XLA_FFI_AttrType
@@ -47,7 +47,7 @@ class HandlerError(Exception):
 
 
 def _struct(*fields: tuple[str, Any]) -> type[ctypes.Structure]:
-    """A structure that begins as all of the C API do."""
+    """The common beginning of all structures of the C API."""
     head = [("struct_size", c_size_t), ("extension_start", c_void_p)]
     return type("Struct", (ctypes.Structure,), {"_fields_": [*head, *fields]})
 
@@ -78,7 +78,7 @@ _FutureCreate = _struct(("future", c_void_p))
 _FutureSetError = _struct(("future", c_void_p), ("error", c_void_p))
 _Ordinal = _struct(("context", c_void_p), ("ordinal", c_int32))
 
-# In the order of XLA_FFI_Api; those that no handler of this project calls have no arguments here.
+# In the order of XLA_FFI_Api. Functions that no handler of this project calls have no arguments here.
 _FUNCTIONS: dict[str, type[ctypes.Structure] | None] = {
     "error_create": _ErrorCreate,
     "error_get_message": _ErrorGetMessage,
@@ -124,7 +124,7 @@ def _address(capsule: Any) -> int:
 
 
 class Host:
-    """Calls handlers, with ``threads`` threads for their work, on a stream for those on a device."""
+    """Calls handlers, with ``threads`` threads for their work, or on a stream of a device."""
 
     def __init__(self, threads: int = 1, stream: int = 0, device: int = 0) -> None:
         self._threads, self._stream, self._device = threads, stream, device
@@ -146,11 +146,11 @@ class Host:
         attributes: Mapping[str, Any],
         stage: str = "execute",
     ) -> None:
-        """Runs a stage of a handler, one of the capsules that a module hands out, until its work is done.
+        """Runs a stage of a handler, which is one of a module's capsules, until its work is done.
 
         On a device: until that is launched. Raises HandlerError.
         """
-        alive: list[Any] = []  # what the frame points to
+        alive: list[Any] = []  # the data that the frame points to
         frame = _Frame(_FRAME_BYTES)
         frame.api = ctypes.addressof(self._api)
         frame.stage = _STAGES[stage]

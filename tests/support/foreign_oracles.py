@@ -23,7 +23,7 @@ def full_spatial(x_shape: Shape, w_shape: Shape, strides: Shape, dilation: Shape
 def transposed(
     x: Any, w: Any, begins: Shape, out: Shape, *, strides: Shape, dilation: Shape, groups: int
 ) -> np.ndarray:
-    """The result, of spatial size ``out``; it starts at ``begins`` of the full one."""
+    """The result, of spatial size ``out``; it begins at ``begins`` of the full result."""
     shape = (x.shape[0], w.shape[1] * groups, *full_spatial(x.shape, w.shape, strides, dilation))
     no_pads = ((0, 0),) * len(strides)
     full = oracles.conv_dgrad(
@@ -38,7 +38,7 @@ def transposed(
 def transposed_gradients(
     dy: Any, x: Any, w: Any, begins: Shape, *, strides: Shape, dilation: Shape, groups: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(dx, dw): a plain convolution of dy, put back into the frame of the full result."""
+    """(dx, dw): a plain convolution of dy, placed in the frame of the full result."""
     full = np.zeros((*dy.shape[:2], *full_spatial(x.shape, w.shape, strides, dilation)))
     inner, outer = _overlap(full.shape[2:], begins, dy.shape[2:])
     full[outer] = np.asarray(dy, np.float64)[inner]
@@ -48,7 +48,7 @@ def transposed_gradients(
 
 
 def _overlap(full: Shape, begins: Shape, out: Shape) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """The elements that the result and the full result share, in the one and in the other."""
+    """The elements that the result and the full result share, in the coordinates of both."""
     inner, outer = [slice(None)] * 2, [slice(None)] * 2
     for size, begin, length in zip(full, begins, out, strict=True):
         count = max(min(size - begin, length), 0)

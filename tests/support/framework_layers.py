@@ -6,9 +6,9 @@ from typing import Any
 
 RANKS = (1, 2, 3)
 SIZES = (7, 6, 5)
-CHANNELS, OUTPUTS = 12, 24  # more than the few that the rules leave to XLA
+CHANNELS, OUTPUTS = 12, 24  # more channels than the few that the rules leave to XLA
 
-# Keywords of a convolution, by what is tried.
+# Keywords of a convolution, by what they test.
 FLAX: dict[str, dict[str, Any]] = {
     "same": {"padding": "SAME"},
     "strided": {"padding": "SAME", "strides": 2},

@@ -1,4 +1,4 @@
-"""Arrays with NaNs around them, or with a page behind them that nobody may touch.
+"""Arrays with NaNs around them, or with a page behind them that must not be touched.
 
 What a handler reads in front of an array or behind it turns its result into NaN, and what it writes there is
 seen afterwards.
@@ -113,7 +113,7 @@ def misdeed(
     operands: Sequence[HostArray | DeviceArray],
     results: Sequence[HostArray | DeviceArray],
 ) -> str:
-    """Makes a call. Its error, or what it did to memory that is not its own; empty if nothing."""
+    """Makes a call. Returns its error, or its damage to memory that is not its own; empty if none."""
     before = [operand.values.tobytes() for operand in operands]
     try:
         call([array.buffer for array in operands], [array.buffer for array in results])

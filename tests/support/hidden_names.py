@@ -1,4 +1,4 @@
-"""Hides names of JAX from this package, and from nothing else: as if JAX had renamed them."""
+"""Hides names of JAX from this package only, as if JAX had renamed them."""
 
 from __future__ import annotations
 

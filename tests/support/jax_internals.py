@@ -1,4 +1,4 @@
-"""Names of JAX that it has not documented and that tests need. Other tests import them from here."""
+"""Undocumented names of JAX that tests need. Other tests import them from here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jax.interpreters import mlir
 
-# A statement that fails where a backend has started.
+# A statement that fails if a backend has started.
 NO_BACKEND_HAS_STARTED = (
     "from jax._src import xla_bridge; assert not xla_bridge.backends_are_initialized()"
 )
@@ -41,7 +41,7 @@ def parse(code: str | bytes) -> str:
 def ask_for_shard(
     key: str, shapes: Sequence[tuple[int, ...]], shardings: Sequence[Any]
 ) -> tuple[str, list[Any], Any]:
-    """What XLA is given when it compiles a partitioned call in float32 whose result is replicated.
+    """The program that XLA gets when it compiles a partitioned call in float32 with a replicated result.
 
     Args:
       key: the call's `backend_config`.

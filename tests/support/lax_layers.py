@@ -1,4 +1,4 @@
-"""Layers as lax has them, whose gradients this package is faster at."""
+"""Layers of lax whose gradients this package computes faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three layers in one form, for tests of what JAX can do to all of them, and how calls are counted.
+"""The three layers in one form, for tests of JAX's transformations, and how calls are counted.
 
 A layer takes an image and a tuple of parameters: weights and a bias, or nothing for resize. For the operators
 there is one geometry, of x, w and y in the shapes X, W and Y.
@@ -66,7 +66,7 @@ def _resized(x: Any) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A layer of this package's, the same one of JAX's, and the operators that do its passes."""
+    """A layer of this package, the same layer of JAX, and the operators that compute its passes."""
 
     ours: Callable[..., jax.Array]
     theirs: Callable[..., jax.Array]
@@ -131,7 +131,7 @@ def ints(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[jax.Array]:
 
 
 def assert_same(got: Any, expected: Any) -> None:
-    """Equal integers, or quarters, small enough that float32 has added them without error in any order."""
+    """Equal integers or quarters, small enough that float32 adds them without error in any order."""
 
     def check(a: Any, b: Any) -> None:
         assert np.max(np.abs(b), initial=0) < 2**22, (
@@ -143,7 +143,7 @@ def assert_same(got: Any, expected: Any) -> None:
 
 
 def equations(f: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """All equations of the traced program, those of inner programs too."""
+    """All equations of the traced program, including those of inner programs."""
     found: list[Any] = []
 
     def visit(jaxpr: Any) -> None:
@@ -160,7 +160,7 @@ def equations(f: Callable[..., Any], *arguments: Any) -> list[Any]:
 
 
 def operators_in(f: Callable[..., Any], *arguments: Any) -> Counter[str]:
-    """How often each of this package's primitives stands in the traced program of ``f``."""
+    """How often each of this package's primitives occurs in the traced program of ``f``."""
     names = (equation.primitive.name for equation in equations(f, *arguments))
     return Counter(name for name in names if name in OPERATORS)
 
@@ -170,25 +170,25 @@ def compiled_text(f: Callable[..., Any], *arguments: Any) -> str:
 
 
 def convolutions_in(text: str) -> int:
-    """Convolutions in a compiled program, whoever does them."""
+    """The number of convolutions in a compiled program, whatever their backend."""
     targets = r'custom_call_target="(?:jax_convgrad_conv|__cudnn\$conv|__onednn\$conv)'
     return len(re.findall(targets, text)) + len(re.findall(r" convolution\(", text))
 
 
 def resamples_in(text: str) -> int:
-    """Calls of the resample handler in a compiled program."""
+    """The number of calls of the resample handler in a compiled program."""
     return text.count(f'custom_call_target="{registry.RESAMPLE_TARGET}"')
 
 
 def resample_is_called() -> bool:
-    """Whether a resample is a handler's call on this device."""
+    """Whether a handler computes a resample on this device."""
     platform = jax.default_backend().replace("gpu", "cuda")
     found = registry.find(platform)
     return found.serves(registry.RESAMPLE_TARGET, np.dtype(np.float32))
 
 
 def check_compiled(f: Callable[..., Any], arguments: tuple[Any, ...], wanted: Counter[str]) -> None:
-    """The traced and the compiled program hold these operators, each once per count, and no loop."""
+    """Asserts that the traced and the compiled program have these operators, each this often, and no loop."""
     assert operators_in(f, *arguments) == wanted
     names = {equation.primitive.name for equation in equations(f, *arguments)}
     assert not names & {"while", "scan"}

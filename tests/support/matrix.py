@@ -1,13 +1,13 @@
-"""The README's matrix: what JAX can do to which layer, on what, and the tests that show it.
+"""The site's matrix: JAX's transformations, the layers and platforms that support them, and their tests.
 
 A test that shows a row is marked with it, `@pytest.mark.matrix("scan")`; a test of some layers names
 them, `@pytest.mark.matrix("shard_map", "resize")`, and one that cannot run on a GPU says
 `cuda=False`. One that shows nothing on a single device says how many it takes, `devices=2`; on a CPU
-there are always eight, on GPUs as many as there are. The table is read off the marks, so it never says
-more than there are tests for:
+there are always eight, on GPUs as many as there are. The table is read off the marks, so it never claims
+more than the tests show:
 
     python tests/support/matrix.py            # prints it
-    python tests/support/matrix.py --write    # writes it into the README
+    python tests/support/matrix.py --write    # writes it into the page
 
 Tests run on whatever device JAX has: scripts/gpu_run.sh runs these on a GPU. With
 JAX_CONVGRAD_REQUIRE_MATRIX=1 a marked test that is skipped is a failure, except those that take more
@@ -23,7 +23,7 @@ import sys
 from typing import Any
 
 TESTS = pathlib.Path(__file__).parents[1]
-README = TESTS.parent / "README.md"
+PAGE = TESTS.parent / "docs" / "transformation_matrix.md"
 BEGIN, END = "<!-- matrix: written by tests/support/matrix.py -->\n", "<!-- end of the matrix -->\n"
 
 LAYERS = {
@@ -32,7 +32,7 @@ LAYERS = {
     "resize": "resize",
 }
 
-# In the order of the table, each with what the reader sees.
+# In the order of the table, each with the text that the reader sees.
 ROWS = {
     "grad, vjp": "`grad`, `vjp`",
     "jvp, jacfwd": "`jvp`, `jacfwd`",
@@ -66,11 +66,11 @@ ROWS = {
     "pmap": "`pmap`",
     "shard_map": "`shard_map`, replicated weights' gradients included",
     "jit of sharded arrays": "`jit` of sharded arrays",
-    "jit of sharded arrays, divided": "there, no image is gathered, one sum for each weight array",
+    "jit of sharded arrays, divided": "sharded `jit`: no image is gathered, one sum per weight array",
     "sharding in types": "Explicit meshes",
 }
 
-# What these say is nothing on one device.
+# These rows mean nothing on one device.
 SHARDED = frozenset(
     {
         "export of sharded programs",
@@ -147,16 +147,16 @@ def table(found: list[Mark]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def in_readme() -> str:
-    """The matrix that the README has now."""
-    text = README.read_text()
+def on_the_page() -> str:
+    """The matrix that the page has now."""
+    text = PAGE.read_text()
     return text[text.index(BEGIN) + len(BEGIN) : text.index(END)]
 
 
 def write() -> None:
-    text = README.read_text()
+    text = PAGE.read_text()
     before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
-    README.write_text(before + table(marks()) + after)
+    PAGE.write_text(before + table(marks()) + after)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Many devices: eight virtual ones on a CPU (see tests/conftest.py), as many GPUs as there are, one even."""
+"""Many devices: eight virtual ones on a CPU (see tests/conftest.py), the real ones on GPUs, even if only
+one."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def need_devices(count: int) -> None:
 
 
 def need_mesh(count: int) -> None:
-    """The same of meshes, over DEVICES devices. The mark `devices` of a test or a file asks for it."""
+    """The same for meshes over DEVICES devices. The mark `devices` of a test or a file asks for it."""
     if count > DEVICES:
         assert jax.default_backend() != "cpu", (
             "tests/conftest.py asks for eight virtual CPU devices"
@@ -56,12 +57,12 @@ _COLLECTIVE = re.compile(
 
 
 def collectives(text: str) -> Counter[str]:
-    """How often each kind of exchange between devices stands in a compiled program."""
+    """How often each kind of exchange between devices occurs in a compiled program."""
     return Counter(name for _, name in _COLLECTIVE.findall(text))
 
 
 def gathered(text: str) -> list[int]:
-    """The numbers of elements of what a compiled program gathers."""
+    """The numbers of elements that a compiled program gathers."""
     return [
         math.prod(int(size) for size in sizes.split(",") if size)
         for sizes, name in _COLLECTIVE.findall(text)

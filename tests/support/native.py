@@ -1,4 +1,4 @@
-"""C++ tests of the project: compiled by g++ with AddressSanitizer and UndefinedBehaviorSanitizer."""
+"""The project's C++ tests: compiled by g++ with AddressSanitizer and UndefinedBehaviorSanitizer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,28 @@ from collections.abc import Sequence
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# AddressSanitizer sees every access through a pointer. That the other one looks at each pointer as well
-# would take a third of the time that g++ needs for these files.
+# AddressSanitizer checks every access through a pointer. If the other sanitizer checked pointers as well,
+# that would take a third of g++'s time for these files.
 SANITIZERS = (
     "-fsanitize=address,undefined",
     "-fno-sanitize=null,pointer-overflow,object-size",
     "-fno-sanitize-recover=undefined",
 )
+
+
+def need_compiler() -> str:
+    """g++, without which a test is skipped.
+
+    Where the CPU module must be there (JAX_CONVGRAD_REQUIRE_CPU=1), so must be what builds it: then that is a
+    failure.
+    """
+    if (compiler := shutil.which("g++")) is None:
+        _end("g++ is not installed")
+    return str(compiler)
+
+
+def _end(reason: str) -> None:
+    (pytest.fail if os.environ.get("JAX_CONVGRAD_REQUIRE_CPU") == "1" else pytest.skip)(reason)
 
 
 def build(
@@ -28,20 +43,16 @@ def build(
     level: str = "-O1",
     headers: Sequence[str] = ("cpp",),
 ) -> pathlib.Path:
-    """The program made of these files of the project, without warnings, named as the first of them.
+    """The program made of these files of the project, compiled without warnings, named after the first.
 
-    Skipped without g++ and its sanitizers. Where the CPU module must be there
-    (JAX_CONVGRAD_REQUIRE_CPU=1), so must be what builds it: then that is a failure.
+    Skipped without g++, see `need_compiler`, and without its sanitizers.
     """
-    end = pytest.fail if os.environ.get("JAX_CONVGRAD_REQUIRE_CPU") == "1" else pytest.skip
-    if (compiler := shutil.which("g++")) is None:
-        end("g++ is not installed")
     # Line numbers are all of debug information that a report shows.
-    command = [str(compiler), "-std=c++17", level, "-g1", *SANITIZERS]
+    command = [need_compiler(), "-std=c++17", level, "-g1", *SANITIZERS]
     empty = folder / "empty.cc"
     empty.write_text("int main() {}\n")
     if subprocess.run([*command, empty, "-o", folder / "empty"], capture_output=True).returncode:
-        end("without libasan and libubsan a wrong access would not show")
+        _end("without libasan and libubsan a wrong access would not show")
     spec = importlib.util.find_spec("jaxlib")
     assert spec is not None and spec.origin is not None
     includes = [f"-I{header}" for header in headers]
@@ -59,7 +70,7 @@ def build(
 
 
 def run(program: pathlib.Path, *arguments: str, checks_frames: bool = False) -> str:
-    """What the program printed; it must succeed.
+    """The output of the program, which must succeed.
 
     ``checks_frames``: what lies on a stack frame that is gone counts as freed. Not for vectors of 64 bytes,
     which g++ 13.2 then stores at multiples of 32 as if they were aligned.

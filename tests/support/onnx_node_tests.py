@@ -1,4 +1,4 @@
-"""The node tests that the installed onnx package carries."""
+"""The node tests that come with the installed onnx package."""
 
 from __future__ import annotations
 

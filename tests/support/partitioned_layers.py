@@ -50,8 +50,8 @@ LAYERS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...], in
 
 per_layer = pytest.mark.parametrize("name", list(LAYERS))
 
-# x, w and bias, by the mesh axes that split them, and the gradients' all-reduces over devices: those of
-# bias are sums that XLA makes.
+# x, w and bias, by the mesh axes that split them, and the gradients' all-reduces over devices. XLA makes
+# those of the bias.
 LAYER_WAYS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]] = {
     "batch": (("data",), (), ()),
     "batch of a grid": ((("data", "model"),), (), ()),

@@ -42,7 +42,7 @@ def assert_same(got: Any, expected: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """A convolution in channels-last layout, all of its axes divisible by the devices."""
+    """A convolution in channels-last layout; the number of devices divides all of its axes."""
 
     x: tuple[int, ...]
     kernel: tuple[int, ...]
@@ -113,7 +113,7 @@ def is_grid(way: str) -> bool:
 
 
 def is_possible(geometry: str, way: str) -> bool:
-    """Whether the channels can be split so. Some geometries are there for their rows alone."""
+    """Whether the channels can be split like this. Some geometries are there only for their rows."""
     grouped = "groups" in GEOMETRIES[geometry].params
     if geometry not in ("plain", "strided", "grouped"):
         return way == "rows" or (grouped and way == "groups")
@@ -141,5 +141,5 @@ def operator(name: str, geometry: Geometry) -> Callable[..., Any]:
 
 
 def exchanges(sums: int, rows: int = 0) -> Counter[str]:
-    """So many all-reduces, so many exchanges of rows, and nothing else."""
+    """Asserts exactly this many all-reduces and exchanges of rows, and nothing else."""
     return Counter({"all-reduce": sums, "collective-permute": rows})

@@ -1,4 +1,4 @@
-"""Compiled programs as text: which calls are in them."""
+"""Compiled programs as text: the calls that they contain."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ KINDS = {"conv_general_dilated", "conv_fprop", "conv_dgrad", "conv_wgrad", "resa
 
 
 def equations_of(f: Callable[..., Any], *arguments: Any) -> Counter[str]:
-    """Convolutions and resamples of a traced program, by name, the programs inside it too."""
+    """Convolutions and resamples of a traced program, by name, including inner programs."""
     found: Counter[str] = Counter()
 
     def visit(value: Any) -> None:
-        # The two are one in newer versions of JAX.
+        # Newer versions of JAX have made the two one.
         if isinstance(value, jax.extend.core.ClosedJaxpr | jax.extend.core.Jaxpr):
             for equation in value.eqns:
                 found.update({equation.primitive.name} & KINDS)

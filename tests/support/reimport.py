@@ -1,4 +1,7 @@
-"""Run as a program: imports the package anew while install() is on, "reload" or "purge", and turns it off.
+"""Run as a program: imports the package anew while install() is on, and turns it off.
+
+"reload" reloads install()'s own modules, "reload-all" every module in the order of their imports, "purge"
+forgets and imports them.
 
 With a second argument of 1 somebody has put a function around our `jax.image.resize` before.
 """
@@ -37,10 +40,13 @@ def main(way: str, wrapped: bool) -> None:
     ours = jax.image.resize
     if wrapped:
         jax.image.resize = around = lambda *args: ours(*args)
-    if way == "reload":
-        names = ("install.jax_image", "install.lowering_rules")
+    if way != "purge":
+        installs = ["install.jax_image", "install.lowering_rules"]
+        names = [f"jax_convgrad._src.{name}" for name in installs]
+        if way == "reload-all":
+            names = [name for name in sys.modules if name.startswith("jax_convgrad.")]
         for name in names:
-            importlib.reload(sys.modules[f"jax_convgrad._src.{name}"])
+            importlib.reload(sys.modules[name])
         jax_convgrad = importlib.reload(jax_convgrad)
     else:
         for name in [n for n in sys.modules if n.split(".")[0] == "jax_convgrad"]:

@@ -1,4 +1,4 @@
-"""A plugin for pytest that imports the package, so that JAX_CONVGRAD_INSTALL acts, and says what it did."""
+"""A plugin for pytest that imports the package, so that JAX_CONVGRAD_INSTALL acts, and reports the effect."""
 
 from __future__ import annotations
 

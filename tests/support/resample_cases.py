@@ -1,4 +1,4 @@
-"""Resample problems for the handlers' tests on every platform: cases, a generator, and their answer.
+"""Resample problems for the handlers' tests on every platform: cases, a generator, and the right answers.
 
 A problem is an array and, for some of its axes, a band: ``start`` and ``weights`` with
 ``y[.., i, ..] = sum_t weights[i, t] * x[.., start[i] + t, ..]``.
@@ -48,7 +48,7 @@ class Data:
     tables: tuple[tuple[np.ndarray, np.ndarray], ...]
 
 
-# Every form that the kernels tell apart: channels first and last, few and many channels, one to three
+# Every form that the kernels distinguish: channels first and last, few and many channels, one to three
 # axes, next to each other or not, few and many taps, more and fewer outputs than inputs.
 PROBLEMS = (
     Problem((5,), (0,), (11,), (2,)),
@@ -86,7 +86,7 @@ PROBLEMS = (
 
 
 def random_problem(rng: np.random.Generator) -> Problem:
-    """Any ranks, positions and sizes, of up to about a hundred thousand elements."""
+    """Any ranks, positions and sizes, up to about a hundred thousand elements."""
     sizes = (1, 2, 3, 4, 5, 7, 8, 12, 16, 21, 24, 33, 48, 64, 100, 130)
     while True:
         count = int(rng.integers(1, 4))
@@ -127,7 +127,7 @@ def make_data(rng: np.random.Generator, problem: Problem, dtype: str, integers: 
 
 
 def reference(problem: Problem, data: Data, absolute: bool = False) -> np.ndarray:
-    """The answer in float64; with ``absolute`` that of the absolute values, which bounds rounding."""
+    """The answer in float64; with ``absolute`` the sum of absolute values, which bounds rounding."""
     y = data.x.astype(np.float64)
     y = np.abs(y) if absolute else y
     for axis, (start, weights) in zip(problem.axes, data.tables, strict=True):
@@ -140,14 +140,14 @@ def reference(problem: Problem, data: Data, absolute: bool = False) -> np.ndarra
 
 
 def arguments(data: Data, dtype: str) -> list[np.ndarray]:
-    """The handler's operands."""
+    """The operands of the handler."""
     wide = np.float64 if dtype == "float64" else np.float32
     tables = [table for start, weights in data.tables for table in (start, weights.astype(wide))]
     return [data.x, *tables]
 
 
 def run(problem: Problem, data: Data, dtype: str) -> np.ndarray:
-    """The handler's answer, on JAX's default device."""
+    """The handler's result, on JAX's default device."""
     call = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(problem.y, dtype))
     y = jax.jit(lambda *operands: call(*operands, axes=np.asarray(problem.axes, np.int64)))
     return np.asarray(y(*map(jnp.asarray, arguments(data, dtype))))
@@ -159,7 +159,7 @@ def check(rng: np.random.Generator, problem: Problem, dtype: str, integers: bool
 
 
 def compare(problem: Problem, data: Data, integers: bool, got: np.ndarray) -> None:
-    """Bit for bit on integers; otherwise within one rounding to dtype and those of the sums."""
+    """Bit for bit on integers; otherwise within one rounding to dtype and the roundings of the sums."""
     dtype = str(data.x.dtype)
     assert got.dtype == data.x.dtype and got.shape == problem.y
     expected = reference(problem, data)

@@ -14,7 +14,7 @@ So the yardstick is the larger of XLA's error and that of the arithmetic, which 
   every product towards zero and comes to about 7e-4 where rounding comes to 3e-4. It is no
   estimate: these very operands are rounded, and cut, and the larger error of the float64
   convolutions of them is the yardstick. Half as much again is for one operand cut and one rounded.
-* Sums: no algorithm can promise to stay below `_rounding_floor`. Adding n products one after another
+* Sums: no algorithm can promise to stay below `rounding_floor`. Adding n products one after another
   rounds n partial sums by at most a unit roundoff u each. The k-th of them has a root mean square of
   sqrt(k / n) of the result's, so none exceeds it, and n independent errors of that size come to
   sqrt(n) u. One more u, of the result's own dtype, is for storing it.
@@ -65,7 +65,7 @@ def check_errors(
     """``ours`` and ``xla`` are y, dx, dw in canonical order, of the rounded ``data``."""
     truth = conv_oracle(case, *data)
     models = _arithmetic_errors(case, dtype, precision, data, truth)
-    floor = _rounding_floor(case.reduction, dtype)
+    floor = rounding_floor(case.reduction, dtype)
     for name, got, other, exact, model in zip(_NAMES, ours, xla, truth, models, strict=True):
         error = relative_error(got, exact)
         # For a few convolutions XLA:CPU of jaxlib 0.10 gives NaN.
@@ -103,7 +103,8 @@ def _arithmetic_errors(
     return tuple(map(max, *errors))
 
 
-def _rounding_floor(terms: int, dtype: str) -> float:
+def rounding_floor(terms: int, dtype: str) -> float:
+    """What a sum of ``terms`` products or values in ``dtype`` may err by: see NOTE [Yardsticks]."""
     accumulator = "float64" if dtype == "float64" else "float32"
     roundoff, of_sums = (float(jnp.finfo(d).eps) / 2 for d in (dtype, accumulator))
     return roundoff + math.sqrt(terms) * of_sums

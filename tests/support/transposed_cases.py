@@ -1,4 +1,4 @@
-"""Named transposed convolutions, each with the convolution that it is in lax's words."""
+"""Named transposed convolutions, each with the equivalent convolution in lax's terms."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TransposedCase:
 
     @functools.cached_property
     def conv(self) -> Case:
-        """The same map in lax's words: a convolution of an input dilated by the strides."""
+        """The same map in lax's terms: a convolution of an input dilated by the strides."""
         layout = self.layout or {1: NWC, 2: NHWC, 3: NDHWC}[len(self.x) - 2]
         pairs = self.padding if self.pairs is None else self.pairs
         return Case(

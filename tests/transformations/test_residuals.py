@@ -28,6 +28,7 @@ from support.layer_cases import (
 )
 
 from jax_convgrad import conv_general_dilated, conv_transpose, onednn, onnx, resize, torch
+from jax_convgrad._src.conv import phases
 
 # What is kept between the passes.
 
@@ -87,21 +88,38 @@ def test_adapters_keep_the_operands_too(name: str, rng: np.random.Generator):
     assert all(any(a is b for b in (x, w)) for a in residuals)
 
 
-def test_inserted_zeros_are_not_kept(rng: np.random.Generator):
-    """Dilated and strided at once, a convolution is one of an image with zeros in it."""
+def test_no_zeros_are_kept(rng: np.random.Generator):
+    """Strided and dilated at once, a convolution is nine of the image itself, each with some taps."""
     x, w = ints(rng, (2, 5, 6, 3), (3, 3, 3, 4))
 
     def layer(module: Any, x: Any, w: Any) -> Any:
         return module(x, w, (2, 2), ((2, 1), (1, 2)), (3, 3), dimension_numbers=NHWC)
 
     ours = functools.partial(layer, conv_general_dilated)
-    assert sorted(a.shape for a in kept(ours, x, w)) == sorted((x.shape, w.shape))
+    image, *taps = sorted((a for a in kept(ours, x, w)), key=lambda a: -a.size)
+    assert image is x
+    assert sum(a.size for a in taps) == w.size
     gradients = jax.grad(lambda *a: jnp.sum(ours(*a) ** 2), (0, 1))
     theirs = functools.partial(layer, lax.conv_general_dilated)
     assert_same(
         jax.jit(gradients)(x, w), jax.grad(lambda *a: jnp.sum(theirs(*a) ** 2), (0, 1))(x, w)
     )
-    # The convolution itself is not done again for that.
+    # No convolution is done again for that.
+    assert operators_in(gradients, x, w) == Counter(
+        {"conv_fprop": 9, "conv_dgrad": 9, "conv_wgrad": 9}
+    )
+
+
+def test_inserted_zeros_are_not_kept(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator):
+    """Of too many such convolutions, one of an image with zeros in it is left."""
+    monkeypatch.setattr(phases, "MAX_PHASES", 8)
+    x, w = ints(rng, (2, 5, 6, 3), (3, 3, 3, 4))
+
+    def ours(x: Any, w: Any) -> Any:
+        return conv_general_dilated(x, w, (2, 2), ((2, 1), (1, 2)), (3, 3), dimension_numbers=NHWC)
+
+    assert sorted(a.shape for a in kept(ours, x, w)) == sorted((x.shape, w.shape))
+    gradients = jax.grad(lambda *a: jnp.sum(ours(*a) ** 2), (0, 1))
     assert operators_in(gradients, x, w) == Counter(["conv_fprop", "conv_dgrad", "conv_wgrad"])
 
 
@@ -196,7 +214,7 @@ def test_policies_save_what_they_save_of_lax(name: str, policy: str, rng: np.ran
 @pytest.mark.matrix("checkpoint and its policies", "resize")
 @pytest.mark.parametrize("policy", list(POLICIES))
 def test_policies_and_resizes(policy: str, rng: np.random.Generator):
-    """Resizes are no dots: what is saved of them is what is named, or everything."""
+    """Resizes are not dots: only named results are saved, or everything."""
     (x,) = ints(rng, (1, 4, 4, 2))
 
     def loss(resize: Callable[..., Any], x: Any) -> Any:

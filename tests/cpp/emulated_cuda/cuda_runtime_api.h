@@ -1,5 +1,7 @@
 // As much of the CUDA runtime as the project's kernels need, on the processor: the threads of a
-// block run one after the other, each up to the next __syncthreads().
+// block run one after the other, each up to the next barrier of its warp or of the block. The warps
+// of a block take turns in random order, each as far ahead of the others as barriers let it, so
+// that a barrier that is missing shows as a wrong result.
 
 #ifndef JAX_CONVGRAD_TESTS_EMULATED_CUDA_H_
 #define JAX_CONVGRAD_TESTS_EMULATED_CUDA_H_
@@ -10,8 +12,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <vector>
 
 #define __global__
@@ -34,10 +40,54 @@ inline dim3 threadIdx{0}, blockIdx{0}, blockDim{0};
 
 using std::min;
 
+struct alignas(8) float2 {
+  float x, y;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+struct alignas(8) int2 {
+  int x, y;
+};
+
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
 inline int __ffsll(long long bits) { return __builtin_ffsll(bits); }
 
 inline uint32_t __umulhi(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>((uint64_t{a} * b) >> 32);
+}
+
+// Four bytes of eight, those of `low` first: each digit of `selected` is the number of one.
+inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selected) {
+  const uint64_t bytes = uint64_t{high} << 32 | low;
+  uint32_t result = 0;
+  for (uint32_t i = 0; i < 4; ++i) {
+    result |= static_cast<uint32_t>(bytes >> (selected >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  }
+  return result;
+}
+
+// The low word of both shifted right.
+inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (shift % 32));
 }
 
 namespace jax_convgrad {
@@ -49,11 +99,15 @@ namespace emulated_cuda {
 
 constexpr size_t kStackBytes = 256 * 1024;
 
+constexpr unsigned kWarpThreads = 32;
+
+enum class State { kReady, kAtWarpBarrier, kAtBlockBarrier, kDone };
+
 // One thread of a block, on a stack of its own.
 struct Fiber {
   ucontext_t context;
   std::unique_ptr<char[]> stack{new char[kStackBytes]};
-  bool running = false;
+  State state = State::kDone;
 };
 
 struct Block {
@@ -65,11 +119,52 @@ struct Block {
 };
 
 inline Block block;
+inline std::minstd_rand turns;
+// Of a launch, only so many blocks run, the last ones.
+inline unsigned max_blocks = 0xffffffff;
+
+[[noreturn]] inline void Fail(const char* what) {
+  std::printf("block %u, thread %u: %s\n", blockIdx.x, threadIdx.x, what);
+  std::exit(1);
+}
+
+inline void WaitAs(State state) {
+  Fiber& fiber = block.fibers[threadIdx.x];
+  fiber.state = state;
+  swapcontext(&fiber.context, &block.scheduler);
+}
 
 inline void Main() {
   block.call(block.kernel, block.params);
-  block.fibers[threadIdx.x].running = false;
-  swapcontext(&block.fibers[threadIdx.x].context, &block.scheduler);
+  WaitAs(State::kDone);
+}
+
+// Whether any of the threads from `first` to before `last` is in a state.
+inline bool Any(State state, unsigned first, unsigned last) {
+  return std::any_of(&block.fibers[first], &block.fibers[first] + (last - first),
+                     [state](const Fiber& fiber) { return fiber.state == state; });
+}
+
+inline void Release(State state, unsigned first, unsigned last) {
+  for (unsigned i = first; i < last; ++i) {
+    if (block.fibers[i].state == state) block.fibers[i].state = State::kReady;
+  }
+}
+
+// Runs the threads of a warp until each waits for the block or is done.
+inline void RunWarp(unsigned first, unsigned last) {
+  while (Any(State::kReady, first, last)) {
+    for (unsigned i = first; i < last; ++i) {
+      if (block.fibers[i].state != State::kReady) continue;
+      threadIdx.x = i;
+      swapcontext(&block.scheduler, &block.fibers[i].context);
+    }
+    if (!Any(State::kAtWarpBarrier, first, last)) continue;
+    if (Any(State::kAtBlockBarrier, first, last) || Any(State::kDone, first, last)) {
+      Fail("threads of its warp wait for others that are elsewhere");
+    }
+    Release(State::kAtWarpBarrier, first, last);
+  }
 }
 
 inline void Run(unsigned threads) {
@@ -80,33 +175,43 @@ inline void Run(unsigned threads) {
     fiber.context.uc_stack = {fiber.stack.get(), 0, kStackBytes};
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, Main, 0);
-    fiber.running = true;
+    fiber.state = State::kReady;
   }
-  for (bool any = true; any;) {
-    any = false;
-    for (unsigned i = 0; i < threads; ++i) {
-      if (!block.fibers[i].running) continue;
-      threadIdx.x = i;
-      swapcontext(&block.scheduler, &block.fibers[i].context);
-      any = any || block.fibers[i].running;
+  std::vector<unsigned> warps((threads + kWarpThreads - 1) / kWarpThreads);
+  std::iota(warps.begin(), warps.end(), 0u);
+  while (Any(State::kReady, 0, threads)) {
+    std::shuffle(warps.begin(), warps.end(), turns);
+    for (const unsigned warp : warps) {
+      RunWarp(warp * kWarpThreads, min((warp + 1) * kWarpThreads, threads));
     }
+    Release(State::kAtBlockBarrier, 0, threads);
   }
 }
 
 }  // namespace emulated_cuda
 
 // Threads that have returned do not wait, as on a device.
-inline void __syncthreads() {
-  emulated_cuda::Block& block = emulated_cuda::block;
-  swapcontext(&block.fibers[threadIdx.x].context, &block.scheduler);
+inline void __syncthreads() { emulated_cuda::WaitAs(emulated_cuda::State::kAtBlockBarrier); }
+
+// Of all threads of the warp.
+inline void __syncwarp() { emulated_cuda::WaitAs(emulated_cuda::State::kAtWarpBarrier); }
+
+namespace emulated_cuda {
+
+// A kernel has one limit, whatever it was last set to: more than 48 KiB must be asked for.
+inline size_t& SharedLimit(void* kernel) {
+  static std::map<void*, size_t> limits;
+  return limits.try_emplace(kernel, size_t{48} << 10).first->second;
 }
+
+}  // namespace emulated_cuda
 
 template <typename Params>
 cudaError_t cudaLaunchKernel(void (*kernel)(Params), dim3 blocks, dim3 threads, void** arguments,
                              size_t shared_bytes, cudaStream_t) {
   using Kernel = void (*)(Params);
   if (threads.x < 1 || threads.x > 1024 || blocks.x < 1 || blocks.x > 0x7fffffff ||
-      shared_bytes > jax_convgrad::kSharedBytes_) {
+      shared_bytes > emulated_cuda::SharedLimit(reinterpret_cast<void*>(kernel))) {
     return cudaErrorInvalidConfiguration;
   }
   unsigned char* const shared = jax_convgrad::shared_memory;
@@ -117,7 +222,7 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Params), dim3 blocks, dim3 threads, 
     reinterpret_cast<Kernel>(function)(*static_cast<Params*>(params));
   };
   blockDim.x = threads.x;
-  for (unsigned i = 0; i < blocks.x; ++i) {
+  for (unsigned i = blocks.x - min(blocks.x, emulated_cuda::max_blocks); i < blocks.x; ++i) {
     blockIdx.x = i;
     std::fill(shared, shared + jax_convgrad::kSharedBytes_, 0xff);  // NaN of every type
     ASAN_POISON_MEMORY_REGION(shared + shared_bytes, jax_convgrad::kSharedBytes_ - shared_bytes);
@@ -130,9 +235,10 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Params), dim3 blocks, dim3 threads, 
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 
 template <typename Params>
-cudaError_t cudaFuncSetAttribute(void (*)(Params), cudaFuncAttribute, int bytes) {
-  return bytes <= static_cast<int>(jax_convgrad::kSharedBytes_) ? cudaSuccess
-                                                                : cudaErrorInvalidConfiguration;
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Params), cudaFuncAttribute, int bytes) {
+  if (bytes > static_cast<int>(jax_convgrad::kSharedBytes_)) return cudaErrorInvalidConfiguration;
+  emulated_cuda::SharedLimit(reinterpret_cast<void*>(kernel)) = static_cast<size_t>(bytes);
+  return cudaSuccess;
 }
 
 template <typename Params>

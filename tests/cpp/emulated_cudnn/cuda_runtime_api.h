@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2 };
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed = 2 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToDevice };
@@ -18,7 +18,10 @@ enum cudaDeviceAttr {
   cudaDevAttrGlobalMemoryBusWidth,
   cudaDevAttrL2CacheSize,
   cudaDevAttrComputeCapabilityMajor,
-  cudaDevAttrComputeCapabilityMinor
+  cudaDevAttrComputeCapabilityMinor,
+  cudaDevAttrMultiProcessorCount,
+  cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin
 };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 using cudaStream_t = struct EmulatedStream*;
@@ -32,6 +35,7 @@ namespace emulated_cuda {
 inline std::atomic<uintptr_t> next{1};
 inline std::atomic<bool> capturing{false};
 inline std::atomic<int64_t> synchronized{0};  // calls that wait for the device
+inline std::atomic<int> capability{11};       // 10 * major + minor
 template <typename Object>
 cudaError_t Make(Object* object) {
   *object = reinterpret_cast<Object>(next++);
@@ -47,8 +51,26 @@ inline cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = 1;
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  switch (attribute) {
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = emulated_cuda::capability / 10;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = emulated_cuda::capability % 10;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = 132;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = 233472;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = 232448;
+      break;
+    default:
+      *value = 1;
+  }
   return cudaSuccess;
 }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {

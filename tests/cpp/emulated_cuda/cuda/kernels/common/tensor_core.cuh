@@ -1,5 +1,4 @@
-// cuda/kernels/common/tensor_core.cuh on the processor. Copies arrive when they are waited for, and
-// not before; products are done at once.
+// cuda/kernels/common/tensor_core.cuh on the processor. Products are done at once.
 
 #ifndef JAX_CONVGRAD_TESTS_EMULATED_CUDA_TENSOR_CORE_CUH_
 #define JAX_CONVGRAD_TESTS_EMULATED_CUDA_TENSOR_CORE_CUH_
@@ -9,23 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
-#include <vector>
+
+#include "cuda/kernels/common/copy_async.cuh"
 
 namespace emulated_cuda {
-
-struct Copy {
-  float* to;
-  const float* from;  // null: zeros
-};
-
-// Of one thread: the groups under way and what belongs to none yet.
-struct Copies {
-  std::deque<std::vector<Copy>> groups;
-  std::vector<Copy> begun;
-};
-
-inline Copies copies[1024];
 
 // What the threads of a block tell each other. A thread writes the half that it does not read, so
 // that it may write again before the others have read.
@@ -35,34 +21,6 @@ inline unsigned char half_of[1024];
 }  // namespace emulated_cuda
 
 namespace jax_convgrad {
-
-inline void CopyAsync(float* to, const float* from, bool inside) {
-  emulated_cuda::copies[threadIdx.x].begun.push_back({to, inside ? from : nullptr});
-}
-
-inline void CommitCopies() {
-  emulated_cuda::Copies& copies = emulated_cuda::copies[threadIdx.x];
-  copies.groups.push_back(std::move(copies.begun));
-  copies.begun.clear();
-}
-
-template <int kPending>
-void WaitForCopies() {
-  auto& groups = emulated_cuda::copies[threadIdx.x].groups;
-  for (; groups.size() > kPending; groups.pop_front()) {
-    for (const emulated_cuda::Copy& copy : groups.front()) {
-      if (copy.from == nullptr) {
-        std::memset(copy.to, 0, 16);
-      } else {
-        std::memcpy(copy.to, copy.from, 16);
-      }
-    }
-  }
-}
-
-inline uint32_t SharedAddress(const void* at) {
-  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at));
-}
 
 inline void ShowTensorCores() {}
 

@@ -1,0 +1,162 @@
+"""What the build backend decides, for each combination of a driver, a compiler and the user's word."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import sys
+import types
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}.65.06  Release Build\nGCC version: 12"
+
+
+@pytest.fixture
+def backend(monkeypatch, tmp_path):
+    """The backend on a machine with neither a driver nor a compiler, beside a backend that records."""
+    calls = []
+    scikit_build = types.ModuleType("scikit_build_core.build")
+
+    def build_wheel(folder, settings, metadata):
+        calls.append(settings)
+        return "wheel"
+
+    for name in ("wheel", "editable", "sdist"):
+        setattr(scikit_build, f"get_requires_for_build_{name}", lambda settings=None: ["ninja"])
+        setattr(scikit_build, f"build_{name}", build_wheel)
+    for name in ("wheel", "editable"):
+        setattr(scikit_build, f"prepare_metadata_for_build_{name}", lambda *arguments: "metadata")
+    package = types.ModuleType("scikit_build_core")
+    package.build = scikit_build
+    monkeypatch.setitem(sys.modules, "scikit_build_core", package)
+    monkeypatch.setitem(sys.modules, "scikit_build_core.build", scikit_build)
+    spec = importlib.util.spec_from_file_location(
+        "convgrad_build", ROOT / "build_backend/convgrad_build.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.calls = calls
+    monkeypatch.setattr(module, "DRIVER_FILE", tmp_path / "version")
+    monkeypatch.setattr(module, "DEFAULT_TOOLKIT", tmp_path / "toolkit")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in (module.VARIABLE, *module.TOOLKIT_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+    return module
+
+
+def add_driver(backend, version=580):
+    backend.DRIVER_FILE.write_text(OPEN.format(version))
+
+
+def add_toolkit(root):
+    (root / "bin").mkdir(parents=True)
+    (root / "bin/nvcc").touch(mode=0o755)
+
+
+def test_no_driver_builds_for_the_cpu_alone(backend, capsys):
+    assert backend.get_requires_for_build_wheel() == ["ninja"]
+    assert backend.build_wheel("folder", {"other": "kept"}) == "wheel"
+    assert backend.calls == [{"other": "kept", backend.DEFINE: "OFF"}]
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_driver_without_a_compiler_brings_one(backend):
+    add_driver(backend)
+    for hook in (backend.get_requires_for_build_wheel, backend.get_requires_for_build_editable):
+        assert hook() == ["ninja", *backend.HEADERS, *backend.TOOLKIT]
+    assert "nvidia-cuda-nvcc==13.0.*" in backend.TOOLKIT
+
+
+@pytest.mark.parametrize("place", ["path", "default", "CUDA_HOME", "CUDAToolkit_ROOT"])
+def test_a_compiler_is_not_brought_twice(backend, place, monkeypatch, tmp_path):
+    add_driver(backend)
+    root = tmp_path / "toolkit" if place == "default" else tmp_path / "elsewhere"
+    add_toolkit(root)
+    if place == "path":
+        monkeypatch.setenv("PATH", str(root / "bin"))
+    elif place != "default":
+        monkeypatch.setenv(place, str(root))
+    assert backend.get_requires_for_build_wheel() == ["ninja", *backend.HEADERS]
+
+
+def test_zero_leaves_it_out(backend, monkeypatch):
+    add_driver(backend)
+    monkeypatch.setenv(backend.VARIABLE, "0")
+    assert backend.get_requires_for_build_wheel() == ["ninja"]
+    backend.build_wheel("folder")
+    assert backend.calls == [{backend.DEFINE: "OFF"}]
+
+
+def test_one_forces_it(backend, monkeypatch, tmp_path, capsys):
+    add_toolkit(tmp_path / "toolkit")
+    monkeypatch.setenv(backend.VARIABLE, "1")
+    assert backend.get_requires_for_build_wheel() == ["ninja", *backend.HEADERS]
+    backend.build_wheel("folder")
+    assert backend.calls == [{backend.DEFINE: "ON"}]
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "with the CUDA module, which takes minutes" in said
+
+
+def test_the_setting_wins_over_the_variable(backend, monkeypatch):
+    monkeypatch.setenv(backend.VARIABLE, "1")
+    assert backend.get_requires_for_build_wheel({backend.DEFINE: "OFF"}) == ["ninja"]
+
+
+def test_other_words_are_an_error(backend, monkeypatch):
+    monkeypatch.setenv(backend.VARIABLE, "maybe")
+    with pytest.raises(ValueError, match="JAX_CONVGRAD_CUDA must be 1 or 0, got 'maybe'"):
+        backend.get_requires_for_build_wheel()
+
+
+def test_a_driver_too_old_for_the_compiler_on_pypi_is_named(backend):
+    add_driver(backend, 535)
+    with pytest.raises(RuntimeError, match=r"580 or newer, not 535.*JAX_CONVGRAD_CUDA=0"):
+        backend.get_requires_for_build_wheel()
+
+
+def test_an_old_driver_is_no_matter_with_a_toolkit(backend, tmp_path):
+    add_driver(backend, 535)
+    add_toolkit(tmp_path / "toolkit")
+    assert backend.get_requires_for_build_wheel() == ["ninja", *backend.HEADERS]
+
+
+def test_a_driver_file_without_a_version_is_an_error(backend):
+    backend.DRIVER_FILE.write_text("nothing")
+    with pytest.raises(RuntimeError, match="to name the NVIDIA driver's version"):
+        backend.get_requires_for_build_wheel()
+
+
+def test_a_build_without_isolation_says_what_to_install(backend, monkeypatch):
+    add_driver(backend)
+    monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RuntimeError, match=r"there is no nvcc\. Run: pip install"):
+        backend.build_wheel("folder")
+    assert backend.calls == []
+
+
+def test_the_compiler_from_pypi_is_used(backend, monkeypatch, tmp_path):
+    add_driver(backend)
+    add_toolkit(tmp_path / "nvidia/cu13")
+    (tmp_path / "nvidia/cu13/lib").mkdir()
+    found = types.SimpleNamespace(submodule_search_locations=[str(tmp_path / "nvidia")])
+    monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: found)
+    monkeypatch.setenv("CUDAToolkit_ROOT", "")
+    backend.build_wheel("folder")
+    assert backend.os.environ["CUDAToolkit_ROOT"] == str(tmp_path / "nvidia/cu13")
+    assert (tmp_path / "nvidia/cu13/lib/libcudart.so").is_symlink()
+    assert backend.calls == [{backend.DEFINE: "ON"}]
+
+
+def test_a_failed_build_says_how_to_go_on(backend, monkeypatch, tmp_path, capsys):
+    add_driver(backend)
+    add_toolkit(tmp_path / "toolkit")
+
+    def fail(folder, settings, metadata):
+        raise SystemExit(1)
+
+    monkeypatch.setattr(backend.scikit_build, "build_wheel", fail)
+    with pytest.raises(SystemExit):
+        backend.build_wheel("folder")
+    assert "JAX_CONVGRAD_CUDA=0 builds without CUDA handlers" in capsys.readouterr().err

@@ -1,0 +1,70 @@
+// cuda/kernels/common/copy_async.cuh on the processor. Copies arrive when they are waited for, and
+// not before.
+
+#ifndef JAX_CONVGRAD_TESTS_EMULATED_CUDA_COPY_ASYNC_CUH_
+#define JAX_CONVGRAD_TESTS_EMULATED_CUDA_COPY_ASYNC_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <utility>
+#include <vector>
+
+namespace emulated_cuda {
+
+struct Copy {
+  void* to;
+  const void* from;  // null: zeros
+  size_t bytes;
+};
+
+// Of one thread: the groups under way and what belongs to none yet.
+struct Copies {
+  std::deque<std::vector<Copy>> groups;
+  std::vector<Copy> begun;
+};
+
+inline Copies copies[1024];
+
+}  // namespace emulated_cuda
+
+namespace jax_convgrad {
+
+inline uint32_t SharedAddress(const void* at) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at));
+}
+
+template <int kBytes = 16>
+void CopyAsync(void* to, const void* from, bool inside) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "as a device copies");
+  const uintptr_t ends = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
+  if (ends % kBytes != 0) emulated_cuda::Fail("it copies what is not aligned");
+  emulated_cuda::copies[threadIdx.x].begun.push_back({to, inside ? from : nullptr, kBytes});
+}
+
+inline void CommitCopies() {
+  emulated_cuda::Copies& copies = emulated_cuda::copies[threadIdx.x];
+  copies.groups.push_back(std::move(copies.begun));
+  copies.begun.clear();
+}
+
+template <int kPending>
+void WaitForCopies() {
+  auto& groups = emulated_cuda::copies[threadIdx.x].groups;
+  for (; groups.size() > kPending; groups.pop_front()) {
+    for (const emulated_cuda::Copy& copy : groups.front()) {
+      if (copy.from == nullptr) {
+        std::memset(copy.to, 0, copy.bytes);
+      } else {
+        std::memcpy(copy.to, copy.from, copy.bytes);
+      }
+    }
+  }
+}
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_TESTS_EMULATED_CUDA_COPY_ASYNC_CUH_

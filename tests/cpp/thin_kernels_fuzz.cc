@@ -1,0 +1,315 @@
+// The thin kernels on the processor, over random problems: exact against plain loops, inside their
+// arrays, every element of the result written, the same bits again. Every plan for a problem.
+//
+//   thin_kernels_fuzz SEED COUNT
+//   thin_kernels_fuzz large          arrays of more than 2^31 elements, and extreme problems
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "cuda/kernels/thin/plan.cu"
+#include "fuzz.h"
+#include "thin_large.h"
+
+namespace {
+
+using jax_convgrad::ThinArrays;
+using jax_convgrad::ThinKind;
+using jax_convgrad::ThinPlan;
+using jax_convgrad::ThinProblem;
+using jax_convgrad::ThinType;
+using jax_convgrad::ThinWeights;
+
+using fuzz::Array;
+using fuzz::Between;
+using fuzz::Random;
+
+int64_t OneOf(Random* random, std::initializer_list<int64_t> values) {
+  return values.begin()[Between(random, 0, static_cast<int64_t>(values.size()) - 1)];
+}
+
+int64_t Volume(const ThinProblem::PerAxis& sizes) { return sizes[0] * sizes[1] * sizes[2]; }
+
+int64_t Products(const ThinProblem& p) {
+  return p.batch * Volume(p.out) * Volume(p.kernel) * p.in_channels * p.out_channels;
+}
+
+// A device of compute capability 8.0, 8.6 or 9.0, with few multiprocessors.
+jax_convgrad::ThinDevice RandomDevice(Random* random) {
+  const int64_t kilobytes = OneOf(random, {164, 100, 228});
+  return {Between(random, 1, 6), kilobytes * 1024, (kilobytes - 1) * 1024};
+}
+
+// fprop of an image with few channels.
+ThinProblem RandomImage(Random* random) {
+  ThinProblem p;
+  p.type = static_cast<ThinType>(Between(random, 0, 1));
+  p.weights = static_cast<ThinWeights>(Between(random, 0, 1));
+  p.batch = Between(random, 1, 3);
+  p.in_channels = OneOf(random, {1, 1, 2, 3, 3, 3, 4, 5, 8, 12, 16});
+  p.out_channels = 8 * Between(random, 1, Between(random, 0, 3) ? 8 : 17);
+  const int64_t axes = Between(random, 1, 3);
+  for (size_t i = 3 - static_cast<size_t>(axes); i < 3; ++i) {
+    p.kernel[i] = axes == 1   ? Between(random, 1, 19)
+                  : axes == 2 ? Between(random, 1, 9)
+                              : Between(random, 1, 4);
+    p.strides[i] = OneOf(random, {1, 1, 2, 2, 3, 4, 5});
+    p.dilation[i] = i == 2 || Between(random, 0, 2) ? 1 : Between(random, 1, 4);
+    const int64_t window = (p.kernel[i] - 1) * p.dilation[i] + 1;
+    // Cropped here and there, and windows that read nothing.
+    p.padding_low[i] = Between(random, -2, window + 1);
+    const int64_t high = Between(random, -2, window + 1);
+    const int64_t extra = Between(random, 0, axes == 1 ? 900 : axes == 2 ? 60 : 12);
+    p.in[i] = std::max<int64_t>(1, window - p.padding_low[i] - high) + extra;
+    // Copied by 4 bytes: elements of a line are even in number.
+    if (i == 2 && p.in[i] * p.in_channels % 2 != 0) ++p.in[i];
+    p.out[i] = (p.in[i] + p.padding_low[i] + high - window) / p.strides[i] + 1;
+  }
+  p.device = RandomDevice(random);
+  return p;
+}
+
+// fprop of one row of windows that read many rows, which fill the shared memory.
+ThinProblem RandomDeepImage(Random* random) {
+  ThinProblem p;
+  p.type = static_cast<ThinType>(Between(random, 0, 1));
+  p.weights = static_cast<ThinWeights>(Between(random, 0, 1));
+  p.in_channels = Between(random, 1, 4);
+  p.out_channels = 8;
+  p.kernel = {Between(random, 4, 7), Between(random, 4, 7), Between(random, 1, 7)};
+  p.strides[2] = Between(random, 1, 3);
+  p.in = {p.kernel[0], p.kernel[1], 2 * Between(random, 16, 150)};
+  p.out[2] = (p.in[2] - p.kernel[2]) / p.strides[2] + 1;
+  p.device = RandomDevice(random);
+  return p;
+}
+
+// wgrad of an image with few channels.
+ThinProblem RandomImageWgrad(Random* random) {
+  ThinProblem p = RandomImage(random);
+  p.kind = ThinKind::kWgrad;
+  const int64_t weights = 4 * p.in_channels * p.out_channels * Volume(p.kernel);
+  p.workspace_limit = OneOf(random, {weights, 3 * weights, 100 * weights});
+  return p;
+}
+
+// The problem of which an image is y: few output channels, and stride 1.
+ThinProblem OfImage(ThinProblem p, Random* random) {
+  for (size_t i = 0; i < 3; ++i) {
+    const int64_t window = (p.kernel[i] - 1) * p.dilation[i] + 1;
+    p.strides[i] = 1;
+    p.out[i] = p.in[i];
+    const int64_t high = Between(random, 0, window);
+    p.in[i] = std::max<int64_t>(1, p.out[i] + window - 1 - p.padding_low[i] - high);
+  }
+  std::swap(p.in_channels, p.out_channels);
+  return p;
+}
+
+ThinProblem RandomFewOutputsWgrad(Random* random) {
+  return OfImage(RandomImageWgrad(random), random);
+}
+
+ThinProblem RandomImageDgrad(Random* random) {
+  ThinProblem p = OfImage(RandomImage(random), random);
+  p.kind = ThinKind::kDgrad;
+  return p;
+}
+
+// fprop or dgrad with few channels in the result.
+ThinProblem RandomFewOutputs(Random* random) {
+  ThinProblem p = RandomImage(random);
+  p.kind = Between(random, 0, 1) ? ThinKind::kFprop : ThinKind::kDgrad;
+  p.dilation[2] = Between(random, 0, 2) ? 1 : Between(random, 1, 4);
+  const int64_t few = Between(random, 1, std::min<int64_t>(16, 32 / p.kernel[2]));
+  const int64_t channels = 8 * Between(random, 1, 9);
+  p.in_channels = p.kind == ThinKind::kFprop ? channels : few;
+  p.out_channels = p.kind == ThinKind::kFprop ? few : channels;
+  // The window may have grown.
+  const int64_t window = (p.kernel[2] - 1) * p.dilation[2] + 1;
+  p.in[2] = std::max(p.in[2], window - p.padding_low[2]);
+  p.out[2] = (p.in[2] + p.padding_low[2] - window) / p.strides[2] + 1 + Between(random, 0, 2);
+  return p;
+}
+
+// Windows side by side.
+ThinProblem RandomWindows(Random* random) {
+  ThinProblem p;
+  p.kind = static_cast<ThinKind>(Between(random, 0, 2));
+  p.type = static_cast<ThinType>(Between(random, 0, 1));
+  p.weights = static_cast<ThinWeights>(Between(random, 0, 1));
+  p.batch = Between(random, 1, 4);
+  p.out_channels = 8 * Between(random, 1, Between(random, 0, 3) ? 12 : 40);
+  const int64_t axes = Between(random, 1, 3);
+  for (size_t i = 3 - static_cast<size_t>(axes); i < 3; ++i) {
+    p.kernel[i] = axes == 1 ? OneOf(random, {1, 2, 3, 4, 8, 16}) : OneOf(random, {1, 2, 2, 3, 4});
+    p.strides[i] = p.kernel[i];
+    p.out[i] = Between(random, 1, axes == 1 ? 200 : axes == 2 ? 16 : 6);
+    p.in[i] = p.out[i] * p.kernel[i];
+    // What no window reads. A gradient there is not the kernel's.
+    if (p.kind != ThinKind::kDgrad && Between(random, 0, 2) == 0) {
+      p.in[i] += Between(random, 0, p.kernel[i] - 1);
+    }
+  }
+  p.in_channels = Between(random, 0, 2) ? 8 * Between(random, 1, 16) : Between(random, 1, 12);
+  // Copied by 4 bytes: elements of a run, and of a line, are even in number.
+  if (p.kernel[2] * p.in_channels % 2 != 0 || p.in[2] * p.in_channels % 2 != 0) ++p.in_channels;
+  const int64_t weights = 4 * p.in_channels * p.out_channels * Volume(p.kernel);
+  p.workspace_limit = OneOf(random, {weights, 3 * weights, 100 * weights});
+  p.device = RandomDevice(random);
+  return p;
+}
+
+void Print(const ThinProblem& p, const std::string& what) {
+  const auto list = [](const char* name, const ThinProblem::PerAxis& v) {
+    std::printf(" %s %ld,%ld,%ld", name, long{v[0]}, long{v[1]}, long{v[2]});
+  };
+  std::printf("%s: kind %d type %d weights %d batch %ld channels %ld to %ld", what.c_str(),
+              static_cast<int>(p.kind), static_cast<int>(p.type), static_cast<int>(p.weights),
+              long{p.batch}, long{p.in_channels}, long{p.out_channels});
+  list("in", p.in);
+  list("kernel", p.kernel);
+  list("out", p.out);
+  list("strides", p.strides);
+  list("padding", p.padding_low);
+  list("dilation", p.dilation);
+  std::printf(" limit %ld multiprocessors %ld shared %ld\n", long{p.workspace_limit},
+              long{p.device.multiprocessors}, long{p.device.shared_bytes});
+}
+
+// Calls each(first element of x, tap, first element of y) for each tap of each window.
+template <typename Each>
+void ForEachTap(const ThinProblem& p, Each each) {
+  for (int64_t n = 0; n < p.batch; ++n) {
+    for (int64_t o = 0; o < Volume(p.out); ++o) {
+      const int64_t at[] = {o / (p.out[1] * p.out[2]), o / p.out[2] % p.out[1], o % p.out[2]};
+      for (int64_t k = 0; k < Volume(p.kernel); ++k) {
+        const int64_t tap[] = {k / (p.kernel[1] * p.kernel[2]), k / p.kernel[2] % p.kernel[1],
+                               k % p.kernel[2]};
+        int64_t position = 0;
+        bool inside = true;
+        for (size_t axis = 0; axis < 3; ++axis) {
+          const int64_t i =
+              at[axis] * p.strides[axis] + tap[axis] * p.dilation[axis] - p.padding_low[axis];
+          inside = inside && i >= 0 && i < p.in[axis];
+          position = position * p.in[axis] + i;
+        }
+        if (!inside) continue;
+        each((n * Volume(p.in) + position) * p.in_channels, k,
+             (n * Volume(p.out) + o) * p.out_channels);
+      }
+    }
+  }
+}
+
+// Whether a row of windows, and all weights of 64 output channels, fill most of the shared memory:
+// then the problem may be refused.
+bool IsLarge(const ThinProblem& problem) {
+  const bool exchanged = problem.kind == ThinKind::kDgrad && !HasStrides(problem);
+  const ThinProblem p = exchanged ? Exchanged(problem) : problem;
+  const int64_t rows = p.kernel[0] * ((p.kernel[1] - 1) * p.dilation[1] + 1);
+  const int64_t windows = std::min<int64_t>(p.out[2] + 15, p.out[1] > 1 ? 128 : 512);
+  const int64_t run = p.kernel[2] * p.in_channels;
+  int64_t staged = 4 * rows * (windows * p.strides[2] * p.in_channels + run);
+  int64_t weights = 128 * p.kernel[0] * p.kernel[1] * (run + 8);
+  if (std::min(p.in_channels, p.out_channels) * p.kernel[2] <= 32) {
+    // 32 channels of as many pixels as a pixel of the result takes.
+    const int64_t pixels = std::max<int64_t>(64, 2 * (p.kernel[2] * p.dilation[2] + p.strides[2]));
+    staged = 128 * rows * pixels + 128 * pixels;
+    weights = 64 * p.kernel[0] * p.kernel[1] * (std::max(p.in_channels, p.out_channels) + 8);
+  }
+  return p.kind != ThinKind::kWgrad && staged + weights > p.device.block_shared_bytes * 3 / 4;
+}
+
+template <typename T>
+std::vector<T> Narrowed(const std::vector<float>& numbers) {
+  std::vector<T> narrow(numbers.size());
+  for (size_t i = 0; i < numbers.size(); ++i) jax_convgrad::Narrow(numbers[i], &narrow[i]);
+  return narrow;
+}
+
+template <typename T>
+bool Check(const ThinProblem& p, Random* random) {
+  // Sums are exact in float32; what is rounded to 16 bits is rounded once. Sums beyond the largest
+  // __half do not occur.
+  const auto numbers = [&](int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) value = static_cast<float>(Between(random, -2, 2));
+    return values;
+  };
+  std::vector<float> x = numbers(p.batch * Volume(p.in) * p.in_channels),
+                     w = numbers(Volume(p.kernel) * p.in_channels * p.out_channels),
+                     y = numbers(p.batch * Volume(p.out) * p.out_channels);
+  // A NaN is in the results of its own windows, and in no other. But wgrad with few outputs
+  // multiplies all of x by what lies around y's gradient, zeros.
+  const bool every_tap = p.kind == ThinKind::kDgrad ||
+                         (p.kind == ThinKind::kWgrad && p.out_channels <= 16 && !HasStrides(p));
+  if (!every_tap && p.type == ThinType::kBF16 && Between(random, 0, 1)) {
+    x[static_cast<size_t>(Between(random, 0, static_cast<int64_t>(x.size()) - 1))] = std::nanf("");
+  }
+  const Array<T> x_array(Narrowed<T>(x)), w_array(Narrowed<T>(w)), y_array(Narrowed<T>(y));
+  const Array<T>& result = p.kind == ThinKind::kFprop   ? y_array
+                           : p.kind == ThinKind::kDgrad ? x_array
+                                                        : w_array;
+  std::vector<float>& expected = p.kind == ThinKind::kFprop   ? y
+                                 : p.kind == ThinKind::kDgrad ? x
+                                                              : w;
+  std::fill(expected.begin(), expected.end(), 0.0f);
+  const bool in_out = p.weights == ThinWeights::kInOut;
+  ForEachTap(p, [&](int64_t at_x, int64_t tap, int64_t at_y) {
+    for (int64_t o = 0; o < p.out_channels; ++o) {
+      for (int64_t c = 0; c < p.in_channels; ++c) {
+        const int64_t at_w = in_out ? (tap * p.in_channels + c) * p.out_channels + o
+                                    : (o * Volume(p.kernel) + tap) * p.in_channels + c;
+        float& xi = x[static_cast<size_t>(at_x + c)];
+        float& wi = w[static_cast<size_t>(at_w)];
+        float& yi = y[static_cast<size_t>(at_y + o)];
+        if (p.kind == ThinKind::kFprop) yi += xi * wi;
+        if (p.kind == ThinKind::kDgrad) xi += yi * wi;
+        if (p.kind == ThinKind::kWgrad) wi += xi * yi;
+      }
+    }
+  });
+
+  const auto plans = ThinPlan::Candidates(p);
+  if (plans.empty() && !IsLarge(p)) {
+    Print(p, "not taken");
+    return false;
+  }
+  for (const auto& plan : plans) {
+    if (plan->workspace_bytes() > p.workspace_limit) {
+      Print(p, plan->name() + " takes more workspace than the limit");
+      return false;
+    }
+    if (!fuzz::RunsExactly(
+            *plan, ThinArrays{x_array.data(), w_array.data(), y_array.data(), nullptr}, result,
+            Narrowed<T>(expected), [](T value) { return jax_convgrad::Widen(value); },
+            [&](const char* what) { Print(p, plan->name() + " " + what); })) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == "large") {
+    thin_large::Test();
+    return 0;
+  }
+  return fuzz::Main(argc, argv, "thin_kernels_fuzz", [](Random* random) {
+    constexpr int64_t kMaxProducts = 1000000;
+    ThinProblem (*const draws[])(Random*) = {
+        RandomWindows,         RandomImage,      RandomImageWgrad, RandomImageDgrad,
+        RandomFewOutputsWgrad, RandomFewOutputs, RandomDeepImage};
+    const auto draw = draws[Between(random, 0, 6)];
+    ThinProblem problem = draw(random);
+    while (Products(problem) > kMaxProducts) problem = draw(random);
+    return problem.type == ThinType::kF16 ? Check<__half>(problem, random)
+                                          : Check<__nv_bfloat16>(problem, random);
+  });
+}

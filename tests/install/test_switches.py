@@ -1,0 +1,256 @@
+"""install() as a context manager, disabled(), the environment's switches and what the log says."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jax_convgrad
+from jax_convgrad._src.dispatch.devices import Target
+from jax_convgrad._src.dispatch.slow_dtypes import SlowDtypeWarning, _warned, warn_if_slow
+from jax_convgrad._src.runtime import environment, registry, remedies, settings
+
+IMAGE = jnp.ones((1, 16, 16, 32), jnp.float32)
+KERNEL = jnp.ones((4, 4, 32, 16), jnp.float32)
+
+
+@pytest.fixture(autouse=True)
+def off():
+    jax_convgrad.uninstall()
+    yield
+    jax_convgrad.uninstall()
+
+
+def program(layer=jax.lax.conv_transpose) -> str:
+    """What a gradient is compiled from, traced anew at each call."""
+    loss = lambda kernel: jnp.sum(layer(IMAGE, kernel, (2, 2), "SAME") ** 2)  # noqa: E731
+    return jax.jit(jax.grad(loss)).lower(KERNEL).as_text()
+
+
+def test_a_with_block_undoes_install():
+    plain = program()
+    with jax_convgrad.install("cpu") as installation:
+        assert installation.platforms == jax_convgrad.installed() == ("cpu",)
+        assert program() != plain
+        with jax_convgrad.install():
+            assert jax_convgrad.installed() == ("cpu", "cuda")
+        assert jax_convgrad.installed() == ("cpu",)
+    assert jax_convgrad.installed() == ()
+    assert program() == plain
+
+
+def test_a_with_block_undoes_install_after_an_error():
+    with pytest.raises(KeyError), jax_convgrad.install():
+        raise KeyError
+    assert jax_convgrad.installed() == ()
+
+
+def test_gpu_is_cuda():
+    jax_convgrad.install("gpu")
+    assert jax_convgrad.installed() == ("cuda",)
+
+
+def test_install_takes_names_alone():
+    with pytest.raises(TypeError, match="names out of cpu, cuda or gpu, or None for all, got True"):
+        jax_convgrad.install(True)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="names out of cpu, cuda or gpu, or None for all, got 3"):
+        jax_convgrad.install(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"among cpu, cuda or gpu, got \['cpu'\]"):
+        jax_convgrad.install([["cpu"]])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="among cpu, cuda or gpu, got 'tpu'"):
+        jax_convgrad.install("tpu")
+
+
+def test_disabled_turns_install_and_layers_off():
+    plain = program()
+    jax_convgrad.install("cpu")
+    assert "jax_convgrad_conv" in program(jax_convgrad.conv_transpose)
+    with jax_convgrad.disabled():
+        assert jax_convgrad.installed() == ()
+        assert program() == plain
+        assert "jax_convgrad_conv" not in program(jax_convgrad.conv_transpose)
+    assert jax_convgrad.installed() == ("cpu",)
+    assert "jax_convgrad_conv" in program(jax_convgrad.conv_transpose)
+
+
+def test_the_environment_disables(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JAX_CONVGRAD_DISABLE", "1")
+    jax.clear_caches()
+    assert repr(jax_convgrad.install()) == "install() is off"
+    assert jax_convgrad.installed() == ()
+    assert "jax_convgrad_conv" not in program(jax_convgrad.conv_transpose)
+    jax.clear_caches()
+
+
+@pytest.mark.parametrize(
+    ("value", "platforms"),
+    [
+        ("1", ("cpu", "cuda")),
+        ("True", ("cpu", "cuda")),
+        ("cpu", ("cpu",)),
+        ("cuda", ("cuda",)),
+        ("gpu", ("cuda",)),
+        ("cpu,cuda", ("cpu", "cuda")),
+        ("0", ()),
+        ("false", ()),
+        ("", ()),
+    ],
+)
+def test_values_of_the_install_variable(
+    value: str, platforms: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("JAX_CONVGRAD_INSTALL", value)
+    assert environment.platforms_to_install() == platforms
+
+
+@pytest.mark.parametrize(
+    "name", ["JAX_CONVGRAD_DISABLE", "JAX_CONVGRAD_REQUIRE_CPU", "JAX_CONVGRAD_REQUIRE_CUDA"]
+)
+def test_an_unknown_value_of_a_switch_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(name, "yes please")
+    with pytest.raises(ValueError, match=f"{name} must be 1, true, 0 or false, got 'yes please'"):
+        environment.flag(name)
+
+
+def test_an_unknown_value_stops_the_import(subprocess_python: list[str]):
+    result = subprocess.run(
+        [*subprocess_python, "-c", "import jax_convgrad"],
+        env={**os.environ, "JAX_CONVGRAD_INSTALL": "tpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode != 0
+    assert "JAX_CONVGRAD_INSTALL must be 1, true, 0, false, cpu, cuda or gpu" in result.stderr
+
+
+def test_cuda_is_required_and_jax_runs_on_the_cpu(subprocess_python: list[str]):
+    code = "import jax, jax.numpy as jnp, jax_convgrad\n" + (
+        "jax_convgrad.install(); x = jnp.ones((1, 3, 8, 8)); w = jnp.ones((4, 3, 3, 3))\n"
+        "jax.lax.conv(x, w, (1, 1), 'SAME')"
+    )
+    result = subprocess.run(
+        [*subprocess_python, "-c", code],
+        env={**os.environ, "JAX_CONVGRAD_REQUIRE_CUDA": "1", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode != 0
+    assert "JAX_CONVGRAD_REQUIRE_CUDA=1, but no CUDA device: JAX has no" in result.stderr
+    assert "To mend it: pip install" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("platform", "reason", "command"),
+    [
+        ("cuda", "the module was not built", 'JAX_CONVGRAD_CUDA=1 pip install ".[cuda13]"'),
+        ("cpu", "the module was not built", "pip install --force-reinstall --no-deps"),
+        (
+            "cpu",
+            "the package onednn-cpu-gomp is not installed",
+            "pip install --force-reinstall onednn-cpu-gomp",
+        ),
+        (
+            "cuda",
+            "ImportError: libcudnn.so.9: cannot open",
+            "pip install --upgrade nvidia-cudnn-cu13",
+        ),
+        (
+            "cuda",
+            "RuntimeError: the NVIDIA driver supports CUDA 12.8 at most",
+            'JAX_CONVGRAD_CUDA=1 pip install ".[cuda12]"',
+        ),
+        ("cuda", "device 1 has compute capability 7.5", "export CUDA_VISIBLE_DEVICES="),
+    ],
+)
+def test_a_missing_handler_is_mended_by_a_command(platform: str, reason: str, command: str):
+    last = remedies.mended(platform, reason).rpartition("To mend it: ")[2]
+    assert last.startswith(command)
+
+
+def test_the_warning_and_info_end_with_the_command(monkeypatch: pytest.MonkeyPatch):
+    missing = registry.PlatformHandlers(reason="ImportError: was not built", broken=True)
+    monkeypatch.setattr(registry, "_load", lambda platform: missing)
+    monkeypatch.setattr(registry, "_warned", set())
+    monkeypatch.delenv("JAX_CONVGRAD_REQUIRE_CUDA", raising=False)
+    ending = str(remedies.command("cuda", "was not built"))
+    with pytest.warns(jax_convgrad.MissingHandlersWarning) as caught:
+        registry.require("cuda")
+    assert str(caught[0].message).endswith(f"To mend it: {ending}")
+    assert registry.describe()["handlers"]["cuda"]["remedy"] == ending
+    with pytest.raises(RuntimeError) as error:
+        jax_convgrad.load_handlers("cuda")
+    assert str(error.value).endswith(ending)
+
+
+def test_the_log(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.DEBUG, logger="jax_convgrad"):
+        with jax_convgrad.install("cpu"):
+            program()
+    levels: dict[int, list[str]] = {record.levelno: [] for record in caplog.records}
+    for record in caplog.records:
+        levels[record.levelno].append(record.getMessage())
+    assert (
+        "install(): convolutions and resizes run in jax_convgrad on cpu" in levels[logging.INFO][0]
+    )
+    assert levels[logging.INFO][-1].startswith("uninstall(): ")
+    assert any(
+        text.startswith("conv_wgrad float32, x ") and "on cpu: " in text
+        for text in levels[logging.DEBUG]
+    )
+
+
+def test_bfloat16_without_avx512_warns_once(monkeypatch: pytest.MonkeyPatch):
+    old = Target("cpu", "avx2")
+    _warned.clear()
+    with pytest.warns(SlowDtypeWarning, match="four times slower") as caught:
+        for _ in range(2):
+            warn_if_slow("bfloat16", old)
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "target"),
+    [
+        ("float32", Target("cpu", "avx2")),
+        ("bfloat16", Target("cpu", "avx512")),
+        ("bfloat16", Target("cuda", "sm_90")),
+    ],
+)
+def test_what_is_not_slow_does_not_warn(
+    dtype: str, target: Target, recwarn: pytest.WarningsRecorder
+):
+    _warned.clear()
+    warn_if_slow(dtype, target)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("flags", "deterministic"),
+    [
+        ("", False),
+        ("--xla_gpu_deterministic_ops", True),
+        ("--xla_gpu_deterministic_ops=true", True),
+        ("--xla_gpu_exclude_nondeterministic_ops=1", True),
+        ("--xla_gpu_deterministic_ops=true --xla_gpu_deterministic_ops=false", False),
+        ("--xla_gpu_autotune_level=0", False),
+    ],
+)
+def test_xlas_deterministic_flags_are_a_calls(
+    flags: str, deterministic: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """The attribute by which the CUDA module leaves out engines that cuDNN calls nondeterministic."""
+    monkeypatch.setattr(settings, "_current", settings.Settings())  # as no other test left it
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    assert settings.snapshot().attributes["deterministic"] == deterministic
+    assert settings.current().deterministic == deterministic
+
+
+def test_xla_flags_in_a_file(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "flags").write_text("--xla_gpu_deterministic_ops=true\n")
+    monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "flags"))
+    assert environment.xla_is_deterministic()
