@@ -82,7 +82,7 @@ class DataParallel:
         return jax.process_index() == 0
 
     def describe(self) -> str:
-        """The devices in words, if there are several."""
+        """The devices in words, if there is more than one."""
         if self.count == 1:
             return ""
         count = jax.process_count()

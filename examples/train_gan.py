@@ -37,6 +37,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from data_parallel import DataParallel, add_arguments
+from pictures import draw_losses, draw_rows
 from training import (
     DIMENSIONS,
     LAYERS,
@@ -234,20 +235,17 @@ class Samples:
 
     def __init__(self, path: pathlib.Path, generate: Network, latent: np.ndarray) -> None:
         self.path, self.generate, self.latent = path, generate, latent
-        self.rows: list[np.ndarray] = []
+        self.rows: dict[str, np.ndarray] = {}
 
-    def add(self, average: Params) -> None:
+    def add(self, step: int, average: Params) -> None:
         """Adds a row and writes the picture again."""
-        self.append(np.asarray(self.generate(jax.device_get(average), self.latent)))
+        images = np.asarray(self.generate(jax.device_get(average), self.latent))
+        self.append(f"step {step}", images)
 
-    def append(self, images: np.ndarray) -> None:
+    def append(self, label: str, images: np.ndarray) -> None:
         """Writes the picture with one more row."""
-        from matplotlib.image import imsave
-
-        framed = np.pad(images[..., 0], ((0, 0), (1, 1), (1, 1)), constant_values=-1)
-        self.rows.append(np.concatenate(list(framed), axis=1))
-        picture = np.concatenate(self.rows).repeat(2, 0).repeat(2, 1)
-        imsave(self.path, picture, cmap="gray", vmin=-1, vmax=1)
+        self.rows[label] = images[..., 0]
+        draw_rows(self.path, "Samples during training, and real digits", self.rows)
 
 
 def train(
@@ -276,7 +274,7 @@ def train(
                     refresh=False,
                 )
             if samples is not None and index in moments:
-                samples.add(state.average)
+                samples.add(index, state.average)
             bar.update()
     return state, history
 
@@ -366,7 +364,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         describe(arguments, params, trained_with, parallel)
         arguments.out.mkdir(parents=True, exist_ok=True)
         samples = Samples(arguments.out / "gan.png", generate, latent[:COLUMNS])
-        samples.add(params[0])
+        samples.add(0, params[0])
     state = parallel.replicate(init_state(*params))
     state, history = train(steppers[trained_with], state, data, arguments.steps, parallel, samples)
     batch = parallel.divide(*next(data))
@@ -376,7 +374,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     if samples is None:
         return {}
 
-    samples.append(held_out[:COLUMNS])
+    samples.append("real digits", held_out[:COLUMNS])
+    draw_losses(arguments.out / "gan_losses.png", "Losses and penalties", history)
     window = max(1, min(50, arguments.steps // 4))
     mean = statistics.fmean
     summary = {
@@ -418,7 +417,12 @@ def describe(
 
 
 def report(summary: dict[str, Any]) -> None:
-    """Prints the figures."""
+    """Prints the figures, the speed first."""
+    print(
+        describe_times(
+            summary["step_seconds"], summary["step_rounds"], summary["gradient_difference"]
+        )
+    )
     for name in ("discriminator", "generator", "r1", "path"):
         print(f"{name}: {summary[f'{name}_first']:.4f} first, {summary[f'{name}_last']:.4f} last")
     print(
@@ -426,12 +430,8 @@ def report(summary: dict[str, Any]) -> None:
         f"{summary['distance_last']:.4f} after; of real digits {summary['distance_real']:.4f}"
     )
     print(
-        describe_times(
-            summary["step_seconds"], summary["step_rounds"], summary["gradient_difference"]
-        )
-    )
-    print(
-        f"wrote {summary['picture']}, gan.json, gan_losses.json; {summary['seconds']:.0f} s in all"
+        f"wrote {summary['picture']}, gan_losses.png, gan.json and gan_losses.json; "
+        f"{summary['seconds']:.0f} s in all"
     )
 
 

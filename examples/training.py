@@ -117,8 +117,8 @@ def compare_steps(
     `gradient` computes them from the states before and after.
     """
     gradients = {name: gradient(state, step(state, *batch)[0]) for name, step in steppers.items()}
-    # A GPU computes while the host prepares the next step, as in training. The clock runs for so many
-    # steps in a row that the host's work at both ends does not matter.
+    # A GPU computes while the host prepares the next step, as in training. The clock runs over many steps
+    # in a row, so that the host's work at both ends does not matter.
     repeats = 1
     while True:
         seconds = min(run_steps(step, state, batch, repeats) for step in steppers.values())
@@ -141,8 +141,7 @@ def describe_times(times: dict[str, float], rounds: int, difference: float) -> s
     text = ", ".join(f"{name} {1e3 * value:.1f} ms" for name, value in times.items())
     if len(times) == 2:
         ours, lax = times["jax_convgrad"], times["lax"]
-        text += f": {lax / ours:.2f} times as fast as lax; gradients agree to "
-        text += f"{difference:.0e} relative"
+        text += f": {lax / ours:.2f}x as fast as lax; gradients agree to {difference:.0e} relative"
     return f"training step (median of {rounds}, in turn): {text}"
 
 

@@ -3,16 +3,16 @@
 #
 #   scripts/gpu_run.sh OUT [STEP...]
 #
-# Steps, in the order in which they are named. Without any these run: build, info, smoke, tests, forced,
-# large, sanitizer and bench; the others, random and stress among them, run where they are named.
+# Steps run in the order in which they are named. Without any, these run: build, info, smoke, tests, forced,
+# large, sanitizer and bench; the others, such as random and stress, run only if they are named.
 #   build      installs the package with the CUDA module into a folder of its own (WHEEL names one that is
 #              built already, which saves the time of compiling)
 #   info       device, versions, commit
 #   smoke      tests/cuda/test_lowering.py and tests/cuda/test_handlers.py
-#   tests      the whole test suite but for what takes most of the device's memory
+#   tests      the whole test suite, except tests that take most of the device's memory
 #   forced     the same with every problem on the handlers
-#   matrix     the tests that the README's matrix of transformations names; none may be skipped but those
-#              that take more GPUs than there are
+#   matrix     the tests that the site's matrix of transformations names; none may be skipped except
+#              those that take more GPUs than there are
 #   large      the tests that take most of the device's memory, one after the other
 #   random     tests/conv/test_random.py and test_wide.py alone, on the handlers (RANDOM_CASES, default 2000,
 #              and WIDE_CASES, default 400, from seed RANDOM_FIRST, default 0)
@@ -35,10 +35,20 @@
 #   survey     benchmarks/survey_cuda.py (SURVEY_SECONDS, default 500, and SURVEY_OPTIONS, default
 #              --per-rule 8), the measurements that the rules of CUDA cite
 #   bench      python -m jax_convgrad bench
+# The thin kernels, which the search is offered only where JAX_CONVGRAD_UNMEASURED_ENGINES=thin:
+#   thin_kernels     benchmarks/thin_kernels.cu (THIN_ROWS, parts of rows' names), compiled here, or
+#                    THIN_KERNELS, which is that program
+#   thin_tests       tests/cuda/test_guarded.py's convolutions with these kernels too, and each of them on
+#                    random problems (THIN_CASES, default 10000); exact convolutions of test_handlers.py
+#   thin_sanitizer   compute-sanitizer's memcheck and racecheck over such random problems (THIN_SANITIZED,
+#                    default 60)
+#   thin_bench       bench --cases benchmarks/thin_cases.json with every operator on the handlers and these
+#                    kernels offered (THIN_OPTIONS, default --only bf16 --forms ours)
+#   thin_bench_rules the same cases by the rules, without these kernels
 #
-# Nothing is fetched: jax with CUDA, nanobind, scikit-build-core, cmake, ninja, pytest and the wheel
-# nvidia-cudnn-cu13 must be installed. The CPU module is built where
-# onednn-devel-cpu-gomp is. COMMIT names the commit where there is no git folder. Everything printed
+# Nothing is downloaded: jax with CUDA, nanobind, scikit-build-core, cmake, ninja, pytest and the wheel
+# nvidia-cudnn-cu13 must be installed. The CPU module is built if
+# onednn-devel-cpu-gomp is installed. COMMIT names the commit if there is no git folder. Everything printed
 # goes to OUT; a step that fails does not stop the others, and the exit status says whether one did.
 # Tests that fail are in OUT/failures.txt as soon as they do.
 # TESTS names the folders or files of the steps tests and forced, as "conv cuda/test_h*.py", where one call cannot
@@ -53,7 +63,7 @@ shift
 work=${WORK:-/tmp/jax_convgrad_gpu}
 mkdir -p "$work"
 export PYTHONPATH="$work/site${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
-# What is tested on a GPU is what its users run: with all of XLA's optimisations.
+# Tests on a GPU run what users run: with all of XLA's optimisations.
 export JAX_DISABLE_MOST_OPTIMIZATIONS=0
 commit=${COMMIT:-} && export JAX_CONVGRAD_COMMIT=${commit%% *}
 export JAX_CONVGRAD_REQUIRE_CUDA=1 XLA_PYTHON_CLIENT_PREALLOCATE=false TF_CPP_MIN_LOG_LEVEL=2
@@ -87,8 +97,8 @@ PYTHON
   python3 -m jax_convgrad info
 }
 
-# From another folder, so that the installed package is the one tested. A file's slow tests lie side by side:
-# whoever has run out of tests takes over half of another's.
+# From another folder, so that the installed package is the one tested. A file's slow tests are neighbours:
+# a worker that has run out of tests takes over half of another's.
 run_pytest() {
   export JAX_CONVGRAD_FAILURES="$out/failures.txt"
   local parallel=()
@@ -103,7 +113,7 @@ run_pytest() {
 smoke() { run_pytest "$root/tests/cuda/test_lowering.py" "$root/tests/cuda/test_handlers.py"; }
 tests() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" "$@"' -; }
 forced() { (cd "$root/tests" && realpath ${TESTS:-.}) | xargs bash -c 'run_pytest -m "not large" --backend cudnn "$@"' -; }
-# A row that is skipped is a failure, but for those that take more GPUs than there are.
+# A skipped row is a failure, except rows that take more GPUs than there are.
 matrix() {
   python3 -c 'import jax; assert jax.default_backend() == "gpu", jax.default_backend()' || return 1
   JAX_CONVGRAD_REQUIRE_MATRIX=1 run_pytest -m matrix -rs "$root/tests"
@@ -121,13 +131,16 @@ installed() {
   JAX_CONVGRAD_INSTALL_CASES=${INSTALL_CASES:-1000} run_pytest "$root/tests/install/test_random.py"
 }
 
-# sanitized FILE TESTS runs those of a file's tests under memcheck.
+# sanitized FILE TESTS [TOOL OPTION...] runs those of a file's tests under memcheck, or under a tool.
 sanitized() {
+  local file=$1 tests=$2
+  shift 2
+  [ $# -gt 0 ] || set -- memcheck --report-api-errors no
   # XLA's own tuning launches hundreds of kernels that are not ours.
   (
     cd "$work" && export XLA_FLAGS="${XLA_FLAGS:-} --xla_gpu_autotune_level=0"
-    compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 \
-      python3 -m pytest -q -p no:xdist --rootdir "$root" -c "$root/pyproject.toml" "$root/tests/$1" -k "$2"
+    compute-sanitizer --tool "$@" --error-exitcode 9 \
+      python3 -m pytest -q -p no:xdist --rootdir "$root" -c "$root/pyproject.toml" "$root/tests/$file" -k "$tests"
   )
 }
 
@@ -165,7 +178,7 @@ train_run() {
   printf '\n`examples/%s %s`\n\n' "$example" "$*" >> "$out/train.md"
   (cd "$work" && python3 "$root/examples/$example" --out "$work/train_$name" "$@") > "$work/train.txt"
   local status=$?
-  # The picture's place is of no interest.
+  # The picture's path is left out.
   grep -v '^wrote ' "$work/train.txt" | sed 's/^/    /' | tee -a "$out/train.md"
   cp "$work/train_$name"/*.png "$out/train_$name.png" 2> /dev/null
   return "$status"
@@ -215,16 +228,59 @@ survey() {
     --seconds "${SURVEY_SECONDS:-500}" ${SURVEY_OPTIONS:---per-rule 8})
 }
 
-# With exec, so that it is this program that a time limit ends, and waits for: it then writes what it has.
+# With exec, so that a time limit ends, and waits for, this program itself: it then writes what it has.
 bench() {
   cd "$work" && exec python3 -m jax_convgrad bench --json "$out/bench.json" --markdown "$out/bench.md" ${BENCH_OPTIONS:-}
 }
 
+thin_kernels() {
+  local nvcc program=${THIN_KERNELS:-$work/thin_kernels}
+  nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+  if [ -z "${THIN_KERNELS:-}" ]; then
+    (cd "$root" && "$nvcc" -std=c++17 -O3 -arch=native -Icpp benchmarks/thin_kernels.cu \
+      cpp/cuda/kernels/thin/plan.cu -o "$program") || return 1
+  fi
+  # One argument is all words that a row must have; commas divide them from the next.
+  local rows=()
+  [ -z "${THIN_ROWS:-}" ] || IFS=, read -ra rows <<< "$THIN_ROWS"
+  "$program" "${rows[@]}" | tee "$out/thin_kernels.txt"
+  return "${PIPESTATUS[0]}"
+}
+
+thin_tests() {
+  local status=0
+  export JAX_CONVGRAD_UNMEASURED_ENGINES=thin
+  JAX_CONVGRAD_THIN_CASES=${THIN_CASES:-10000} run_pytest "$root/tests/cuda/test_guarded.py" \
+    -k "thin_kernels or convolutions" || status=1
+  run_pytest "$root/tests/cuda/test_handlers.py" -k "convolutions_are_exact" || status=1
+  return "$status"
+}
+
+thin_sanitizer() {
+  local status=0
+  export JAX_CONVGRAD_THIN_CASES=${THIN_SANITIZED:-60}
+  sanitized cuda/test_guarded.py thin_kernels || status=1
+  sanitized cuda/test_guarded.py thin_kernels racecheck || status=1
+  return "$status"
+}
+
+# run_thin_bench NAME OPTION... With exec, as bench.
+run_thin_bench() {
+  local name=$1
+  shift
+  cd "$work" && exec python3 -m jax_convgrad bench --cases "$root/benchmarks/thin_cases.json" \
+    --passes fprop,dx,dw --weights OHWI --rounds 3 ${THIN_OPTIONS:---only bf16 --forms ours} \
+    --json "$out/$name.json" --markdown "$out/$name.md" "$@"
+}
+
+thin_bench() { JAX_CONVGRAD_UNMEASURED_ENGINES=thin run_thin_bench thin_bench --backend cudnn; }
+thin_bench_rules() { run_thin_bench thin_bench_rules; }
+
 failed=0
 for step in "$@"; do
-  # What the text above lists, and nothing else, is a step.
+  # Only the names that the text above lists are steps.
   grep -q "^#   $step " "$root/scripts/gpu_run.sh" || { echo "no step is called $step" >&2; exit 2; }
-  export -f "$step" run_pytest train_run sanitized
+  export -f "$step" run_pytest run_thin_bench train_run sanitized
   start=$SECONDS
   export root out work jobs
   timeout -k 60 "${STEP_SECONDS:-600}" bash -c "$step" > "$out/$step.log" 2>&1

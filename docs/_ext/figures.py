@@ -11,13 +11,16 @@ shows what `python -m jax_convgrad bench --help` prints.
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from docutils import nodes
+from drawing import draw_themes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective
@@ -25,16 +28,15 @@ from sphinx.util.docutils import SphinxDirective
 FOLDER = "_generated"
 
 
-def save(env: BuildEnvironment, name: str, figure: Any) -> str:
-    """Writes a matplotlib figure next to the pages and returns the URI that a page shows it by."""
-    import matplotlib
-
+def themed(
+    env: BuildEnvironment, name: str, draw: Callable[[], Any], alternative: str
+) -> list[nodes.Node]:
+    """A figure, as an image for light pages and one for dark pages. The theme shows one of them."""
     folder = pathlib.Path(env.srcdir) / FOLDER
-    folder.mkdir(exist_ok=True)
-    # Drawing a figure again gives the same file.
-    with matplotlib.rc_context({"svg.hashsalt": name}):
-        figure.savefig(folder / f"{name}.svg", facecolor="white", metadata={"Date": None})
-    return f"/{FOLDER}/{name}.svg"
+    return [
+        nodes.image(uri=f"/{FOLDER}/{path.name}", alt=alternative, classes=[f"only-{theme}"])
+        for theme, path in draw_themes(draw, folder, name).items()
+    ]
 
 
 class Bands(SphinxDirective):
@@ -42,9 +44,8 @@ class Bands(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         n, m = map(int, self.arguments)
-        uri = save(self.env, f"bands_{n}_{m}", _draw_bands(n, m))
         text = f"The matrix of a linear resize of {n} elements to {m}, and its transpose: both are banded."
-        return [nodes.image(uri=uri, alt=text)]
+        return themed(self.env, f"bands_{n}_{m}", functools.partial(_draw_bands, n, m), text)
 
 
 def _draw_bands(n: int, m: int) -> Any:
@@ -60,7 +61,15 @@ def _draw_bands(n: int, m: int) -> Any:
         axes.imshow(band.dense(), cmap="Greens", vmin=0, vmax=1.6)
         for i, (start, weights) in enumerate(zip(band.start, band.weights, strict=True)):
             for t, weight in enumerate(weights):
-                axes.text(start + t, i, f"{weight:.2f}", ha="center", va="center", fontsize=7)
+                axes.text(
+                    start + t,
+                    i,
+                    f"{weight:.2f}",
+                    ha="center",
+                    va="center",
+                    fontsize=7,
+                    color="#1f2328",
+                )
             # A frame around what one output reads.
             left, width = start - 0.5, band.taps
             axes.plot(

@@ -11,8 +11,12 @@ In a page:
     ```
     ```{measured-errors} cpu/bench.json h100/convt.json
     ```                                              the largest errors, by device, dtype and kind of layer
-    ```{measured-models}
-    ```                                              training steps of whole models
+    ```{measured-models} h100/models.json            training steps of whole models
+    ```
+    ```{measured-chart} h100/models.json             the chart of these alone
+    ```
+    ```{measured-compile-times} h100/models.json     how long they take to compile
+    ```
     {measured-ratio}`h100/conv_ohwi.json ^convt dxdwdb lax`    geometric mean of peer / this package
     {measured-range}`h100/conv_ohwi.json ^convt dxdwdb best`   smallest and largest
     {measured-count}`h100/conv_ohwi.json ^convt dxdwdb`        how many layers that is
@@ -24,122 +28,37 @@ for a resize), xla_rewritten (the best pure-JAX form), torch, or best (the faste
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
-import json
-import math
-import pathlib
 import re
-from collections.abc import Iterable
 from typing import Any
 
+import steps
 from docutils import nodes
 from docutils.parsers.rst import directives
-from figures import save
+from figures import themed
+from runs import BENCHMARKS, Pass, Run, geometric_mean, load, number
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective, SphinxRole
+from titles import layer_title
 
-from jax_convgrad.bench.case_files import parse_case
 from jax_convgrad.bench.cases import DTYPES
 from jax_convgrad.bench.chart import COLORS
-from jax_convgrad.bench.forms import PASS_TITLES, present_name
+from jax_convgrad.bench.forms import PASS_TITLES
 
-BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 PEERS = ("lax", "xla_rewritten", "torch")
 TITLES = {"ours": "this package", "lax": "lax", "xla_rewritten": "pure JAX", "torch": "PyTorch"}
 MARKERS = {"lax": "o", "xla_rewritten": "D", "torch": "s"}
-BACKWARD = ("dx", "dw", "dxdwdb")
-
-
-@dataclasses.dataclass(frozen=True)
-class Pass:
-    """One pass of one layer: seconds and errors by form, for the forms that were measured."""
-
-    case: Any
-    name: str
-    seconds: dict[str, float]
-    errors: dict[str, float]
-    failed: tuple[str, ...]
-
-    def ratio(self, peer: str) -> float | None:
-        """The peer's time over this package's."""
-        ours = self.seconds.get("ours")
-        if peer == "best":
-            other = min((s for f, s in self.seconds.items() if f != "ours"), default=None)
-        else:
-            other = self.seconds.get(peer)
-        return None if ours is None or other is None else other / ours
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """One committed file."""
-
-    name: str
-    device: str
-    platform: str
-    versions: str
-    passes: tuple[Pass, ...]
-
-    @property
-    def unit(self) -> tuple[str, float]:
-        return ("ms", 1e3) if self.platform == "cpu" else ("µs", 1e6)
-
-    def select(self, cases: str, passes: Iterable[str]) -> list[Pass]:
-        wanted = {p for name in passes for p in (BACKWARD if name == "backward" else (name,))}
-        pattern = re.compile(cases)
-        found = [p for p in self.passes if p.name in wanted and pattern.search(p.case.label)]
-        if not found:
-            raise ExtensionError(
-                f"benchmarks/{self.name} has no pass {wanted} of cases that match {cases!r}"
-            )
-        return found
-
-
-@functools.cache
-def load(name: str) -> Run:
-    """A file under benchmarks/, as `python -m jax_convgrad bench --json` writes it."""
-    content = json.loads((BENCHMARKS / name).read_text())
-    grouped: dict[tuple[Any, str], list[dict[str, Any]]] = {}
-    for result in content["results"]:
-        grouped.setdefault((parse_case(result["case"]), result["pass"]), []).append(result)
-    passes = tuple(
-        Pass(
-            case,
-            pass_,
-            {
-                present_name(r["form"]): r["median_s"]
-                for r in results
-                if r["median_s"] and not r["failure"]
-            },
-            {present_name(r["form"]): r["error"] for r in results if r["error"] is not None},
-            tuple(present_name(r["form"]) for r in results if r["failure"]),
-        )
-        for (case, pass_), results in grouped.items()
-    )
-    device, versions = content["device"], content["info"]["versions"]
-    threads = f", {device['threads']} threads" if device["threads"] else ""
-    order = f", weights {content['weights']}" if "weights" in content else ""
-    return Run(
-        name,
-        f"{device['name']}{threads}",
-        device["platform"],
-        f"jax {versions['jax']}, PyTorch {content['torch']}; activations {content['layout']}{order}",
-        passes,
-    )
-
-
-def geometric_mean(values: Iterable[float]) -> float:
-    logarithms = [math.log(value) for value in values]
-    return math.exp(sum(logarithms) / len(logarithms))
-
-
-def number(value: float) -> str:
-    """Three digits, no exponent."""
-    digits = 0 if value <= 0 else 2 - math.floor(math.log10(value))
-    return f"{value:.{max(0, min(digits, 4))}f}"
+# What PASS_TITLES abbreviates.
+PASS_LONG = {
+    "fprop": "forward pass",
+    "dx": "gradient of the image (dX)",
+    "dw": "gradient of the weights (dW)",
+    "dxdwdb": "all gradients (dX, dW and dB)",
+    "ddxddw": "double backward, as in a gradient penalty",
+}
 
 
 def _source(run: Run) -> nodes.paragraph:
@@ -167,12 +86,12 @@ class Table(SphinxDirective):
         unit, scale = run.unit
         head = ["layer", "pass", *(f"{titles[form]}, {unit}" for form in forms)]
         ratios = [peer for peer in ("lax", "best") if len(forms) > 1]
-        head += [f"{titles.get(peer, peer)} / ours" for peer in ratios]
+        head += [f"faster than {titles.get(peer, 'the best other')}" for peer in ratios]
         body = []
         for row in rows:
-            cells = [row.case.label, PASS_TITLES[row.name]]
+            cells = [f"{layer_title(row.case)} ({row.case.name})", PASS_TITLES[row.name]]
             cells += [_cell(row, form, scale) for form in forms]
-            cells += ["-" if (r := row.ratio(p)) is None else number(r) for p in ratios]
+            cells += ["-" if (r := row.ratio(p)) is None else f"{number(r)}x" for p in ratios]
             body.append(cells)
         return [_table(head, body), _source(run)]
 
@@ -198,7 +117,7 @@ def _table(head: list[str], body: list[list[str]]) -> nodes.Node:
 
 
 def _entry(text: str, **attributes: int) -> nodes.entry:
-    is_number = text == "-" or text[:1].isdigit()
+    is_number = re.fullmatch(r"-|[\d.]+(e-?\d+)?x?", text)
     classes = ["number"] if is_number else []
     return nodes.entry("", nodes.paragraph("", text), classes=classes, **attributes)
 
@@ -219,10 +138,10 @@ class Plot(SphinxDirective):
         peers = self.options.get("peers", " ".join(PEERS)).split()
         peers = [peer for peer in peers if any(peer in row.seconds for row in rows)]
         name = f"{run.name.removesuffix('.json').replace('/', '_')}_{self.env.new_serialno('plot')}"
-        title = f"{PASS_TITLES[pass_]}: time relative to this package"
-        uri = save(self.env, name, _dots(rows, peers, title))
+        title = f"{PASS_LONG[pass_]}"
         alternative = f"{title}; the numbers are in benchmarks/{run.name}"
-        return [nodes.image(uri=uri, alt=alternative), _source(run)]
+        draw = functools.partial(_dots, rows, peers, title)
+        return [*themed(self.env, name, draw, alternative), _source(run)]
 
 
 class Errors(SphinxDirective):
@@ -254,7 +173,7 @@ def _dots(rows: list[Pass], peers: list[str], title: str) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
-    figure = Figure(figsize=(8, 1.0 + 0.24 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(9.4, 1.3 + 0.25 * len(rows)), layout="constrained")
     axes = figure.subplots()
     image = all(row.case.kind == "resize" for row in rows)
     axes.axvline(1, color=COLORS["ours"], linewidth=2, label=TITLES["ours"], zorder=1)
@@ -264,7 +183,7 @@ def _dots(rows: list[Pass], peers: list[str], title: str) -> Any:
         axes.scatter(
             [ratio for _, ratio in found],
             [y for y, _ in found],
-            30,
+            36,
             color=COLORS[peer],
             marker=MARKERS[peer],
             label=label,
@@ -274,61 +193,78 @@ def _dots(rows: list[Pass], peers: list[str], title: str) -> Any:
     for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
         axis(FuncFormatter(lambda x, _: f"{x:g}" if f"{x:g}".strip("0.")[0] in "125" else ""))
     axes.tick_params(axis="x", which="both", labelsize=7)
-    axes.set_yticks(range(len(rows)), [row.case.label for row in rows], fontsize=7)
+    axes.set_yticks(range(len(rows)), [layer_title(row.case) for row in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlabel("time relative to this package (log scale)", fontsize=8)
-    axes.set_title(title, fontsize=10)
+    axes.set_xlabel("times slower than this package (log scale); left of 1 is faster", fontsize=8)
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
     axes.grid(linewidth=0.3)
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    figure.legend(fontsize=8, loc="outside upper right", ncols=4, frameon=False)
     return figure
 
 
 class Models(SphinxDirective):
-    """Training steps of whole models: every committed file that benchmarks/models.py wrote."""
+    """Training steps of whole models: a chart, a table and the times to compile, of one committed file."""
+
+    required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        self.env.note_reread()  # a new file may have been added
-        files = sorted(BENCHMARKS.glob("*/models*.json"))
-        if not files:
-            return [nodes.paragraph("", "No measurement of whole models is committed yet.")]
-        return [node for file in files for node in self._file(file)]
-
-    def _file(self, file: pathlib.Path) -> list[nodes.Node]:
-        content = json.loads(file.read_text())
-        ours, flax = "install()", "Flax"
-        found: dict[str, dict[str, float]] = {}
-        failures = nodes.bullet_list()
-        for row in content["rows"]:
-            times = found.setdefault(row["model"], {})
-            if "failure" in row:
-                text = f"{row['model']}, {row['by']} failed: {row['failure']}"
-                failures += nodes.list_item("", nodes.paragraph("", text))
-            else:
-                times[row["by"]] = row["seconds"]
-        columns = list(dict.fromkeys([flax, ours, *(by for row in found.values() for by in row)]))
-        head = ["model, ms a step", *columns, "Flax / install()", "best other / install()"]
-        head += ["compiling, s: Flax", "install()"]
-        body = []
-        for model, times in found.items():
-            others = [
-                seconds for by, seconds in times.items() if seconds and not by.startswith(ours)
+        found = steps.load(self.arguments[0])
+        self.env.note_dependency(str(BENCHMARKS / found.name))
+        head = ["model, ms a step", *(steps.TITLES[form] for form in found.forms)]
+        head += ["faster than lax", "faster than the best other"]
+        body = [
+            [
+                row.model,
+                *(steps.milliseconds(row.seconds.get(form)) for form in found.forms),
+                *(steps.times_faster(row.ratio(form)) for form in ("lax", "best")),
             ]
-            cells = [_milliseconds(times.get(by)) for by in columns]
-            for other in (times.get(flax), min(others, default=None)):
-                mine = times.get(ours)
-                cells.append(number(other / mine) if other and mine else "-")
-            compiling = content["models"][model]["compile"] or (None, None)
-            cells += ["-" if seconds is None else number(seconds) for seconds in compiling]
-            body.append([model, *cells])
-        versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
+            for row in found.rows
+        ]
+        versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
         source = nodes.paragraph("", "", classes=["source"])
-        source += nodes.Text(f"{content['device']}; {versions}. Source: ")
-        source += nodes.literal("", str(file.relative_to(BENCHMARKS.parent)))
-        return [_table(head, body), source, *([failures] if failures.children else [])]
+        source += nodes.Text(f"{found.device}; {versions}. Source: ")
+        source += nodes.literal("", f"benchmarks/{found.name}")
+        failures = nodes.bullet_list()
+        for text in found.failures:
+            failures += nodes.list_item("", nodes.paragraph("", text))
+        return [
+            *_chart(self.env, found),
+            _table(head, body),
+            source,
+            *([failures] if failures.children else []),
+        ]
 
 
-def _milliseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else number(1e3 * seconds)
+class Chart(SphinxDirective):
+    """The chart of `Models` alone."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        found = steps.load(self.arguments[0])
+        self.env.note_dependency(str(BENCHMARKS / found.name))
+        return _chart(self.env, found)
+
+
+def _chart(env: BuildEnvironment, found: steps.Steps) -> list[nodes.Node]:
+    name = f"steps_{found.name.removesuffix('.json').replace('/', '_')}"
+    alternative = f"Milliseconds for one training step; the numbers are in benchmarks/{found.name}"
+    return themed(env, name, functools.partial(steps.draw, found), alternative)
+
+
+class CompileTimes(SphinxDirective):
+    """How long the steps of whole models take to compile, without install() and with it."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        found = steps.load(self.arguments[0])
+        self.env.note_dependency(str(BENCHMARKS / found.name))
+        body = [
+            [model, *(number(seconds) for seconds in both)]
+            for model, both in found.compile_seconds.items()
+        ]
+        return [_table(["seconds to compile a step", "JAX (lax)", "install()"], body)]
 
 
 class Ratio(SphinxRole):
@@ -370,6 +306,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("measured-plot", Plot)
     app.add_directive("measured-errors", Errors)
     app.add_directive("measured-models", Models)
+    app.add_directive("measured-chart", Chart)
+    app.add_directive("measured-compile-times", CompileTimes)
     for name, role in (("ratio", Ratio), ("range", Range), ("count", Count), ("time", Time)):
         app.add_role(f"measured-{name}", role())
     return {"parallel_read_safe": True, "parallel_write_safe": True}
