@@ -169,7 +169,7 @@ def torch_contender(problem: Problem, channels_last: bool) -> Contender:
     model = models_torch.make_model(task)
     order = models_flax.weights_in_order(task.model(), problem.weights, problem.x)
     models_torch.load(model, order)
-    rank = len(task.y) - 2
+    rank = max(len(task.x), len(task.y)) - 2
     formats = {2: torch.channels_last, 3: torch.channels_last_3d}
     memory = formats[rank] if channels_last else torch.contiguous_format
     model = model.to(device)

@@ -131,6 +131,65 @@ class Segmenter(nn.Module):
         return jax.image.resize(x, (x.shape[0], *size, 21), "linear")
 
 
+class BatchNorm(nn.Module):
+    """Batch normalization by the batch's own statistics, as in training; no running averages."""
+
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        x = x.astype(jnp.promote_types(self.dtype, jnp.float32))
+        axes = tuple(range(x.ndim - 1))
+        mean = jnp.mean(x, axes)
+        variance = jnp.mean(x * x, axes) - mean * mean
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        x = (x - mean) * (jax.lax.rsqrt(variance + 1e-5) * scale) + bias
+        return x.astype(self.dtype)
+
+
+class Normalized(nn.Module):
+    """A convolution without bias, and batch normalization."""
+
+    width: int
+    kernel: int
+    stride: int
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        sizes, strides = (self.kernel,) * 2, (self.stride,) * 2
+        x = nn.Conv(
+            self.width, sizes, strides, self.kernel // 2, use_bias=False, dtype=self.dtype
+        )(x)
+        return BatchNorm(self.dtype)(x)
+
+
+class ResNet(nn.Module):
+    """ResNet-50 for ImageNet, each block's stride at its 3x3 convolution."""
+
+    blocks: Axes
+    width: int
+    classes: int
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        x = nn.relu(Normalized(self.width, 7, 2, self.dtype)(x))
+        x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+        for stage, count in enumerate(self.blocks):
+            narrow = self.width << stage
+            for block in range(count):
+                stride = 2 if stage and not block else 1
+                y = nn.relu(Normalized(narrow, 1, 1, self.dtype)(x))
+                y = nn.relu(Normalized(narrow, 3, stride, self.dtype)(y))
+                y = Normalized(4 * narrow, 1, 1, self.dtype)(y)
+                if not block:
+                    x = Normalized(4 * narrow, 1, stride, self.dtype)(x)
+                x = nn.relu(x + y)
+        return nn.Dense(self.classes, dtype=self.dtype)(jnp.mean(x, (1, 2)))
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """A model, and the shapes of its input and output, channels last."""
@@ -147,6 +206,7 @@ class Task:
             "vocoder": Vocoder,
             "generator": Generator,
             "segmenter": Segmenter,
+            "resnet": ResNet,
         }
         return kinds[self.kind](**self.sizes, dtype=jnp.dtype(self.dtype))
 
@@ -156,7 +216,7 @@ def weights_in_order(model: nn.Module, variables: Any, x: Any) -> list[Any]:
     paths = []
 
     def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        layer = isinstance(context.module, nn.Conv | nn.ConvTranspose | nn.Dense)
+        layer = isinstance(context.module, nn.Conv | nn.ConvTranspose | nn.Dense | BatchNorm)
         if layer and context.method_name == "__call__":
             paths.append(context.module.path)
         return call(*args, **kwargs)
@@ -187,6 +247,11 @@ def _segmenter(batch: int, size: int, width: int, features: int, dtype: str) -> 
     return Task("segmenter", sizes, (*shape, 3), (*shape, 21), dtype)
 
 
+def _resnet(batch: int, size: int, blocks: Axes, width: int, classes: int, dtype: str) -> Task:
+    sizes = {"blocks": blocks, "width": width, "classes": classes}
+    return Task("resnet", sizes, (batch, size, size, 3), (batch, classes), dtype)
+
+
 # The sizes that were also measured layer by layer: 8x256x256 up to 64 channels, 2x64x64x64 up to 32,
 # 16 excerpts of 32 frames, 128 pictures of 64x64, 4x33x33 features of 2048 channels.
 TASKS = {
@@ -199,6 +264,7 @@ TASKS = {
     "DCGAN generator, float32": _generator(128, 1024, "float32"),
     "segmenter, bfloat16": _segmenter(4, 257, 64, 2048, "bfloat16"),
     "segmenter, float32": _segmenter(4, 257, 64, 2048, "float32"),
+    "ResNet-50, bfloat16": _resnet(64, 224, (3, 4, 6, 3), 64, 1000, "bfloat16"),
 }
 # For two CPU cores.
 SMALL_TASKS = {
@@ -208,4 +274,5 @@ SMALL_TASKS = {
     "vocoder, float32": _vocoder(2, 16, 64, (3,)),
     "DCGAN generator, float32": _generator(8, 128, "float32"),
     "segmenter, float32": _segmenter(1, 97, 16, 128, "float32"),
+    "ResNet, float32": _resnet(2, 64, (1, 1), 16, 10, "float32"),
 }

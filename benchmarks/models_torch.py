@@ -172,9 +172,70 @@ class Segmenter(nn.Module):
         return F.interpolate(x, size, mode="bilinear", align_corners=False)
 
 
+class Normalized(nn.Module):
+    def __init__(self, inputs: int, width: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, width, kernel, stride, kernel // 2, bias=False)
+        self.norm = nn.BatchNorm2d(width, track_running_stats=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.conv(x))
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, inputs: int, narrow: int, stride: int, projects: bool) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(
+            [
+                Normalized(inputs, narrow, 1, 1),
+                Normalized(narrow, narrow, 3, stride),
+                Normalized(narrow, 4 * narrow, 1, 1),
+            ]
+        )
+        if projects:
+            self.parts.append(Normalized(inputs, 4 * narrow, 1, stride))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, third, *projection = self.parts
+        y = third(F.relu(second(F.relu(first(x)))))
+        return F.relu(y + (projection[0](x) if projection else x))
+
+
+class ResNet(nn.Module):
+    def __init__(self, inputs: int, blocks: Sequence[int], width: int, classes: int) -> None:
+        super().__init__()
+        self.first = Normalized(inputs, width, 7, 2)
+        self.blocks = nn.ModuleList()
+        inputs = width
+        for stage, count in enumerate(blocks):
+            narrow = width << stage
+            for block in range(count):
+                stride = 2 if stage and not block else 1
+                self.blocks.append(Bottleneck(inputs, narrow, stride, projects=not block))
+                inputs = 4 * narrow
+        self.last = nn.Linear(inputs, classes)
+
+    def layers(self) -> Iterator[nn.Module]:
+        for part in (self.first, *(part for block in self.blocks for part in block.parts)):
+            yield from (part.conv, part.norm)
+        yield self.last
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.first(x)), 3, 2, 1)
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x.mean((2, 3)))
+
+
 def make_model(task: Any) -> Any:
     """The model of a models_flax.Task."""
-    kinds = {"unet": UNet, "vocoder": Vocoder, "generator": Generator, "segmenter": Segmenter}
+    kinds = {
+        "unet": UNet,
+        "vocoder": Vocoder,
+        "generator": Generator,
+        "segmenter": Segmenter,
+        "resnet": ResNet,
+    }
     return kinds[task.kind](task.x[-1], **task.sizes)
 
 
@@ -182,9 +243,13 @@ def load(model: Any, weights: Sequence[Any]) -> None:
     """Takes over the weights of Flax's layers, in the order in which its model calls them."""
     with torch.no_grad():
         for layer, given in zip(model.layers(), weights, strict=True):
-            kernel = _turned(layer, np.asarray(given["kernel"]))
-            layer.weight.copy_(torch.from_numpy(np.array(kernel, order="C")))
-            layer.bias.copy_(torch.from_numpy(np.array(given["bias"])))
+            if isinstance(layer, nn.BatchNorm2d):
+                weight = np.asarray(given["scale"])
+            else:
+                weight = _turned(layer, np.asarray(given["kernel"]))
+            layer.weight.copy_(torch.from_numpy(np.array(weight, order="C")))
+            if layer.bias is not None:
+                layer.bias.copy_(torch.from_numpy(np.array(given["bias"])))
 
 
 def _turned(layer: nn.Module, kernel: np.ndarray) -> np.ndarray:

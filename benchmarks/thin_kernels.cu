@@ -331,10 +331,11 @@ bool Run(const Case& of, ThinKind kind, ThinType type, ThinWeights weights,
   const int64_t copies = 2 + 5 * cache_bytes / bytes;
   const Arrays x(2 * x_count, copies), y(2 * y_count, copies), w(2 * w_count, copies);
   for (int64_t copy = 0; copy < copies; ++copy) {
-    const auto seed = static_cast<unsigned long long>(copy) * 7919;
-    Fill<<<1320, 256>>>(reinterpret_cast<T*>(x[copy]), x_count, seed + 1);
-    Fill<<<1320, 256>>>(reinterpret_cast<T*>(y[copy]), y_count, seed + 2);
-    Fill<<<1320, 256>>>(reinterpret_cast<T*>(w[copy]), w_count, seed + 3);
+    // Far apart: Fill counts on from its seed, and no array may be a part of another.
+    const auto seed = static_cast<unsigned long long>(3 * copy) << 40;
+    Fill<<<1320, 256>>>(reinterpret_cast<T*>(x[copy]), x_count, seed);
+    Fill<<<1320, 256>>>(reinterpret_cast<T*>(y[copy]), y_count, seed + (1ull << 40));
+    Fill<<<1320, 256>>>(reinterpret_cast<T*>(w[copy]), w_count, seed + (2ull << 40));
   }
   const Arrays& result = kind == ThinKind::kFprop ? y : kind == ThinKind::kDgrad ? x : w;
 

@@ -89,7 +89,7 @@ struct CheckedCall {
   }
 };
 
-ffi::ErrorOr<CheckedCall> Check(const RawCall& raw, const SearchMethod& method) {
+ffi::ErrorOr<CheckedCall> Check(const RawCall& raw, SearchMode mode) {
   const ConvKind kind = raw.kind;
   const ffi::ErrorOr<ConvGeometry> geometry =
       ConvGeometry::Make(kind, raw.config.conv, raw.x, raw.w, raw.y);
@@ -109,7 +109,7 @@ ffi::ErrorOr<CheckedCall> Check(const RawCall& raw, const SearchMethod& method) 
   call.result_bytes = raw.result().size_bytes();
   call.empty =
       raw.x.element_count() == 0 || raw.w.element_count() == 0 || raw.y.element_count() == 0;
-  call.plan.rules = {method, raw.config.generation};
+  call.plan.rules = {mode, raw.config.generation};
   ConvProblem& problem = call.plan.problem;
   problem.kind = kind;
   problem.geometry = Widened(*geometry);
@@ -128,18 +128,17 @@ ffi::ErrorOr<CheckedCall> Check(const RawCall& raw, const SearchMethod& method) 
 // it, and Execute finds its outcome.
 ffi::ErrorOr<std::shared_ptr<const CheckedCall>> FindOrCheck(const RawCall& raw) {
   static CheckedCalls<CheckedCall>* const calls = new CheckedCalls<CheckedCall>(kMaxCheckedCalls);
-  const std::optional<SearchMethod> method = SearchMethodNamed(raw.config.search);
-  if (!method) {
-    return ffi::Unexpected(InvalidArgument(
-        ConvName(raw.kind), ": search is \"", raw.config.search,
-        "\", expected default, heuristic or exhaustive, and behind it at most \"+thin\""));
+  const std::optional<SearchMode> mode = SearchModeNamed(raw.config.search);
+  if (!mode) {
+    return ffi::Unexpected(InvalidArgument(ConvName(raw.kind), ": search is \"", raw.config.search,
+                                           "\", expected default, heuristic or exhaustive"));
   }
   CallKey key = ConvCallKey(raw.kind, raw.config.conv, raw.x, raw.w, raw.y);
-  key.Add(static_cast<int64_t>(method->mode) * 8 + (method->unmeasured.thin ? 4 : 0) +
-          (raw.config.allow_tf32 ? 2 : 0) + (raw.config.deterministic ? 1 : 0));
+  key.Add(static_cast<int64_t>(*mode) * 4 + (raw.config.allow_tf32 ? 2 : 0) +
+          (raw.config.deterministic ? 1 : 0));
   key.Add(raw.config.generation).Add(raw.device);
   key.Add(static_cast<int64_t>(raw.workspace.size_bytes()));
-  return calls->Find(key, [&] { return Check(raw, *method); });
+  return calls->Find(key, [&] { return Check(raw, *mode); });
 }
 
 // The sizes of a call, for the text of an error; empty if it has not been checked.

@@ -30,6 +30,7 @@ TINY = {
     "vocoder": models_flax._vocoder(1, 2, 16, (3, 7)),
     "generator": models_flax._generator(2, 16, "float32"),
     "segmenter": models_flax._segmenter(1, 33, 2, 4, "float32"),
+    "resnet": models_flax._resnet(2, 32, (1, 2), 4, 5, "float32"),
 }
 
 
@@ -77,8 +78,10 @@ def test_every_convolution_and_resize_is_explained(name: str):
     assert Counter(row.primitive for row in rows) == counted
     assert all(row.used for row in rows)
     # Each layer is one, and has two gradients; the first has one, and a dense layer none.
-    layers = len(models_flax.weights_in_order(problem.task.model(), problem.weights, problem.x))
-    convolutions = 3 * (layers - 1) if name == "generator" else 3 * layers - 1
+    weights = models_flax.weights_in_order(problem.task.model(), problem.weights, problem.x)
+    layers = sum("kernel" in layer for layer in weights)
+    dense = name in ("generator", "resnet")
+    convolutions = 3 * (layers - dense) - (name != "generator")
     assert sum(counted.values()) - counted["resample"] == convolutions
     assert counted["resample"] == 2 * (name == "segmenter")
 

@@ -93,11 +93,10 @@ inline void TestLarge(const char* name, ThinProblem problem, size_t plans) {
   constexpr unsigned kMaxBlocks = 16;
   const Sizes sizes(problem);
   const int64_t batch = kElements / std::max(sizes.x, sizes.y) + 5;
-  // Few tiles for each block, and for wgrad one part of the sums for each image: the last blocks
-  // have all of the last image.
-  const int64_t tiles = problem.kind == ThinKind::kWgrad ? kMaxBlocks : 4;
+  // A block for each tile, and for wgrad one part of the sums for each image: the last blocks have
+  // all of the last image.
   problem.workspace_limit = int64_t{1} << 40;
-  problem.device = {batch * tiles, 228 * 1024, 227 * 1024};
+  problem.device = {batch * kMaxBlocks, 228 * 1024, 227 * 1024};
   emulated_cuda::max_blocks = kMaxBlocks;
   const auto alone = Results(problem, 1);
   const auto last = Results(problem, batch);

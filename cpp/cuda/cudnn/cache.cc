@@ -23,7 +23,7 @@ std::atomic<int64_t> generation{0};
 
 struct KeyHash {
   size_t operator()(const PlanKey& key) const {
-    return (ConvProblemHash()(key.problem) * 3 + static_cast<size_t>(key.rules.method.mode)) * 31 +
+    return (ConvProblemHash()(key.problem) * 3 + static_cast<size_t>(key.rules.mode)) * 31 +
            static_cast<size_t>(key.rules.generation);
   }
 };
@@ -108,8 +108,7 @@ KnownChoice Known(const PlanKey& key, const std::string& text) {
   const auto [begin, end] = cache.by_text.equal_range(text);
   for (auto it = begin; it != end; ++it) {
     const Entry& entry = *it->second;
-    if (entry.key.rules == key.rules &&
-        entry.chosen.chosen_by == SearchModeName(key.rules.method.mode)) {
+    if (entry.key.rules == key.rules && entry.chosen.chosen_by == SearchModeName(key.rules.mode)) {
       return {entry.chosen.plan->engine(), entry.chosen.chosen_by, false};
     }
   }
@@ -148,7 +147,7 @@ ffi::ErrorOr<std::shared_ptr<const ChosenPlan>> FindOrMakePlan(const PlanKey& ke
     entry = cache.plans.Find(key);  // made by another thread meanwhile?
     if (entry != nullptr) return ChosenOf(entry);
     ffi::ErrorOr<ChosenPlan> chosen =
-        SearchPlan(problem, key.rules.method, Known(key, text), buffers, &scratch);
+        SearchPlan(problem, key.rules.mode, Known(key, text), buffers, &scratch);
     if (chosen.has_error()) return ffi::Unexpected(chosen.error());
     auto made =
         std::make_shared<const Entry>(Entry{key, *std::move(chosen), std::move(text), generation});

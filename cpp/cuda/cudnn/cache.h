@@ -23,11 +23,11 @@ namespace jax_convgrad {
 // graph that it then updates must have the same kernels (the size of their clusters, for example,
 // cannot change).
 struct ChoiceRules {
-  SearchMethod method;
+  SearchMode mode;
   int64_t generation = 0;  // how often plans had been cleared
 
   bool operator==(const ChoiceRules& other) const {
-    return method == other.method && generation == other.generation;
+    return mode == other.mode && generation == other.generation;
   }
 };
 

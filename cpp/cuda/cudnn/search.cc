@@ -53,11 +53,9 @@ using Plan = std::shared_ptr<const ConvPlan>;
 // the project's own kernels that serve it, before and behind them.
 class CandidateList {
  public:
-  static ffi::ErrorOr<CandidateList> Query(const ConvProblem& problem,
-                                           const UnmeasuredEngines& unmeasured,
-                                           const DnnHandle& handle) {
+  static ffi::ErrorOr<CandidateList> Query(const ConvProblem& problem, const DnnHandle& handle) {
     // If cuDNN has no engine, the project's own kernels may still serve, and the other way round.
-    ffi::ErrorOr<NativePlans> native = MakeNativePlans(problem, unmeasured);
+    ffi::ErrorOr<NativePlans> native = MakeNativePlans(problem);
     ffi::ErrorOr<ConvCandidates> dnn = ConvCandidates::Query(problem, handle.get());
     CandidateList list;
     if (native.has_error()) {
@@ -92,6 +90,8 @@ class CandidateList {
     const Plan native = Native(i);
     return native != nullptr ? native->workspace_bytes() : dnn_->workspace_bytes(i - DnnFirst());
   }
+  // Whether it is one of the project's own.
+  bool native(size_t i) const { return Native(i) != nullptr; }
   bool transforms(size_t i) const {
     return Native(i) == nullptr && dnn_->transforms(i - DnnFirst());
   }
@@ -161,20 +161,22 @@ class Search {
     double microseconds;
   };
 
-  // The fastest of the first `front` plans that work and the late engine, NOTE [Workspace cost]
-  // included; if `exact`, without those that transform the arrays. None if there was nothing to
-  // compare or no memory for it; `note` then says so.
+  // The fastest of the first `front` of cuDNN's plans that work, its late engine and the project's
+  // own, NOTE [Workspace cost] included; if `exact`, without those that transform the arrays. None
+  // if there was nothing to compare or no memory for it; `note` then says so.
   std::optional<Timed> Fastest(int front, bool exact, const WorkspaceCost& cost,
                                std::string* note) {
     int64_t workspace = 0;
-    int ready = 0;
+    int ready = 0, of_dnn = 0;
     const std::optional<size_t> late = LateEngine(front, exact);
     for (size_t i = 0; i < candidates_.size(); ++i) {
-      if (ready >= front && i != late) continue;
+      const bool native = candidates_.native(i);
+      if (!native && of_dnn >= front && i != late) continue;
       if (exact && candidates_.transforms(i)) continue;
       const Plan plan = Ready(i);
       if (plan == nullptr) continue;
       ++ready;
+      if (!native) ++of_dnn;
       workspace = std::max(workspace, plan->workspace_bytes());
     }
     // Nothing to compare, or no candidate at all: First() says why.
@@ -396,28 +398,17 @@ const char* SearchModeName(SearchMode mode) {
   return "";
 }
 
-std::optional<SearchMethod> SearchMethodNamed(std::string_view text) {
-  size_t end = text.find('+');
-  const std::string_view name = text.substr(0, end);
+std::optional<SearchMode> SearchModeNamed(std::string_view name) {
   for (SearchMode mode : {SearchMode::kDefault, SearchMode::kHeuristic, SearchMode::kExhaustive}) {
-    if (name != SearchModeName(mode)) continue;
-    SearchMethod method;
-    method.mode = mode;
-    while (end != std::string_view::npos) {
-      text.remove_prefix(end + 1);
-      end = text.find('+');
-      if (!method.unmeasured.Add(text.substr(0, end))) return std::nullopt;
-    }
-    return method;
+    if (name == SearchModeName(mode)) return mode;
   }
   return std::nullopt;
 }
 
-ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, const SearchMethod& method,
+ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
                                     const KnownChoice& known, const ConvBuffers& buffers,
                                     DeviceScratch* scratch) {
   const char* op = ConvName(problem.kind);
-  const SearchMode mode = method.mode;
   const auto sizes = [&] { return problem.ToString(); };
   const ScopedDevice current(problem.device);
   if (current.status() != cudaSuccess) {
@@ -425,8 +416,7 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, const SearchMeth
   }
   ffi::ErrorOr<DnnHandle> handle = DnnHandle::BorrowWithStream(op, problem.device);
   if (handle.has_error()) return ffi::Unexpected(WithSizes(handle.error(), sizes));
-  ffi::ErrorOr<CandidateList> candidates =
-      CandidateList::Query(problem, method.unmeasured, *handle);
+  ffi::ErrorOr<CandidateList> candidates = CandidateList::Query(problem, *handle);
   if (candidates.has_error()) return ffi::Unexpected(candidates.error());
 
   ChosenPlan chosen;

@@ -27,19 +27,7 @@ enum class SearchMode {
 
 const char* SearchModeName(SearchMode mode);
 
-// How a search chooses, and among which engines.
-struct SearchMethod {
-  SearchMode mode = SearchMode::kDefault;
-  UnmeasuredEngines unmeasured;
-
-  bool operator==(const SearchMethod& other) const {
-    return mode == other.mode && unmeasured == other.unmeasured;
-  }
-};
-
-// A call's attribute: a mode, and behind it the unmeasured engines that are offered too, as in
-// "default" or "exhaustive+thin".
-std::optional<SearchMethod> SearchMethodNamed(std::string_view text);
+std::optional<SearchMode> SearchModeNamed(std::string_view name);
 
 // The outcome for one engine in a search.
 struct TriedEngine {
@@ -65,11 +53,11 @@ struct KnownChoice {
   bool binding = false;  // a captured graph may hold it: no other engine may take its place
 };
 
-// Tries the known engine first; then, unless it is binding, searches by `method`. `buffers` are the
+// Tries the known engine first; then, unless it is binding, searches by `mode`. `buffers` are the
 // call's own: the chosen plan is recorded into a graph with them, which loads its kernels, but
 // nothing runs on them. Engines that run, to be timed or to see whether they work, run on
 // `scratch`. Two searches at once would disturb each other's timings.
-ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, const SearchMethod& method,
+ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
                                     const KnownChoice& known, const ConvBuffers& buffers,
                                     DeviceScratch* scratch);
 

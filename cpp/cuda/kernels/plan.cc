@@ -155,12 +155,12 @@ bool FillsDilatedTiles(const ConvGeometry& g) {
   return g.in_channels >= 192 && g.out_channels >= 96 && positions >= 1024;
 }
 
-ffi::ErrorOr<std::vector<Plan>> MakeThin(const ConvProblem& problem) {
+ffi::ErrorOr<NativePlans> MakeThin(const ConvProblem& problem) {
   const ConvGeometry& g = problem.geometry;
   const ffi::DataType type = problem.operand_type;
   if (g.groups != 1 || type != problem.result_type ||
       (type != ffi::DataType::F16 && type != ffi::DataType::BF16)) {
-    return std::vector<Plan>();
+    return NativePlans();
   }
   const auto numbers = DeviceAttributes<3>(
       ConvName(problem.kind), problem.device,
@@ -176,32 +176,22 @@ ffi::ErrorOr<std::vector<Plan>> MakeThin(const ConvProblem& problem) {
   thin.out_channels = g.out_channels;
   thin.strides = Last(g.strides, g.spatial, 1);
   thin.device = {(*numbers)[0], (*numbers)[1], (*numbers)[2]};
-  std::vector<Plan> plans;
+  NativePlans plans;
+  std::vector<Plan>& list = ThinPlan::IsFast(thin) ? plans.before : plans.behind;
   for (std::unique_ptr<const ThinPlan>& kernels : ThinPlan::Candidates(thin)) {
     std::string engine = "native_thin_" + kernels->name();
-    plans.push_back(std::make_shared<NativePlan<ThinPlan, ThinArrays>>(problem, std::move(engine),
-                                                                       std::move(kernels)));
+    list.push_back(std::make_shared<NativePlan<ThinPlan, ThinArrays>>(problem, std::move(engine),
+                                                                      std::move(kernels)));
   }
   return plans;
 }
 
 }  // namespace
 
-bool UnmeasuredEngines::Add(std::string_view name) {
-  if (name != "thin") return false;
-  thin = true;
-  return true;
-}
-
-ffi::ErrorOr<NativePlans> MakeNativePlans(const ConvProblem& problem,
-                                          const UnmeasuredEngines& unmeasured) {
-  NativePlans plans;
-  // First, so that a search that times nothing takes what its call names.
-  if (unmeasured.thin) {
-    ffi::ErrorOr<std::vector<Plan>> thin = MakeThin(problem);
-    if (thin.has_error()) return ffi::Unexpected(thin.error());
-    plans.before = *std::move(thin);
-  }
+ffi::ErrorOr<NativePlans> MakeNativePlans(const ConvProblem& problem) {
+  ffi::ErrorOr<NativePlans> thin = MakeThin(problem);
+  if (thin.has_error()) return ffi::Unexpected(thin.error());
+  NativePlans plans = *std::move(thin);
   const bool dense = problem.geometry.groups == 1;
   ffi::ErrorOr<Plan> other = dense ? MakeDilated(problem) : MakeDepthwise(problem);
   if (other.has_error()) return ffi::Unexpected(other.error());

@@ -4,7 +4,6 @@
 #define JAX_CONVGRAD_CUDA_KERNELS_PLAN_H_
 
 #include <memory>
-#include <string_view>
 #include <vector>
 
 #include "cuda/cudnn/plan.h"
@@ -12,21 +11,8 @@
 
 namespace jax_convgrad {
 
-// Whether every search is offered the thin kernels. Once they have been measured, this turns them
-// on.
-constexpr bool kThinByDefault = false;
-
-// Engines that no measurement stands behind: a search is offered them only if its call names them.
-struct UnmeasuredEngines {
-  bool thin = kThinByDefault;
-
-  // Adds the engines of that name; false if there are none.
-  bool Add(std::string_view name);
-  bool operator==(const UnmeasuredEngines& other) const { return thin == other.thin; }
-};
-
 // The project's engines for a problem: those that are likely to be faster than cuDNN's, which go
-// before them, and the others, which go behind.
+// before them, and the others, which go behind. A search that times any engine times all of these.
 struct NativePlans {
   std::vector<std::shared_ptr<const ConvPlan>> before, behind;
 };
@@ -38,12 +24,11 @@ struct NativePlans {
 // as TF32, with channels that are multiples of 4 and at most 64 kernel elements, on a Hopper
 // device. It leaves out the products with the padding.
 //
-// "native_thin_...", for one of `unmeasured`: convolutions without groups that memory bounds, in 16
-// bits, with sums in float32. thin/plan.h has the names and what each serves.
+// "native_thin_...", convolutions without groups that memory bounds, in 16 bits, with sums in
+// float32. thin/plan.h has the names and what each serves.
 //
 // All are deterministic. The current device is the problem's.
-ffi::ErrorOr<NativePlans> MakeNativePlans(const ConvProblem& problem,
-                                          const UnmeasuredEngines& unmeasured);
+ffi::ErrorOr<NativePlans> MakeNativePlans(const ConvProblem& problem);
 
 }  // namespace jax_convgrad
 

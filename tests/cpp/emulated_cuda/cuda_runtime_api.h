@@ -53,6 +53,7 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 struct alignas(8) int2 {
   int x, y;
 };
+inline int2 make_int2(int x, int y) { return {x, y}; }
 
 struct alignas(16) int4 {
   int x, y, z, w;

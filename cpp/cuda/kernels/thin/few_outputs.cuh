@@ -30,6 +30,18 @@ constexpr int kFewTileUnits = kFewUnits * kFewThreads / 32;
 constexpr int kFewDepth = 32;  // of the source in a step
 constexpr int kFewPieces = kFewDepth / 8;
 
+// dgrad along an axis: the taps that read anything for a position of the result, and what they
+// read. With strides and dilation divided by their common factor: every stride-th tap, and a
+// position less by the dilation each time.
+struct FewAxis {
+  int common = 1;  // factor of stride and dilation
+  int stride = 1, dilation = 1;
+  int inverse = 1;  // of the dilation, modulo the stride
+  // Added to a position of the result, padding included, so that nothing below is negative.
+  int shift = 0, shift_strides = 0;
+  Divider by_common, by_stride;
+};
+
 struct FewParams {
   const void* source;
   const void* w;
@@ -47,10 +59,11 @@ struct FewParams {
   int tile_y;                       // rows of the result
   int result_x;                     // pixels of the result that a tile has
   int source_rows, source_planes;   // that a tile reads
-  int tiles, block_tiles;           // in all, of a block
-  Divider by_tile_x, by_source_rows, by_units_x;
+  int tiles, tile_step;             // in all, between those of a block
+  Divider by_tile_x, by_source_rows, by_units_x, by_depths;
   Divider by_few, by_result_x;
   Divider by_tiles_x, by_tiles_y, by_planes;
+  FewAxis axes[3];
 };
 
 __device__ inline int FewStageBytes(const FewParams& p) {
@@ -66,15 +79,29 @@ __device__ inline int FirstRead(const FewParams& p, int axis, int at) {
   return from >= 0 ? (from + stride - 1) / stride : -(-from / stride);  // rounded up
 }
 
-// The position of the source, counted from `first`, that `tap` of result `at` reads, or -1.
+// The taps that read for result `at`: `tap`, the one `tap_step` behind it, and so on. They read
+// `source`, what is `source_step` behind it, and so on, inside the source or not.
+struct FewTaps {
+  int tap, tap_step;
+  int source, source_step;
+};
+
 template <bool kDgrad>
-__device__ inline int ReadAt(const FewParams& p, int axis, int at, int tap, int first) {
-  const int offset = tap * p.dilation[axis];
-  if constexpr (!kDgrad) return at * p.strides[axis] - p.padding[axis] + offset - first;
-  const int stride = p.strides[axis], from = at + p.padding[axis] - offset;
-  if (stride == 1) return from - first;
-  const int quotient = from / stride;
-  return quotient * stride == from ? quotient - first : -1;
+__device__ inline FewTaps TapsOf(const FewParams& p, int axis, int at) {
+  if constexpr (!kDgrad) {
+    return {0, 1, at * p.strides[axis] - p.padding[axis], p.dilation[axis]};
+  }
+  const FewAxis& a = p.axes[axis];
+  int shifted = at + a.shift;
+  if (a.common != 1 && a.by_common.Split(&shifted) != 0) return {p.kernel[axis], 1, 0, 0};
+  int source = shifted;
+  int tap = a.by_stride.Split(&source);
+  if (a.dilation != 1) {
+    int product = tap * a.inverse;
+    tap = a.by_stride.Split(&product);
+    source = a.by_stride.Quotient(shifted - tap * a.dilation);
+  }
+  return {tap, a.stride, source - a.shift_strides, -a.dilation};
 }
 
 // kColumns products of 8 columns each. Steps go through all tiles of a block, as in WindowsProduct.
@@ -82,8 +109,7 @@ template <typename T, bool kDgrad, int kColumns>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
     FewOutputs(const __grid_constant__ FewParams p) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int first_tile = static_cast<int>(blockIdx.x) * p.block_tiles;
-  const int end_tile = min(first_tile + p.block_tiles, p.tiles);
+  const int first_tile = static_cast<int>(blockIdx.x);
   const int stage_bytes = FewStageBytes(p);
   const int rows_of_taps = p.kernel[0] * p.kernel[1];
 
@@ -110,7 +136,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
 
   int copy_tile = first_tile, copy_step = 0, copy_stage = 0;
   const auto copy_next = [&] {
-    if (copy_tile < end_tile) {
+    if (copy_tile < p.tiles) {
       const Place at = place_of(copy_tile);
       unsigned char* const to = stages + copy_stage * stage_bytes;
       const int first_z = FirstRead<kDgrad>(p, 0, at.z), first_y = FirstRead<kDgrad>(p, 1, at.y);
@@ -135,7 +161,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
       }
       if (++copy_step == p.steps) {
         copy_step = 0;
-        ++copy_tile;
+        copy_tile += p.tile_step;
       }
       if (++copy_stage == p.stages) copy_stage = 0;
     }
@@ -144,17 +170,24 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
   for (int i = 1; i < p.stages; ++i) copy_next();
 
   // By row of taps, depth, eight columns, lane: two words of two weights.
-  const auto weight = [&](int row, int channel, int column) -> uint32_t {
-    if (channel >= p.channels || column >= p.columns) return 0;
-    const int tap = row * p.kernel[2] + column / p.few;
-    const int64_t at = tap * p.w_tap + channel * p.w_channel + column % p.few * p.w_few;
-    return BitsOf<uint16_t>(static_cast<const T*>(p.w)[at]);
-  };
-  for (int i = thread; i < rows_of_taps * p.depths * kColumns * 64; i += kFewThreads) {
-    const int of_lane = i / 2 % 32, column = i / 64 % kColumns * 8 + of_lane / 4;
-    const int depth = i / (64 * kColumns) % p.depths, row = i / (64 * kColumns) / p.depths;
-    const int channel = depth * 16 + i % 2 * 8 + of_lane % 4 * 2;
-    weights[i] = weight(row, channel, column) | weight(row, channel + 1, column) << 16;
+  {
+    const int word = thread % 64, of_lane = word / 2, first = word % 2 * 8 + of_lane % 4 * 2;
+    const int parts = rows_of_taps * p.depths * kColumns;
+#pragma unroll 4
+    for (int part = thread / 64; part < parts; part += kFewThreads / 64) {
+      int row = part / kColumns;
+      const int channel = p.by_depths.Split(&row) * 16 + first;
+      int tap = part % kColumns * 8 + of_lane / 4;  // the column
+      const bool exists = tap < p.columns && channel < p.channels;
+      const int few = p.by_few.Split(&tap);
+      tap += row * p.kernel[2];
+      // Channels are even in number.
+      const T* const from = static_cast<const T*>(p.w) +
+                            (exists ? tap * p.w_tap + channel * p.w_channel + few * p.w_few : 0);
+      const uint32_t low = exists ? BitsOf<uint16_t>(from[0]) : 0;
+      const uint32_t high = exists ? BitsOf<uint16_t>(from[p.w_channel]) : 0;
+      weights[part * 64 + word] = low | high << 16;
+    }
   }
 
   // Where a product lies. A warp writes two columns of 8 pixels each at once.
@@ -163,7 +196,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
   };
 
   int stage = 0;
-  for (int tile = first_tile; tile < end_tile; ++tile) {
+  for (int tile = first_tile; tile < p.tiles; tile += p.tile_step) {
     const Place at = place_of(tile);
     const int first_z = FirstRead<kDgrad>(p, 0, at.z), first_y = FirstRead<kDgrad>(p, 1, at.y);
     float sums[kFewUnits][2][kColumns][4] = {};
@@ -177,12 +210,14 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
         int row = warp + u * (kFewThreads / 32);
         const int pixel = p.by_units_x.Split(&row) * 32;
         if (row >= p.tile_y || at.y + row >= p.result_size[1]) continue;
-        for (int tap_z = 0; tap_z < p.kernel[0]; ++tap_z) {
-          const int plane = ReadAt<kDgrad>(p, 0, at.z, tap_z, first_z);
-          if (plane < 0) continue;
-          for (int tap_y = 0; tap_y < p.kernel[1]; ++tap_y) {
-            const int line = ReadAt<kDgrad>(p, 1, at.y + row, tap_y, first_y);
-            if (line < 0) continue;
+        const FewTaps of_z = TapsOf<kDgrad>(p, 0, at.z);
+        const FewTaps of_y = TapsOf<kDgrad>(p, 1, at.y + row);
+        int plane = of_z.source - first_z;
+        for (int tap_z = of_z.tap; tap_z < p.kernel[0];
+             tap_z += of_z.tap_step, plane += of_z.source_step) {
+          int line = of_y.source - first_y;
+          for (int tap_y = of_y.tap; tap_y < p.kernel[1];
+               tap_y += of_y.tap_step, line += of_y.source_step) {
             const int first = (plane * p.source_rows + line) * p.tile_x + pixel;
             const int taps = tap_z * p.kernel[1] + tap_y;
 #pragma unroll
@@ -232,30 +267,24 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
     }
     __syncthreads();
     const int first_x = FirstRead<kDgrad>(p, 2, at.x);
-    // With dilation 1, every stride-th tap reads; else all are tried.
-    const bool strided = kDgrad && p.dilation[2] == 1;
     const int elements = p.tile_y * p.result_x * p.few;
     for (int i = thread; i < elements; i += kFewThreads) {
       int row = i;
       const int channel = p.by_few.Split(&row);
       const int x = at.x + p.by_result_x.Split(&row);
       if (x >= p.result_size[2] || at.y + row >= p.result_size[1]) continue;
-      int tap = 0;
-      if (strided) {
-        tap = (x + p.padding[2]) % p.strides[2];
-        if (tap < 0) tap += p.strides[2];
-      }
+      const FewTaps of_x = TapsOf<kDgrad>(p, 2, x);
       float sum = 0;
-      for (; tap < p.kernel[2]; tap += strided ? p.strides[2] : 1) {
-        const int pixel = ReadAt<kDgrad>(p, 2, x, tap, first_x);
-        if (pixel >= 0) sum += products[place_of_product(row, tap * p.few + channel, pixel)];
+      int pixel = of_x.source - first_x;
+      for (int tap = of_x.tap; tap < p.kernel[2]; tap += of_x.tap_step, pixel += of_x.source_step) {
+        sum += products[place_of_product(row, tap * p.few + channel, pixel)];
       }
-      const int64_t pixel =
+      const int64_t result =
           ((static_cast<int64_t>(at.image) * p.result_size[0] + at.z) * p.result_size[1] + at.y +
            row) *
               p.result_size[2] +
           x;
-      Narrow(sum, static_cast<T*>(p.result) + pixel * p.few + channel);
+      Narrow(sum, static_cast<T*>(p.result) + result * p.few + channel);
     }
   }
 }

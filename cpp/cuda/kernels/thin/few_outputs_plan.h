@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -65,6 +66,28 @@ inline int64_t ResultsOf(const ThinProblem& p, size_t axis, int64_t source) {
   return source * p.strides[axis] - last_tap;
 }
 
+// Whether dgrad counts to what it takes along an axis.
+inline bool SetFewAxis(const ThinProblem& problem, size_t axis, FewAxis* a) {
+  const int64_t common = std::gcd(problem.strides[axis], problem.dilation[axis]);
+  const int64_t stride = problem.strides[axis] / common;
+  const int64_t dilation = problem.dilation[axis] / common;
+  if (dilation != 1 && (stride > kMaxKernel || stride * dilation > kMaxSize)) return false;
+  int64_t inverse = 1;
+  while (dilation != 1 && stride != 1 && inverse * dilation % stride != 1) ++inverse;
+  const int64_t padding = problem.padding_low[axis];
+  const int64_t below = std::max<int64_t>(0, -padding) / common + 1 + (stride - 1) * dilation;
+  const int64_t shift_strides = dilation == 1 && padding >= 0 ? 0 : CeilDivide(below, stride);
+  a->common = static_cast<int>(common);
+  a->stride = static_cast<int>(stride);
+  a->dilation = static_cast<int>(dilation);
+  a->inverse = static_cast<int>(inverse);
+  a->shift = static_cast<int>(padding + shift_strides * stride * common);
+  a->shift_strides = static_cast<int>(shift_strides);
+  a->by_common = Divider(common);
+  a->by_stride = Divider(stride);
+  return true;
+}
+
 template <typename T, int kColumns>
 std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, FewParams p) {
   const bool gradient = problem.kind == ThinKind::kDgrad;
@@ -117,20 +140,27 @@ std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, FewParams 
   const int64_t tiles_x = CeilDivide(result[2], best.result_x);
   const int64_t tiles_y = CeilDivide(result[1], best.y);
   p.tiles = static_cast<int>(problem.batch * result[0] * tiles_y * tiles_x);
-  const int64_t places = problem.device.multiprocessors * best.at_once;
-  p.block_tiles = static_cast<int>(std::max<int64_t>(1, p.tiles / (places * kWaves)));
+  // Instructions of a warp: to stage the weights, and for a tile.
+  const double taps = static_cast<double>(problem.kernel[0] * problem.kernel[1]);
+  const double depths = static_cast<double>(p.depths);
+  const double staging = 200 + taps * depths * kColumns * 10;
+  const double work =
+      static_cast<double>(best.x * best.y) / 256 *
+      (taps * depths * 30 / static_cast<double>(gradient ? problem.strides[1] : 1) + 200);
+  p.tile_step = static_cast<int>(TileBlocks(p.tiles, problem.device.multiprocessors * best.at_once,
+                                            /*columns=*/1, staging / work));
   p.by_tile_x = Divider(best.x);
   p.by_source_rows = Divider(best.rows);
   p.by_units_x = Divider(best.x / 32);
   p.by_few = Divider(p.few);
+  p.by_depths = Divider(p.depths);
   p.by_result_x = Divider(best.result_x);
   p.by_tiles_x = Divider(tiles_x);
   p.by_tiles_y = Divider(tiles_y);
   p.by_planes = Divider(result[0]);
   const FewKernel kernel =
       gradient ? FewOutputs<T, true, kColumns> : FewOutputs<T, false, kColumns>;
-  return std::make_unique<FewPlan>("few_outputs", p, kernel, gradient,
-                                   CeilDivide(p.tiles, p.block_tiles), best.bytes,
+  return std::make_unique<FewPlan>("few_outputs", p, kernel, gradient, p.tile_step, best.bytes,
                                    problem.device.block_shared_bytes);
 }
 
@@ -145,6 +175,7 @@ std::unique_ptr<const ThinPlan> MakeFew(const ThinProblem& problem) {
     p.strides[axis] = static_cast<int>(problem.strides[axis]);
     p.padding[axis] = static_cast<int>(problem.padding_low[axis]);
     p.dilation[axis] = static_cast<int>(problem.dilation[axis]);
+    if (gradient && !SetFewAxis(problem, axis, &p.axes[axis])) return nullptr;
   }
   const int64_t in = problem.in_channels, out = problem.out_channels;
   const bool in_out = problem.weights == ThinWeights::kInOut;

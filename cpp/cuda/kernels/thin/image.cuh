@@ -47,10 +47,10 @@ struct ImageParams {
   Divider by_few;
   // A tile: `tile_y` rows of `tile_x` windows, a multiple of 16, of one plane.
   int tile_x, tile_y;
-  int tile_groups;         // of 16 windows
-  Divider by_groups_x;     // groups of a row
-  int tiles, block_tiles;  // in all, of a block
-  int column_tiles;        // of output channels
+  int tile_groups;       // of 16 windows
+  Divider by_groups_x;   // groups of a row
+  int tiles, tile_step;  // in all, between those of a block
+  int column_tiles;      // of output channels
   Divider by_tiles_x, by_tiles_y, by_out_z;
   // What is staged of the image for a tile: rows of each plane that a window reads.
   int rows, plane_rows, row_words;
@@ -59,14 +59,15 @@ struct ImageParams {
 };
 
 // Shared memory: two stages of the image, the weights in the order that lanes read them, and for
-// each unit and each of four lanes the word of the window, and its mask.
+// each unit and each of four lanes the word of the window and its mask, and where the weights of
+// that word's two elements lie.
 constexpr int64_t ImageStageBytes(int64_t rows, int64_t row_words) {
   return (rows * row_words + 4) * 4;
 }
 constexpr int64_t ImageWeightsBytes(int64_t units) {
   return units * kImageUnit * kImageColumns * 2;
 }
-constexpr int64_t ImageTableBytes(int64_t units) { return units * 4 * 8; }
+constexpr int64_t ImageTableBytes(int64_t units) { return units * 4 * 16; }
 
 // The output channel of column `column` of a warp's n-th product of 8, of 8: a lane's columns of
 // four products are then 8 neighbours.
@@ -81,14 +82,14 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int block = static_cast<int>(blockIdx.x);
   const int first_channel = block % p.column_tiles * kImageColumns;
-  const int first_tile = block / p.column_tiles * p.block_tiles;
-  const int end_tile = min(first_tile + p.block_tiles, p.tiles);
+  const int first_tile = block / p.column_tiles;
   const int stage_words = p.rows * p.row_words + 4;
 
   uint32_t* const stages = SharedMemory<uint32_t>();
   uint32_t* const weights = stages + 2 * stage_words;
   uint2* const table =
       reinterpret_cast<uint2*>(weights + p.units * (kImageUnit * kImageColumns / 2));
+  int2* const places = reinterpret_cast<int2*>(table + p.units * 4);
 
   struct Place {
     int image, z, y, x;  // of a tile's first window
@@ -129,42 +130,58 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
   copy(first_tile, stages);
   CommitCopies();
 
-  // Two weights for each word: lane / 4 is the column, lane % 4 the pair of elements of a unit.
-  const auto weight = [&](int window_row, int element, int channel) -> uint32_t {
-    if (window_row >= p.window_rows || !Inside(element, p.run) || channel >= p.out_channels) {
-      return 0;
-    }
-    int tap = element;
-    const int few = p.by_few.Split(&tap);
-    tap += window_row * p.kernel_x;
-    const int64_t at = p.w_first + tap * p.w_tap + few * p.w_few + channel * p.w_channel;
-    return BitsOf<uint16_t>(static_cast<const T*>(p.w)[at]);
-  };
-  for (int i = thread; i < p.units * (kImageUnit * kImageColumns / 2); i += kImageThreads) {
-    const int part = i % 4, of_lane = i / 4 % 32, n = i / 128 % 4 * 2 + part / 2;
-    int row = i / 512 * 2 + part % 2;  // the unit
-    const int element = p.by_run_units.Split(&row) * kImageUnit + of_lane % 4 * 2 - p.lead;
-    const int channel = first_channel + ImageChannel(n, of_lane / 4);
-    weights[i] = weight(row, element, channel) | weight(row, element + 1, channel) << 16;
-  }
   for (int i = thread; i < p.units * 4; i += kImageThreads) {
     int row = i / 4;
     const int word = p.by_run_units.Split(&row) * (kImageUnit / 2) + i % 4;
     const int element = word * 2 - p.lead;
     const bool exists = row < p.window_rows;
-    const uint32_t low = exists && Inside(element, p.run) ? 0xffffu : 0;
-    const uint32_t high = exists && Inside(element + 1, p.run) ? 0xffff0000u : 0;
+    const bool low = exists && Inside(element, p.run), high = exists && Inside(element + 1, p.run);
     int z = row;
     const int y = p.by_kernel_y.Split(&z);
     const int line = z * p.plane_rows + y * p.dilation[1];
-    table[i] =
-        make_uint2(low | high ? static_cast<uint32_t>(line * p.row_words + word) : 0, low | high);
+    table[i] = make_uint2(low || high ? static_cast<uint32_t>(line * p.row_words + word) : 0,
+                          (low ? 0xffffu : 0) | (high ? 0xffff0000u : 0));
+    const auto place_of_weight = [&](int of_row) {
+      int tap = of_row;
+      const int few = p.by_few.Split(&tap);
+      tap += row * p.kernel_x;
+      return static_cast<int>(p.w_first + tap * p.w_tap + few * p.w_few);
+    };
+    places[i] =
+        make_int2(low ? place_of_weight(element) : -1, high ? place_of_weight(element + 1) : -1);
+  }
+  __syncthreads();
+
+  // Two weights for each word of two units: thread / 16 is the column of 8 products of 8, thread /
+  // 4 % 4 the word of a unit.
+  {
+    const int part = thread % 4, word = thread / 4 % 4;
+    const T* from[4];
+    bool exists[4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const int channel = first_channel + ImageChannel(n * 2 + part / 2, thread / 16);
+      exists[n] = channel < p.out_channels;
+      from[n] = static_cast<const T*>(p.w) + (exists[n] ? channel * p.w_channel : 0);
+    }
+#pragma unroll 2
+    for (int unit = 0; unit < p.units; unit += 2) {
+      const int2 at = places[(unit + part % 2) * 4 + word];
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const uint32_t low = exists[n] && at.x >= 0 ? BitsOf<uint16_t>(from[n][at.x]) : 0;
+        const uint32_t high = exists[n] && at.y >= 0 ? BitsOf<uint16_t>(from[n][at.y]) : 0;
+        weights[(unit * 2 + n) * kImageThreads + thread] = low | high << 16;
+      }
+    }
   }
 
   const int g = lane / 4, t = lane % 4;
-  for (int tile = first_tile; tile < end_tile; ++tile) {
-    const uint32_t* const staged = stages + (tile - first_tile) % 2 * stage_words;
-    if (tile + 1 < end_tile) copy(tile + 1, stages + (tile + 1 - first_tile) % 2 * stage_words);
+  int stage = 0;
+  for (int tile = first_tile; tile < p.tiles; tile += p.tile_step) {
+    const uint32_t* const staged = stages + stage * stage_words;
+    stage ^= 1;
+    if (tile + p.tile_step < p.tiles) copy(tile + p.tile_step, stages + stage * stage_words);
     CommitCopies();
     WaitForCopies<1>();
     __syncthreads();

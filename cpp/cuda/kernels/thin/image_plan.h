@@ -108,7 +108,8 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
   p.window_rows = static_cast<int>(problem.kernel[0] * problem.kernel[1]);
   p.run_units = static_cast<int>(CeilDivide(p.run + p.lead, kImageUnit));
   const int64_t units = RoundUp(int64_t{p.window_rows} * p.run_units, 2);
-  if (units > kMaxWindow) return nullptr;
+  // Where a weight lies is an int.
+  if (units > kMaxWindow || units * kImageUnit * problem.out_channels > kMaxWeights) return nullptr;
   p.units = static_cast<int>(units);
   p.by_run_units = Divider(p.run_units);
   p.by_kernel_y = Divider(problem.kernel[1]);
@@ -147,10 +148,13 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
   p.by_plane_rows = Divider(p.plane_rows);
   p.by_row_pieces = Divider(p.row_words * 2 / kPiece);
   p.column_tiles = static_cast<int>(CeilDivide(p.out_channels, kImageColumns));
-  const int64_t places = problem.device.multiprocessors * blocks;
-  p.block_tiles =
-      static_cast<int>(std::max<int64_t>(1, int64_t{p.tiles} * p.column_tiles / (places * kWaves)));
-  const int64_t all = CeilDivide(p.tiles, p.block_tiles) * p.column_tiles;
+  // Instructions of a warp: to stage the weights, and for a tile.
+  const double staging = 200 + 30.0 * static_cast<double>(units);
+  const double work =
+      static_cast<double>(p.tile_groups) / 8 * (15.0 * static_cast<double>(units) + 120);
+  p.tile_step = static_cast<int>(
+      TileBlocks(p.tiles, problem.device.multiprocessors * blocks, p.column_tiles, staging / work));
+  const int64_t all = int64_t{p.tile_step} * p.column_tiles;
   if (all > kMaxPositions) return nullptr;
   const ImageKernel kernel = odd ? ImageProduct<T, kPiece, true> : ImageProduct<T, kPiece, false>;
   return std::make_unique<ImagePlan>(exchanged ? "image_dgrad" : "image", p, kernel, exchanged, all,

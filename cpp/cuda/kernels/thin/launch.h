@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -27,8 +28,19 @@ constexpr int64_t kMaxWeights = int64_t{1} << 30;
 
 // What the driver takes of each block's shared memory.
 constexpr int64_t kReservedBytes = 1024;
-// Blocks for each place on the device: those that finish last are then a small part.
+// Blocks for each place on the device, at most: those that finish last are then a small part.
 constexpr int64_t kWaves = 4;
+
+// How many blocks share `tiles`, of which each takes one after the other, if `columns` times as
+// many run in `places`. `staging` is what a block does before its first tile, in tiles: no more
+// than an eighth of its work if there are tiles enough.
+inline int64_t TileBlocks(int64_t tiles, int64_t places, int64_t columns, double staging) {
+  const double of_place =
+      static_cast<double>(tiles) * static_cast<double>(columns) / static_cast<double>(places);
+  const double waves = std::clamp(std::floor(of_place / (8 * staging)), 1.0, double{kWaves});
+  const int64_t blocks = places * static_cast<int64_t>(waves) / columns;
+  return std::clamp<int64_t>(blocks, 1, tiles);
+}
 
 template <typename Params>
 cudaError_t Launch(void (*kernel)(Params), int64_t blocks, int64_t threads, int64_t shared_bytes,

@@ -46,4 +46,20 @@ std::vector<std::unique_ptr<const ThinPlan>> ThinPlan::Candidates(const ThinProb
                                         : CandidatesOf<__nv_bfloat16>(problem);
 }
 
+bool ThinPlan::IsFast(const ThinProblem& problem) {
+  if (problem.in_channels <= kImageMaxChannels && problem.kind != ThinKind::kDgrad) return true;
+  if (HasWindows(problem)) {
+    // Few channels, or a product that memory bounds.
+    int64_t window = problem.in_channels;
+    for (const int64_t size : problem.kernel) window *= size;
+    return problem.in_channels <= kImageMaxChannels || window * problem.out_channels <= 256 * 128;
+  }
+  if (problem.kind == ThinKind::kWgrad || !HasFewOutputs(problem)) return true;
+  // Of fprop, one window a pixel and more taps than a matrix product has; of dgrad, windows that
+  // are not far apart.
+  const int64_t taps = problem.kernel[0] * problem.kernel[1] * problem.kernel[2];
+  const int64_t stride = problem.strides[0] * problem.strides[1] * problem.strides[2];
+  return problem.kind == ThinKind::kFprop ? taps > 1 && stride == 1 : stride < 16;
+}
+
 }  // namespace jax_convgrad

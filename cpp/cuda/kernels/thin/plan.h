@@ -148,6 +148,9 @@ class ThinPlan {
   // is beyond what the kernels count to, or the workspace limit is too low.
   static std::vector<std::unique_ptr<const ThinPlan>> Candidates(const ThinProblem& problem);
 
+  // Whether the first of them is likely to be faster than a library's kernels, as on an H100.
+  static bool IsFast(const ThinProblem& problem);
+
   virtual const std::string& name() const = 0;
   virtual int64_t workspace_bytes() const = 0;
   // Launches and returns; every element of the result is written.
