@@ -159,9 +159,9 @@ class Normalized(nn.Module):
     @nn.compact
     def __call__(self, x: Any) -> Any:
         sizes, strides = (self.kernel,) * 2, (self.stride,) * 2
-        x = nn.Conv(
-            self.width, sizes, strides, self.kernel // 2, use_bias=False, dtype=self.dtype
-        )(x)
+        x = nn.Conv(self.width, sizes, strides, self.kernel // 2, use_bias=False, dtype=self.dtype)(
+            x
+        )
         return BatchNorm(self.dtype)(x)
 
 

@@ -35,16 +35,14 @@
 #   survey     benchmarks/survey_cuda.py (SURVEY_SECONDS, default 500, and SURVEY_OPTIONS, default
 #              --per-rule 8), the measurements that the rules of CUDA cite
 #   bench      python -m jax_convgrad bench
-# The thin kernels, which the search is offered only where JAX_CONVGRAD_UNMEASURED_ENGINES=thin:
+# The thin kernels:
 #   thin_kernels     benchmarks/thin_kernels.cu (THIN_ROWS, parts of rows' names), compiled here, or
 #                    THIN_KERNELS, which is that program
-#   thin_tests       tests/cuda/test_guarded.py's convolutions with these kernels too, and each of them on
-#                    random problems (THIN_CASES, default 10000); exact convolutions of test_handlers.py
+#   thin_tests       tests/cuda/test_guarded.py: each of them on random problems (THIN_CASES, default 10000)
 #   thin_sanitizer   compute-sanitizer's memcheck and racecheck over such random problems (THIN_SANITIZED,
 #                    default 60)
-#   thin_bench       bench --cases benchmarks/thin_cases.json with every operator on the handlers and these
-#                    kernels offered (THIN_OPTIONS, default --only bf16 --forms ours)
-#   thin_bench_rules the same cases by the rules, without these kernels
+#   thin_survey      benchmarks/survey_cuda.py over benchmarks/thin_cases.json (THIN_SECONDS, default 500, and
+#                    THIN_ONLY, default " (bf16|f16) ")
 #
 # Nothing is downloaded: jax with CUDA, nanobind, scikit-build-core, cmake, ninja, pytest and the wheel
 # nvidia-cudnn-cu13 must be installed. The CPU module is built if
@@ -248,12 +246,7 @@ thin_kernels() {
 }
 
 thin_tests() {
-  local status=0
-  export JAX_CONVGRAD_UNMEASURED_ENGINES=thin
-  JAX_CONVGRAD_THIN_CASES=${THIN_CASES:-10000} run_pytest "$root/tests/cuda/test_guarded.py" \
-    -k "thin_kernels or convolutions" || status=1
-  run_pytest "$root/tests/cuda/test_handlers.py" -k "convolutions_are_exact" || status=1
-  return "$status"
+  JAX_CONVGRAD_THIN_CASES=${THIN_CASES:-10000} run_pytest "$root/tests/cuda/test_guarded.py" -k thin_kernels
 }
 
 thin_sanitizer() {
@@ -264,23 +257,17 @@ thin_sanitizer() {
   return "$status"
 }
 
-# run_thin_bench NAME OPTION... With exec, as bench.
-run_thin_bench() {
-  local name=$1
-  shift
-  cd "$work" && exec python3 -m jax_convgrad bench --cases "$root/benchmarks/thin_cases.json" \
-    --passes fprop,dx,dw --weights OHWI --rounds 3 ${THIN_OPTIONS:---only bf16 --forms ours} \
-    --json "$out/$name.json" --markdown "$out/$name.md" "$@"
+thin_survey() {
+  (cd "$work" && python3 "$root/benchmarks/survey_cuda.py" --cases "$root/benchmarks/thin_cases.json" \
+    --only "${THIN_ONLY:- (bf16|f16) }" --backends cudnn,xla,gemm,torch --seconds "${THIN_SECONDS:-500}" \
+    --json "$out/thin.json" | tee "$out/thin.txt")
 }
-
-thin_bench() { JAX_CONVGRAD_UNMEASURED_ENGINES=thin run_thin_bench thin_bench --backend cudnn; }
-thin_bench_rules() { run_thin_bench thin_bench_rules; }
 
 failed=0
 for step in "$@"; do
   # Only the names that the text above lists are steps.
   grep -q "^#   $step " "$root/scripts/gpu_run.sh" || { echo "no step is called $step" >&2; exit 2; }
-  export -f "$step" run_pytest run_thin_bench train_run sanitized
+  export -f "$step" run_pytest train_run sanitized
   start=$SECONDS
   export root out work jobs
   timeout -k 60 "${STEP_SECONDS:-600}" bash -c "$step" > "$out/$step.log" 2>&1

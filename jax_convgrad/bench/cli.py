@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from jax_convgrad.bench import case_files
 from jax_convgrad.bench.case_files import AnyCase
 from jax_convgrad.bench.cases import LAYOUTS, Case, CaseError, default_weights
-from jax_convgrad.bench.choice import Choice
 
 DEFAULT_PASSES = ("fprop", "dx", "dw", "dxdwdb")
 # For --quick: this many of the smallest convolutions, and as many of the smallest transposed convolutions.
@@ -157,6 +156,7 @@ def _check_outputs(*paths: str | None) -> None:
 def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
     """The benchmark of layers."""
     from jax_convgrad._src.dispatch.override import override_backend
+    from jax_convgrad._src.dispatch.rules import BACKENDS
     from jax_convgrad._src.timing.method import Method
     from jax_convgrad.bench import chart, report, tables, timing
     from jax_convgrad.bench.forms import FORMS
@@ -180,7 +180,9 @@ def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
         _require_matplotlib()
 
     weights = arguments.weights or default_weights(layout)
-    choice = Choice.make(arguments.backend)
+    backend = arguments.backend
+    if backend is not None and backend not in BACKENDS:
+        raise CaseError(f"--backend takes one of {', '.join(sorted(BACKENDS))}, got {backend!r}")
     method = dataclasses.replace(
         Method(), rounds=3 if quick else arguments.rounds, seed=arguments.seed
     )
@@ -191,10 +193,10 @@ def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
         flush=True,
     )
     load = _load(platform)
-    with override_backend(choice.backend), _Progress(count, "pass") as advance:
+    with override_backend(backend), _Progress(count, "pass") as advance:
         chosen = [FORMS[name] for name in forms]
         results = timing.run(cases, chosen, passes, layout, method, advance, weights)
-    where = report.describe_layout(layout, weights) + choice.describe()
+    where = report.describe_run(layout, weights, backend)
     print(f"{describe_device()}; {where}")
     print(report.legend())
     print()
@@ -202,10 +204,8 @@ def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
     print()
     for line in report.summary_lines(results, forms):
         print(line)
-    for line in choice.engine_lines():
-        print(line)
     if arguments.json:
-        data = report.to_json(results, layout, weights, method, load, choice)
+        data = report.to_json(results, layout, weights, method, load, backend)
         tables.write(arguments.json, json.dumps(data, indent=1, default=str) + "\n", print)
     if arguments.markdown:
         tables.write(arguments.markdown, report.markdown(results, forms, where), print)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from jax_convgrad._src.timing.method import Method
-from jax_convgrad.bench.choice import Choice
 from jax_convgrad.bench.forms import PASS_TITLES
 from jax_convgrad.bench.provenance import provenance
 from jax_convgrad.bench.summary import BASE, best_peer, groups, ratio, summary, summary_lines
@@ -62,9 +61,9 @@ def markdown(results: Sequence[Result], forms: Sequence[str], where: str) -> str
     return page("Benchmark", where, legend(), rows(results, forms), summary_lines(results, forms))
 
 
-def describe_layout(layout: str, weights: str) -> str:
-    """The memory layout of the arrays that the JAX forms are given."""
-    return f"activations {layout}, weights {weights}"
+def describe_run(layout: str, weights: str, backend: str | None) -> str:
+    """The memory layout of the arrays that the JAX forms are given, and ``--backend`` if it was."""
+    return f"activations {layout}, weights {weights}" + (f", backend {backend}" if backend else "")
 
 
 def to_json(
@@ -73,12 +72,12 @@ def to_json(
     weights: str,
     method: Method,
     load_before: float | None,
-    choice: Choice,
+    backend: str | None,
 ) -> dict[str, Any]:
     """All measurements, with the details that are needed to judge them."""
     return {
         **provenance(load_before),
-        **choice.to_json(),
+        **({"backend": backend} if backend else {}),
         "torch": getattr(sys.modules.get("torch"), "__version__", None),
         "layout": layout,
         "weights": weights,

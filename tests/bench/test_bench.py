@@ -28,7 +28,6 @@ from support.comparisons import may_transform
 from support.rounding import may_use_tf32
 
 import jax_convgrad
-from jax_convgrad import plans
 from jax_convgrad.__main__ import main
 from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
@@ -839,8 +838,6 @@ def test_bench_says_what_decides_in_the_place_of_the_rules(
 ) -> None:
     """A backend that does not exist here is passed over, so that both run on every machine."""
     caplog.set_level("DEBUG", "jax_convgrad")
-    plan = {"engine": "native_thin_image", "microseconds": 1.25, "problem": "conv_fprop: ..."}
-    monkeypatch.setattr(plans, "list", lambda: [plan, {**plan, "microseconds": None}])
     path = tmp_path / "b.json"
     arguments = ["--cases", str(case_file), "--forms", "ours", "--passes", "fprop", "--rounds", "1"]
     arguments += ["--json", str(path), "--backend", backend]
@@ -850,27 +847,14 @@ def test_bench_says_what_decides_in_the_place_of_the_rules(
     assert decisions
     assert backend == "cudnn" or all(text.endswith("xla (overridden)") for text in decisions)
     data = json.loads(path.read_text())
-    assert data["backend"] == backend and "plans" not in data
-    monkeypatch.setenv("JAX_CONVGRAD_UNMEASURED_ENGINES", "thin")
-    assert main(["bench", *arguments]) == 0
-    out = capsys.readouterr().out
-    assert f"weights HWIO, backend {backend}, unmeasured engines thin\n" in out
-    assert "\nnative_thin_image (1.2 us): conv_fprop: ...\n" in out
-    assert "\nnative_thin_image (not timed): conv_fprop: ...\n" in out
-    data = json.loads(path.read_text())
-    assert data["unmeasured_engines"] == ["thin"] and data["plans"][0] == plan
+    assert data["backend"] == backend
 
 
-def test_bench_knows_its_backends_and_engines(
-    case_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bench_knows_its_backends(case_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--cases", str(case_file), "--backend", "mkl"]) == 2
     assert (
         "--backend takes one of cudnn, gemm, native, onednn, parts, xla" in capsys.readouterr().err
     )
-    monkeypatch.setenv("JAX_CONVGRAD_UNMEASURED_ENGINES", "thick")
-    assert main(["bench", "--cases", str(case_file)]) == 2
-    assert "must be empty or name engines of thin, got 'thick'" in capsys.readouterr().err
 
 
 def test_an_interrupted_run_leaves_what_it_found(

@@ -84,6 +84,7 @@ struct ThinOffer {
 };
 std::vector<ThinOffer> thin_offers;
 std::vector<ThinProblem> thin_problems;  // for which plans were asked
+bool thin_is_fast = true;
 
 }  // namespace
 
@@ -106,6 +107,8 @@ std::vector<std::unique_ptr<const ThinPlan>> ThinPlan::Candidates(const ThinProb
   }
   return plans;
 }
+
+bool ThinPlan::IsFast(const ThinProblem&) { return thin_is_fast; }
 
 namespace {
 
@@ -231,7 +234,6 @@ void TestEveryPartOfACallCounts() {
   for (int64_t groups : {0, 1, 4, -2}) add([&](TestCall& call) { call.groups = groups; });
   add([](TestCall& call) { call.search = "heuristics"; });
   add([](TestCall& call) { call.search = "exhaustive"; });
-  add([](TestCall& call) { call.search = "heuristic+thin"; });
   add([](TestCall& call) { call.search = ""; });
   add([](TestCall& call) { call.allow_tf32 = false; });
   add([](TestCall& call) { call.deterministic = true; });
@@ -456,41 +458,45 @@ TestCall ThinCall(int64_t generation, const std::string& search) {
   return call;
 }
 
-void TestThinEnginesMustBeNamed() {
-  fake->heuristics = {{CUDNN_HEUR_MODE_A, {Engine(11), Engine(12)}}};
+// In front of cuDNN's engines or behind them, and timed in both places.
+void TestPlacesOfThinEngines() {
+  std::vector<FakeEngine> engines;
+  Names of_dnn;
+  for (int64_t id = 11; id < 31; ++id) {
+    engines.push_back(Engine(id));
+    of_dnn.push_back(Text("eng", id));
+  }
+  fake->heuristics = {{CUDNN_HEUR_MODE_A, engines}};
   thin_offers = {{"image"}, {"windows", 1000}};
-  for (const char* search : {"default", "heuristic", "exhaustive"}) {
-    thin_problems.clear();
-    CHECK(EngineOf(ThinCall(600, search)) == "eng11");
-    for (const std::string& name : Tried(ThinCall(600, search))) CHECK(name.find("eng") == 0);
-    CHECK(thin_problems.empty());
-    // The same problem.
-    CHECK(EngineOf(ThinCall(600, search + std::string("+thin"))) == "native_thin_image");
-    CHECK(thin_problems.size() == 1);
+  const Names own{"native_thin_image", "native_thin_windows"};
+  int64_t generation = 600;
+  for (const bool fast : {true, false}) {
+    thin_is_fast = fast;
+    for (const char* search : {"default", "exhaustive"}) {
+      Names all(of_dnn.begin(),
+                search == std::string("default") ? of_dnn.begin() + 12 : of_dnn.end());
+      all.insert(fast ? all.begin() : all.end(), own.begin(), own.end());
+      CHECK(Tried(ThinCall(++generation, search)) == all);
+    }
+    // A search that times nothing takes the first.
+    TestCall call = ThinCall(++generation, "default");
+    call.deterministic = true;
+    CHECK(EngineOf(call) == (fast ? "native_thin_image" : "eng11"));
+    CHECK(EngineOf(ThinCall(++generation, "heuristic")) == EngineOf(call));
   }
-  const Names all{"native_thin_image", "native_thin_windows", "eng11", "eng12"};
-  CHECK(Tried(ThinCall(600, "exhaustive+thin")) == all);
-  CHECK(Tried(ThinCall(600, "default+thin")) == all);
-  TestCall call = ThinCall(600, "heuristic+thin+thin");
-  call.deterministic = true;
-  CHECK(EngineOf(call) == "native_thin_image");
-
-  for (const char* search :
-       {"default+", "default+thick", "+thin", "thin", "default+thin+", "default thin",
-        "default+Thin", "default++thin", "defaultt+thin", "+", "heuristic+thin+thick"}) {
-    const Outcome outcome = Run(ThinCall(600, search), kInitialize);
-    CHECK(outcome.code == XLA_FFI_Error_Code_INVALID_ARGUMENT);
-    CHECK(outcome.text == Text("conv_fprop: search is \"", search,
-                               "\", expected default, heuristic or exhaustive, and behind it at "
-                               "most \"+thin\""));
-  }
+  thin_is_fast = true;
+  fake->heuristics = {{CUDNN_HEUR_MODE_A, {Engine(11), Engine(12)}}};
+  const Outcome outcome = Run(ThinCall(600, "thin"), kInitialize);
+  CHECK(outcome.code == XLA_FFI_Error_Code_INVALID_ARGUMENT);
+  CHECK(outcome.text ==
+        "conv_fprop: search is \"thin\", expected default, heuristic or exhaustive");
 }
 
 void TestThinProblems() {
   thin_offers = {{"image"}};
   const ThinKind kinds[] = {ThinKind::kFprop, ThinKind::kDgrad, ThinKind::kWgrad};
   for (const ConvKind kind : {ConvKind::kFprop, ConvKind::kDgrad, ConvKind::kWgrad}) {
-    TestCall call = ThinCall(700, "heuristic+thin");
+    TestCall call = ThinCall(700, "heuristic");
     call.kind = kind;
     call.low = {2, 1}, call.high = {0, 1};
     call.address += 4;
@@ -509,7 +515,7 @@ void TestThinProblems() {
           p.device.block_shared_bytes == 232448);
   }
   // One axis, and the other type.
-  TestCall line = ThinCall(700, "heuristic+thin");
+  TestCall line = ThinCall(700, "heuristic");
   line.x_type = line.w_type = line.y_type = XLA_FFI_DataType_F16;
   line.x = {2, 8, 10}, line.w = {16, 8, 2}, line.y = {2, 16, 4};
   line.strides = {3}, line.low = line.high = line.dilation = {1};
@@ -522,13 +528,13 @@ void TestThinProblems() {
 
   // What the kernels are not made for does not reach them.
   thin_problems.clear();
-  TestCall other = ThinCall(700, "heuristic+thin");
+  TestCall other = ThinCall(700, "heuristic");
   other.x_type = other.w_type = other.y_type = XLA_FFI_DataType_F32;
   CHECK(EngineOf(other) == "eng11");
-  other = ThinCall(700, "heuristic+thin");
+  other = ThinCall(700, "heuristic");
   other.y_type = XLA_FFI_DataType_F32;
   CHECK(EngineOf(other) == "eng11");
-  other = ThinCall(700, "heuristic+thin");
+  other = ThinCall(700, "heuristic");
   other.w[1] = 4;
   other.groups = 2;
   CHECK(EngineOf(other) == "eng11");
@@ -537,7 +543,7 @@ void TestThinProblems() {
 
 void TestThinEnginesThatFail() {
   thin_offers = {{"large", 1 << 20}, {"broken", 0, cudaErrorInvalidValue}, {"image"}};
-  CHECK(EngineOf(ThinCall(800, "heuristic+thin")) == "native_thin_image");
+  CHECK(EngineOf(ThinCall(800, "heuristic")) == "native_thin_image");
   const auto tried = ListPlans().front().second->tried;
   CHECK(tried.size() == 2);
   CHECK(tried[0].engine == "native_thin_large");
@@ -546,15 +552,16 @@ void TestThinEnginesThatFail() {
                               "2, ") == 0);
   CHECK(tried[1].failure.find("cudaError: an error") != std::string::npos);
   thin_offers = {{"broken", 0, cudaErrorInvalidValue}};
-  CHECK(EngineOf(ThinCall(801, "default+thin")) == "eng11");
+  CHECK(EngineOf(ThinCall(801, "default")) == "eng11");
 
-  // A saved choice of one does not bring it back where it is not offered.
+  // A saved choice of one where it is not offered any more.
   thin_offers = {{"image"}};
-  const std::string text = RunBoth(ThinCall(802, "heuristic+thin")).text;
+  const std::string text = RunBoth(ThinCall(802, "heuristic")).text;
   LoadChoices({{text, "native_thin_image"}});
-  CHECK(EngineOf(ThinCall(803, "heuristic+thin")) == "native_thin_image");
+  CHECK(EngineOf(ThinCall(803, "default")) == "native_thin_image");
   CHECK(ListPlans().front().second->chosen_by == "loaded");
-  CHECK(EngineOf(ThinCall(803, "heuristic")) == "eng11");
+  thin_offers.clear();
+  CHECK(EngineOf(ThinCall(804, "heuristic")) == "eng11");
   CHECK(ListPlans().front().second->note ==
         "the loaded choice native_thin_image is not a candidate or does not work");
   ClearPlans();
@@ -578,7 +585,7 @@ int main(int, char** arguments) {
   TestLateEngines();
   TestTheLateEngineIsTimed();
   TestPlacesOfOwnKernels();
-  TestThinEnginesMustBeNamed();
+  TestPlacesOfThinEngines();
   TestThinProblems();
   TestThinEnginesThatFail();
   CHECK(fake->misuses == 0);

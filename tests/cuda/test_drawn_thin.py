@@ -13,9 +13,7 @@ from support import benchmark_programs, drawn_thin, native
 from support.drawn_convs import Call
 
 import jax_convgrad
-from jax_convgrad._src.conv.geometry import ConvConfig, ConvGeometry
 from jax_convgrad._src.dispatch.override import override_backend
-from jax_convgrad._src.dispatch.problem import ConvProblem
 
 CASES = int(os.environ.get("JAX_CONVGRAD_THIN_CASES", "200"))
 
@@ -33,7 +31,7 @@ def test_every_problem_has_a_plan_and_every_plan_problems(tmp_path: pathlib.Path
     native.need_compiler()
     coverage = benchmark_programs.load("thin_coverage")
     calls = draws(CASES)
-    problems = [(problem_of(call), limit) for call, limit in calls]
+    problems = [(drawn_thin.problem_of(call), limit) for call, limit in calls]
     lines = [coverage.line(problem, problem.geometry, limit) for problem, limit in problems]
     answers = coverage.answers(coverage.build(tmp_path), lines)
     counts: collections.Counter[str] = collections.Counter()
@@ -48,22 +46,11 @@ def test_every_problem_has_a_plan_and_every_plan_problems(tmp_path: pathlib.Path
     assert min(counts.values()) > CASES / 50, counts
 
 
-def problem_of(call: Call) -> ConvProblem:
-    case = call.case
-    numbers = case.numbers
-    config = ConvConfig(case.strides, case.pairs, case.dilation, case.groups, numbers)
-    shapes = {}
-    for name, canonical, spec in (("x", case.x, numbers.lhs_spec), ("w", case.w, numbers.rhs_spec)):
-        shapes[name] = tuple(canonical[spec.index(axis)] for axis in range(len(spec)))
-    geometry = ConvGeometry.make("drawn", config, shapes["x"], shapes["w"])
-    return ConvProblem.make(call.operator, geometry, call.operands[0].dtype)
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_what_is_expected_is_what_xla_computes(seed: int) -> None:
     """And a result with one element that is off by a unit in its last place is wrong."""
     call = drawn_thin.draw(np.random.default_rng(seed))
-    problem = problem_of(call)
+    problem = drawn_thin.problem_of(call)
     keywords = call.case.operator_keywords
     if call.operator == "conv_dgrad":
         keywords["x_shape"] = problem.result_shape

@@ -576,29 +576,6 @@ def test_a_program_carries_the_settings_it_was_lowered_with(module: Any) -> None
     assert carried() == (before | {"generation": str(generation + 1)}, workspace)
 
 
-@pytest.mark.parametrize(
-    ("value", "search"),
-    [(None, "default"), (" ", "default"), ("thin", "default+thin"), (" Thin,thin", "default+thin")],
-)
-def test_unmeasured_engines_are_named_in_the_call(
-    value: str | None, search: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if value is None:
-        monkeypatch.delenv("JAX_CONVGRAD_UNMEASURED_ENGINES", raising=False)
-    else:
-        monkeypatch.setenv("JAX_CONVGRAD_UNMEASURED_ENGINES", value)
-    text = lowered(lambda x, w: jax_convgrad.conv_fprop(x, w), (2, 4, 9, 9), (6, 4, 3, 3))
-    (call,) = calls(text)
-    assert call.attributes["search"] == f'"{search}"'
-
-
-@pytest.mark.parametrize("value", ["1", "thick", "thin,", "thin,thick", "thin thin", "thin+thin"])
-def test_unknown_engines_are_an_error(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAX_CONVGRAD_UNMEASURED_ENGINES", value)
-    with pytest.raises(ValueError, match=f"engines of thin, got '{re.escape(value)}'"):
-        lowered(lambda x, w: jax_convgrad.conv_fprop(x, w), (2, 4, 9, 9), (6, 4, 3, 3))
-
-
 @pytest.mark.usefixtures("settings_as_they_come")
 def test_caches_are_cleared_only_where_something_was_lowered(
     monkeypatch: pytest.MonkeyPatch,

@@ -12,6 +12,9 @@ import numpy as np
 from support.conv_cases import Case
 from support.drawn_convs import Call
 
+from jax_convgrad._src.conv.geometry import ConvConfig, ConvGeometry
+from jax_convgrad._src.dispatch.problem import ConvProblem
+
 _MOST_PRODUCTS = 4_000_000
 _MOST_ROWS = 18  # of an image that a row of windows reads: an H100's shared memory holds them
 _DTYPES = ("float16", "bfloat16")
@@ -145,3 +148,15 @@ def _case(
 
 def _of(rng: np.random.Generator, values: tuple[int, ...] | range) -> int:
     return int(values[rng.integers(len(values))])
+
+
+def problem_of(call: Call) -> ConvProblem:
+    """What the package calls the handler for."""
+    case = call.case
+    numbers = case.numbers
+    config = ConvConfig(case.strides, case.pairs, case.dilation, case.groups, numbers)
+    shapes = {}
+    for name, canonical, spec in (("x", case.x, numbers.lhs_spec), ("w", case.w, numbers.rhs_spec)):
+        shapes[name] = tuple(canonical[spec.index(axis)] for axis in range(len(spec)))
+    geometry = ConvGeometry.make("drawn", config, shapes["x"], shapes["w"])
+    return ConvProblem.make(call.operator, geometry, call.operands[0].dtype)

@@ -14,6 +14,7 @@ import numpy as np
 
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.conv.precision import allows_tf32
+from jax_convgrad._src.dispatch.thin_cuda import thin_family
 from jax_convgrad._src.shapes import known_below
 
 # (operator, in_channels, out_channels, kernel, strides) -> whether the CPU's thin kernels compute it.
@@ -55,6 +56,8 @@ class ConvFeatures:
       has_nonoverlapping_windows: each element of x is in exactly one window.
       is_beyond_memory: no memory holds x with its padding, or dy with the zeros of the strides.
       is_thin: the thin kernels of the CPU at hand compute it: float32, dense, one or two spatial axes.
+      thin_family: of the thin CUDA kernels, which serve 16 bits: "windows", "image" or "few_outputs";
+        None if none of them computes it.
     """
 
     operator: str
@@ -84,6 +87,7 @@ class ConvFeatures:
     has_nonoverlapping_windows: bool
     is_beyond_memory: bool
     is_thin: bool
+    thin_family: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,6 +181,7 @@ def conv_features(
         has_nonoverlapping_windows=geometry.has_nonoverlapping_windows,
         is_beyond_memory=_is_beyond_memory(geometry),
         is_thin=thin,
+        thin_family=thin_family(operator, geometry, dtype) if result_dtype == dtype else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""The backend of a convolution on CUDA, as measured on one H100 (benchmarks/h100/backends.json).
+"""The backend of a convolution on CUDA, as measured on one H100: benchmarks/h100/backends.json and thin.json.
 
 Where cuDNN and XLA's program for the same operator tie, the rule chooses XLA, which fuses, unless other
 layers of the rule gain from cuDNN or there is nothing to fuse.
@@ -12,6 +12,10 @@ from jax_convgrad._src.dispatch.rules import Rule, RuleTable, at_least, at_most
 
 def _measured(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"h100/backends.json#{case}#{pass_}" for pass_ in passes)
+
+
+def _thin(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"h100/thin.json#{case}#{pass_}" for pass_ in passes)
 
 
 def _in_a_program(pass_: str, *programs: str) -> tuple[str, ...]:
@@ -63,6 +67,23 @@ SM_90 = RuleTable(
             evidence=(),
         ),
         Rule(
+            name="dW of small patches of thin images",
+            when={
+                "thin_family": "windows",
+                "operator": "conv_wgrad",
+                "in_channels": at_most(4),
+                "out_channels": at_most(128),
+                "taps": at_most(16),
+            },
+            backend="cudnn",
+            reason="this project's kernel reads the image once, in place",
+            evidence=(
+                *_thin("conv convnext_stem bf16 (64x224x224, 3 to 96, k4 s4)", "dw"),
+                *_thin("conv swin_patch4 bf16 (64x224x224, 3 to 128, k4 s4)", "dw"),
+                *_thin("conv swin3d_patch bf16 (4x96x96x96, 1 to 48, k2 s2)", "dw"),
+            ),
+        ),
+        Rule(
             name="patches of thin images",
             when=_product(in_channels=at_most(4)),
             backend="gemm",
@@ -80,7 +101,7 @@ SM_90 = RuleTable(
                 *_measured(
                     "conv vit_patch16 f32 (64x224x224, 3 to 768, k16 s16)", "fprop", "dw", "dx"
                 ),
-                *_measured("conv stem4 bf16 (64x224x224, 3 to 96, k4 s4)", "fprop", "dx", "dw"),
+                *_measured("conv stem4 bf16 (64x224x224, 3 to 96, k4 s4)", "fprop", "dx"),
             ),
         ),
         Rule(
@@ -93,6 +114,75 @@ SM_90 = RuleTable(
                 *_measured("conv reduce4 f32 (8x64x64, 128 to 128, k4 s4)", "dx"),
                 *_measured("conv reduce4 bf16 (8x64x64, 128 to 128, k4 s4)", "dx"),
                 *_measured("conv reduce8 bf16 (8x128x128, 64 to 64, k8 s8)", "dx"),
+            ),
+        ),
+        Rule(
+            name="few input channels",
+            when={"thin_family": "image", "operator": {"conv_fprop", "conv_wgrad"}},
+            backend="cudnn",
+            reason="this project's kernels read the image once for all taps",
+            evidence=(
+                *_thin("conv stem7x7 bf16 (64x224x224, 3 to 64, k7 s2 p3)", "fprop", "dw"),
+                *_thin("conv effnet_stem bf16 (64x224x224, 3 to 32, k3 s2 p1)", "fprop", "dw"),
+                *_thin("conv vgg_stem bf16 (32x224x224, 3 to 64, k3 s1 p1)", "fprop", "dw"),
+                *_thin("conv unet_stem bf16 (8x572x572, 1 to 64, k3 s1)", "fprop", "dw"),
+                *_thin("conv nafnet_in bf16 (8x256x256, 3 to 32, k3 s1 p1)", "fprop", "dw"),
+                *_thin("conv sd_latent_in bf16 (8x64x64, 4 to 320, k3 s1 p1)", "fprop", "dw"),
+                *_thin("conv dqn_in bf16 (256x84x84, 4 to 32, k8 s4)", "fprop", "dw"),
+                *_thin("conv segformer_patch bf16 (16x512x512, 3 to 64, k7 s4 p3)", "fprop", "dw"),
+                *_thin("convt dcgan_out bf16 (128x32x32, 128 to 3, k4 s2 p1)", "dx", "dw"),
+                *_thin("convt fsrcnn_up bf16 (16x128x128, 56 to 1, k9 s3 p4 op2)", "dx", "dw"),
+                *_thin("conv encodec_in bf16 (16x24000, 1 to 32, k7 s1 p3)", "fprop", "dw"),
+                *_thin("conv demucs_in bf16 (4x343980, 2 to 48, k8 s4 p2)", "fprop", "dw"),
+                *_thin("convt demucs_out bf16 (4x85000, 48 to 4, k8 s4 p2)", "dx", "dw"),
+                *_thin("conv unet3d_in bf16 (2x128x128x128, 1 to 32, k3 s1 p1)", "fprop", "dw"),
+            ),
+        ),
+        Rule(
+            name="gradients of few output channels",
+            when=(
+                {"thin_family": "image", "operator": "conv_dgrad"},
+                {"thin_family": "few_outputs", "operator": "conv_wgrad"},
+            ),
+            backend="cudnn",
+            reason="this project's kernels read the result's gradient once for all taps",
+            evidence=(
+                *_thin("conv cyclegan_out bf16 (4x256x256, 64 to 3, k7 s1 p3)", "dx", "dw"),
+                *_thin("conv edsr_out bf16 (8x192x192, 64 to 3, k3 s1 p1)", "dx", "dw"),
+                *_thin("conv sd_out bf16 (8x64x64, 320 to 4, k3 s1 p1)", "dx", "dw"),
+                *_thin("conv stylegan_rgb bf16 (8x256x256, 64 to 3, k1 s1)", "dx", "dw"),
+                *_thin("conv unet_mask_head bf16 (8x512x512, 64 to 2, k1 s1)", "dx", "dw"),
+                *_thin("conv encodec_out bf16 (16x24000, 32 to 1, k7 s1 p3)", "dx", "dw"),
+                *_thin("conv unet3d_head bf16 (2x128x128x128, 32 to 3, k1 s1)", "dx", "dw"),
+            ),
+        ),
+        Rule(
+            name="few channels in the result",
+            when=(
+                {
+                    "thin_family": "few_outputs",
+                    "operator": "conv_fprop",
+                    "taps": at_least(2),
+                    "is_strided": False,
+                },
+                {"thin_family": "few_outputs", "operator": "conv_dgrad"},
+            ),
+            backend="cudnn",
+            reason="this project's kernel reads the other side once for each row of taps",
+            evidence=(
+                *_thin("conv cyclegan_out bf16 (4x256x256, 64 to 3, k7 s1 p3)", "fprop"),
+                *_thin("conv edsr_out bf16 (8x192x192, 64 to 3, k3 s1 p1)", "fprop"),
+                *_thin("conv sd_out bf16 (8x64x64, 320 to 4, k3 s1 p1)", "fprop"),
+                *_thin("conv encodec_out bf16 (16x24000, 32 to 1, k7 s1 p3)", "fprop"),
+                *_thin("conv stem7x7 bf16 (64x224x224, 3 to 64, k7 s2 p3)", "dx"),
+                *_thin("conv effnet_stem bf16 (64x224x224, 3 to 32, k3 s2 p1)", "dx"),
+                *_thin("conv vgg_stem bf16 (32x224x224, 3 to 64, k3 s1 p1)", "dx"),
+                *_thin("conv nafnet_in bf16 (8x256x256, 3 to 32, k3 s1 p1)", "dx"),
+                *_thin("conv unet3d_in bf16 (2x128x128x128, 1 to 32, k3 s1 p1)", "dx"),
+                *_thin("convt dcgan_out bf16 (128x32x32, 128 to 3, k4 s2 p1)", "fprop"),
+                *_thin("convt fsrcnn_up bf16 (16x128x128, 56 to 1, k9 s3 p4 op2)", "fprop"),
+                *_thin("conv encodec_in bf16 (16x24000, 1 to 32, k7 s1 p3)", "dx"),
+                *_thin("conv demucs_in bf16 (4x343980, 2 to 48, k8 s4 p2)", "dx"),
             ),
         ),
         Rule(
@@ -414,10 +504,7 @@ SM_90 = RuleTable(
                 *_measured("conv cropped bf16 (32x56x56, 64 to 64, k3 s1 p-1)", "fprop"),
                 *_measured("conv cropped f32 (32x56x56, 64 to 64, k3 s1 p-1)", "fprop"),
             ),
-            against=(
-                *_measured("conv to_rgb bf16 (16x128x128, 64 to 3, k3 s1 p1)", "fprop"),
-                *_measured("conv cropped_2 f32 (16x28x28, 256 to 256, k3 s1 p-2)", "fprop"),
-            ),
+            against=(*_measured("conv cropped_2 f32 (16x28x28, 256 to 256, k3 s1 p-2)", "fprop"),),
         ),
         Rule(
             name="dense gradients without TF32, unstrided",
@@ -442,10 +529,7 @@ SM_90 = RuleTable(
             backend="xla",
             reason="times tie, and XLA fuses",
             evidence=(*_measured("conv resnet_3x3 f64 (16x56x56, 64 to 64, k3 s1 p1)", "dw"),),
-            against=(
-                *_measured("conv resnet_3x3 f64 (16x56x56, 64 to 64, k3 s1 p1)", "dx"),
-                *_measured("conv to_rgb bf16 (16x128x128, 64 to 3, k3 s1 p1)", "dx", "dw"),
-            ),
+            against=(*_measured("conv resnet_3x3 f64 (16x56x56, 64 to 64, k3 s1 p1)", "dx"),),
         ),
         Rule(
             name="dense gradients, unstrided",
@@ -480,7 +564,6 @@ SM_90 = RuleTable(
             reason="XLA inserts the zeros of the strides",
             evidence=(
                 *_measured("convt fcn8_up bf16 (8x64x64, 21 to 21, k16 s8 p4)", "fprop"),
-                *_measured("convt dcgan5 bf16 (128x32x32, 128 to 3, k4 s2 p1)", "fprop"),
                 *_measured("convt dcgan4 f32 (128x16x16, 256 to 128, k4 s2 p1)", "fprop"),
                 *_measured("conv downsample2 bf16 (64x56x56, 96 to 192, k2 s2)", "dx"),
             ),
@@ -495,11 +578,7 @@ SM_90 = RuleTable(
             when={"dtype": _HALF, "has_odd_channels": True},
             backend="xla",
             reason="XLA fills up odd channels once for all operators of a layer",
-            evidence=(
-                *_measured("convt fcn8_up bf16 (8x64x64, 21 to 21, k16 s8 p4)", "dw", "dx"),
-                *_measured("conv stem7x7 bf16 (64x224x224, 3 to 64, k7 s2 p3)", "fprop", "dw"),
-            ),
-            against=(*_measured("convt dcgan5 bf16 (128x32x32, 128 to 3, k4 s2 p1)", "dw", "dx"),),
+            evidence=(*_measured("convt fcn8_up bf16 (8x64x64, 21 to 21, k16 s8 p4)", "dw", "dx"),),
         ),
         Rule(
             name="dense forward, strided, even padding",

@@ -10,8 +10,6 @@ _OFF = ("", "0", "false")
 # JAX calls NVIDIA's devices by both names.
 ALIASES = {"gpu": "cuda"}
 PLATFORMS = ("cpu", "cuda")
-# The CUDA handlers' engines that no measurement stands behind, by their names there (kernels/plan.h).
-UNMEASURED_ENGINES = ("thin",)
 
 _DETERMINISTIC = ("xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops")
 
@@ -58,24 +56,6 @@ def platforms_to_install() -> tuple[str, ...]:
             f"JAX_CONVGRAD_INSTALL must be 1, true, 0, false, cpu, cuda or gpu, got {value!r}"
         )
     return tuple(dict.fromkeys(names))
-
-
-def unmeasured_engines() -> tuple[str, ...]:
-    """The engines that JAX_CONVGRAD_UNMEASURED_ENGINES names: the search on CUDA is offered these too.
-
-    They are for measurements, not for training. No engine is named by default.
-
-    Raises:
-      ValueError: there is no such engine.
-    """
-    value = os.environ.get("JAX_CONVGRAD_UNMEASURED_ENGINES", "")
-    names = [name.strip().lower() for name in value.split(",")] if value.strip() else []
-    if not set(names) <= set(UNMEASURED_ENGINES):
-        raise ValueError(
-            "JAX_CONVGRAD_UNMEASURED_ENGINES must be empty or name engines of "
-            f"{', '.join(UNMEASURED_ENGINES)}, got {value!r}"
-        )
-    return tuple(name for name in UNMEASURED_ENGINES if name in names)
 
 
 def xla_is_deterministic() -> bool:

@@ -29,14 +29,12 @@ class Settings:
     workspace_limit: int | None = None
     # How often plans were cleared, which the CUDA module counts.
     generation: int = 0
-    # Of environment.UNMEASURED_ENGINES, those that the search is offered too.
-    unmeasured_engines: tuple[str, ...] = ()
 
     @property
     def attributes(self) -> dict[str, Any]:
         """The settings by which a call chooses its engine; the workspace's size has the memory limit."""
         return {
-            "search": "+".join((self.search, *self.unmeasured_engines)),
+            "search": self.search,
             "deterministic": np.bool_(self.deterministic),
             "generation": np.int64(self.generation),
         }
@@ -73,7 +71,6 @@ def _effective(settings: Settings) -> Settings:
         settings,
         deterministic=settings.deterministic or environment.xla_is_deterministic(),
         generation=0 if module is None else module.generation(),
-        unmeasured_engines=environment.unmeasured_engines(),
     )
 
 

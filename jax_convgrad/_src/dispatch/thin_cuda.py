@@ -1,0 +1,79 @@
+"""What the thin CUDA kernels serve: convolutions that memory bounds, in 16 bits and without groups.
+
+The kernels themselves say it in C++ (cpp/cuda/kernels/thin/plan.h has the table); the rules need it where no
+CUDA module is at hand. A test holds the two together, except for the limits of a device's memory, which are
+left out here: the search then finds no such engine, and takes another.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from jax_convgrad._src.conv.geometry import ConvGeometry
+
+MAX_CHANNELS = 16  # of a thin side
+MAX_COLUMNS = 32  # channels of a thin result times taps along the innermost axis
+_DTYPES = ("float16", "bfloat16")
+
+
+def thin_family(operator: str, geometry: ConvGeometry, dtype: Any) -> str | None:
+    """The family of thin kernels that computes an operator in ``dtype``, None if there is none.
+
+    "windows": windows side by side. "image": the side that each window reads has few channels. "few_outputs":
+    the result, or for a weight gradient y, has few channels. The first that serves is the answer.
+    """
+    config = geometry.config
+    if config.groups != 1 or str(np.dtype(dtype)) not in _DTYPES:
+        return None
+    x, y, kernel = geometry.in_spatial, geometry.out_spatial, geometry.kernel
+    few, many = geometry.in_channels, geometry.out_channels
+    if not all(isinstance(n, int | np.integer) for n in (*x, *y, *kernel, few, many)):
+        return None
+    # Handlers get x without what negative padding leaves out.
+    x = [n + sum(min(p, 0) for p in pair) for n, pair in zip(x, config.padding, strict=True)]
+    if _has_windows(operator, geometry, x):
+        return "windows"
+    if operator != "conv_dgrad" and _is_image(config.dilation, few, x[-1], many):
+        return "image"
+    # With stride 1, y's gradient is an image too, whose windows are the pixels of x.
+    if math.prod(config.strides) == 1 and _is_image(config.dilation, many, y[-1], few):
+        if operator == "conv_dgrad":
+            return "image"
+        if operator == "conv_wgrad":
+            return "few_outputs"
+    if operator == "conv_wgrad":
+        return None
+    if operator == "conv_fprop":
+        few, many = many, few
+    fits = few <= MAX_CHANNELS and few * kernel[-1] <= MAX_COLUMNS and many % 8 == 0
+    return "few_outputs" if fits else None
+
+
+def _has_windows(operator: str, geometry: ConvGeometry, x: list[int]) -> bool:
+    """Whether windows lie side by side, in rows of an even number of elements."""
+    config = geometry.config
+    axes = zip(geometry.kernel, config.strides, config.dilation, config.padding, strict=True)
+    beside = all(
+        kernel == stride and dilation == 1 and low <= 0
+        for kernel, stride, dilation, (low, _) in axes
+    )
+    read = [y * kernel for y, kernel in zip(geometry.out_spatial, geometry.kernel, strict=True)]
+    covers = all(
+        r == n if operator == "conv_dgrad" else r <= n for r, n in zip(read, x, strict=True)
+    )
+    channels = geometry.in_channels
+    even = geometry.kernel[-1] * channels % 2 == 0 and x[-1] * channels % 2 == 0
+    return beside and covers and even and geometry.out_channels % 8 == 0
+
+
+def _is_image(dilation: tuple[int, ...], channels: int, columns: int, others: int) -> bool:
+    """Whether an array of ``channels`` can be read as an image, for ``others`` on the other side."""
+    return (
+        channels <= MAX_CHANNELS
+        and dilation[-1] == 1
+        and others % 8 == 0
+        and columns * channels % 2 == 0
+    )
