@@ -127,6 +127,16 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(name.encode()))
 
 
+@pytest.fixture(autouse=True)
+def _on_cpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests of the CPU's handlers, and those marked on_cpu, run on the CPU beside a GPU too."""
+    if request.path.parent.name == "cpu" or request.node.get_closest_marker("on_cpu"):
+        with jax.default_device(jax.devices("cpu")[0]):
+            yield
+    else:
+        yield
+
+
 _TESTS_PER_CACHE = 100
 _finished: list[None] = []
 

@@ -194,6 +194,7 @@ BAD_CALLS = {
 }
 
 
+@pytest.mark.on_cpu
 @pytest.mark.usefixtures("needs_cpu_handlers")
 @pytest.mark.parametrize("bad", BAD_CALLS)
 def test_a_bad_call_is_an_error(bad: str):
@@ -224,6 +225,7 @@ def test_a_bad_call_is_an_error(bad: str):
         jax.block_until_ready(jax.jit(lambda *a: call(*a, **{**attributes, **changes}))(x, w, dy))
 
 
+@pytest.mark.on_cpu
 def test_the_rule_takes_the_call_only_for_both_gradients():
     x, w, dy, keywords, _ = draw(DEPTHWISE["1d-31"], "float32", np.random.default_rng(0))
 

@@ -15,6 +15,9 @@ from jax import lax
 import jax_convgrad
 from jax_convgrad import conv_general_dilated, conv_transpose
 
+# XLA has no such convolutions on GPUs.
+pytestmark = pytest.mark.on_cpu
+
 DTYPES = ("bool", "int8", "uint8", "int32", "complex64", "float8_e4m3fn")
 NHWC = ("NHWC", "HWIO", "NHWC")
 

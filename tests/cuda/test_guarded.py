@@ -107,8 +107,9 @@ def test_thin_kernels(seed: int, stream: int) -> None:
         assert not what, f"{engine}: {what}"
         # Engines that do not serve it are passed over; those that do must work.
         assert plan["engine"] == engine or "is not a candidate" in plan["note"], f"{call}: {plan}"
-        assert not plan["tried"], f"{call}: {plan}"
-        served += plan["engine"] == engine
+        if plan["engine"] == engine:
+            assert not plan["tried"], f"{call}: {plan}"
+            served += 1
     assert served, f"{call}: {first}"  # each problem is made for a family
     module.clear_plans()
 

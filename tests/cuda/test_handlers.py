@@ -471,7 +471,8 @@ def test_the_default_search_times_the_engine_that_cudnn_names_last(
         )  # fmt: skip
         jax.block_until_ready(jax.jit(wgrad)(x, dy))
         (plan,) = plans.list()
-        engines[search] = [t["engine"] for t in plan["tried"] if not t["failure"]]
+        names = [t["engine"] for t in plan["tried"] if not t["failure"]]
+        engines[search] = [name for name in names if name.startswith("eng")]  # cuDNN's
     if "eng70" not in engines["exhaustive"][13:]:
         pytest.skip("this cuDNN offers no such engine, or among the first")
     assert "eng70" in engines["default"]

@@ -366,40 +366,49 @@ def test_the_rules_of_an_h100(dtype: str) -> None:
         return [_backend(operator, dtype, channels, **keywords) for operator in operators]
 
     gradients_by = ["xla" if double else "cudnn"] * 2
-    assert of((8, 16)) == of((8, 16), rank=1) == ["xla", *gradients_by]
-    assert of((3, 16)) == of((16, 3)) == ["xla", *(["xla"] * 2 if half else gradients_by)]
+    assert of((24, 32)) == of((24, 32), rank=1) == ["xla", *gradients_by]
+    assert of((19, 32)) == of((32, 19)) == ["xla", *(["xla"] * 2 if half else gradients_by)]
     strict = ["xla"] * 2 if dtype == "float32" else gradients_by
-    assert of((8, 16), precision="highest") == ["xla", *strict]
+    assert of((24, 32), precision="highest") == ["xla", *strict]
     with jax.default_matmul_precision("highest"):
         bound_with = compat.canonical_precision(None)
-    assert of((8, 16), precision=bound_with) == ["xla", *strict]
-    assert of((8, 16), strides=2) == ["xla", *gradients_by]
+    assert of((24, 32), precision=bound_with) == ["xla", *strict]
+    assert of((24, 32), strides=2) == ["xla", *gradients_by]
     uneven = ["xla" if double else "cudnn"] * 3
-    assert of((8, 16), strides=2, padding=((0, 1), (0, 1))) == uneven
-    assert of((8, 16), strides=2, rank=3) == ["cudnn", *gradients_by]
-    assert of((8, 16), strides=2, rank=1)[1:] == gradients_by
+    assert of((24, 32), strides=2, padding=((0, 1), (0, 1))) == uneven
+    assert of((24, 32), strides=2, rank=3) == ["cudnn", *gradients_by]
+    assert of((24, 32), strides=2, rank=1)[1:] == gradients_by
     odd = ["xla", "cudnn", "xla"] if half else uneven
-    assert of((3, 16), strides=2, padding=((0, 1), (0, 1))) == odd
-    assert of((3, 16), dilation=2, rank=3) == of((3, 16), rank=3) == ["cudnn"] * 3
-    assert of((3, 16), dilation=2) == ["xla", "cudnn", "cudnn"]
-    assert of((3, 16), dilation=2, rank=1) == ["cudnn", "xla", "cudnn"]
-    assert of((3, 16), dilation=2, strides=3) == ["cudnn"] * 3
+    assert of((19, 32), strides=2, padding=((0, 1), (0, 1))) == odd
+    assert of((19, 32), dilation=2, rank=3) == of((19, 32), rank=3) == ["cudnn"] * 3
+    assert of((19, 32), dilation=2) == ["xla", "cudnn", "cudnn"]
+    assert of((19, 32), dilation=2, rank=1) == ["cudnn", "xla", "cudnn"]
+    assert of((19, 32), dilation=2, strides=3) == ["cudnn"] * 3
     # Without the factor that they share this is the plain one.
-    assert of((3, 16), dilation=2, strides=2) == of((3, 16))
-    assert of((8, 16), padding=((-1, 0), (0, 0))) == ["xla", gradients_by[0], "cudnn"]
+    assert of((19, 32), dilation=2, strides=2) == of((19, 32))
+    assert of((24, 32), padding=((-1, 0), (0, 0))) == ["xla", gradients_by[0], "cudnn"]
     assert of((8, 16), groups=2) == ["xla"] * 3
     # Windows side by side.
     if double:
         assert of((3, 16), strides=3) == ["xla"] * 3
     else:
         product = ["gemm"] * 3
-        assert of((3, 16), strides=3) == of((4, 16), strides=3, rank=1) == product
+        assert of((3, 16), strides=3) == product
+        small = ["gemm", "gemm", "cudnn"] if half else product
+        assert of((4, 16), strides=3, rank=1) == small
         assert of((1, 16), strides=3, rank=3) == product
         assert of((8, 16), strides=3, rank=3) == ["cudnn", "gemm", "cudnn"]
         assert of((8, 16), strides=9, window=9) == ["xla", "gemm", "cudnn"]
     assert of((8, 16), strides=3) == ["xla", *gradients_by]
     if dtype == "float32":
         assert "gemm" not in of((3, 16), strides=3, precision="highest")
+    # Few channels.
+    if half:
+        for strides in (1, 2):
+            assert of((4, 16), strides=strides) == ["cudnn"] * 3
+        assert of((16, 4)) == ["cudnn"] * 3
+        assert of((3, 16)) == ["xla", "cudnn", "xla"]  # rows of an odd number of elements
+        assert of((32, 4), window=1) == ["xla", *gradients_by]
     few, many = ["cudnn", "xla", "cudnn"], ["cudnn"] * 3
     if dtype == "float32":
         few, many = ["cudnn", "cudnn", "xla"], ["cudnn", "xla", "xla"]

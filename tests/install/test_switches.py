@@ -32,6 +32,7 @@ def program(layer=jax.lax.conv_transpose) -> str:
     return jax.jit(jax.grad(loss)).lower(KERNEL).as_text()
 
 
+@pytest.mark.on_cpu
 def test_a_with_block_undoes_install():
     plain = program()
     with jax_convgrad.install("cpu") as installation:
@@ -187,6 +188,7 @@ def test_the_warning_and_info_end_with_the_command(monkeypatch: pytest.MonkeyPat
     assert str(error.value).endswith(ending)
 
 
+@pytest.mark.on_cpu
 def test_the_log(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.DEBUG, logger="jax_convgrad"):
         with jax_convgrad.install("cpu"):

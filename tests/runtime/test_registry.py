@@ -26,9 +26,10 @@ from jax_convgrad._src.runtime import registry
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("JAX_CONVGRAD_REQUIRE_")}
     return subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, **environment},
+        env=inherited | environment,
         capture_output=True,
         text=True,
         timeout=300,
