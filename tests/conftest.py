@@ -128,13 +128,18 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 
 @pytest.fixture(autouse=True)
-def _on_cpu(request: pytest.FixtureRequest) -> Iterator[None]:
+def _on_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tests of the CPU's handlers, and those marked on_cpu, run on the CPU beside a GPU too."""
-    if request.path.parent.name == "cpu" or request.node.get_closest_marker("on_cpu"):
-        with jax.default_device(jax.devices("cpu")[0]):
-            yield
-    else:
+    is_of_cpu = request.path.parent.name == "cpu" or request.node.get_closest_marker("on_cpu")
+    if not is_of_cpu or jax.default_backend() == "cpu":
         yield
+        return
+    # Of all threads, and of the programs that a test starts.
+    jax.config.update("jax_default_device", jax.devices("cpu")[0])
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.delenv("JAX_CONVGRAD_REQUIRE_CUDA", raising=False)
+    yield
+    jax.config.update("jax_default_device", None)
 
 
 _TESTS_PER_CACHE = 100

@@ -53,7 +53,7 @@ def test_a_suspect_is_measured_longer_before_it_is_printed(
         assert said.startswith("own 2.00x  dx float32") and said.endswith("# repeat")
 
 
-@pytest.mark.on_cpu
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="a benchmark of the CPU")
 def test_install_s_program_has_calls_after_it_is_off(needs_cpu_handlers: None):
     keywords = {
         "window_strides": (1, 1),

@@ -171,7 +171,12 @@ def test_the_lists_of_rules_without_evidence_name_rules():
 
 @pytest.mark.parametrize(
     "platform, file",
-    [("cuda", "h100/backends.json"), ("cpu", "cpu/backends.json"), ("cpu", "cpu/backward.json")],
+    [
+        ("cuda", "h100/backends.json"),
+        ("cuda", "h100/thin.json"),
+        ("cpu", "cpu/backends.json"),
+        ("cpu", "cpu/backward.json"),
+    ],
 )
 def test_no_measurement_against_a_rule_is_left_out(platform: str, file: str):
     """Where the rule's backend is slower than another by more than a tie, the rule says so."""

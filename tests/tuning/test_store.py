@@ -169,7 +169,7 @@ def test_a_process_reads_the_file_once(
     assert len(reads) == 1
 
 
-@pytest.mark.on_cpu
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="the row is one of the CPU")
 def test_explain_and_info_say_so(saved: Callable[..., pathlib.Path]):
     path = saved(row(problem(), "xla_rewritten"))
     (found,) = jax_convgrad.explain(lambda x, w: conv_fprop(x, w), X, W).rows

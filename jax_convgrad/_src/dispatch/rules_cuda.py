@@ -67,10 +67,10 @@ SM_90 = RuleTable(
             evidence=(),
         ),
         Rule(
-            name="dW of small patches of thin images",
+            name="small patches of thin images, forward and dW",
             when={
                 "thin_family": "windows",
-                "operator": "conv_wgrad",
+                "operator": {"conv_fprop", "conv_wgrad"},
                 "in_channels": at_most(4),
                 "out_channels": at_most(128),
                 "taps": at_most(16),
@@ -78,9 +78,8 @@ SM_90 = RuleTable(
             backend="cudnn",
             reason="this project's kernel reads the image once, in place",
             evidence=(
-                *_thin("conv convnext_stem bf16 (64x224x224, 3 to 96, k4 s4)", "dw"),
-                *_thin("conv swin_patch4 bf16 (64x224x224, 3 to 128, k4 s4)", "dw"),
-                *_thin("conv swin3d_patch bf16 (4x96x96x96, 1 to 48, k2 s2)", "dw"),
+                *_thin("conv convnext_stem bf16 (64x224x224, 3 to 96, k4 s4)", "fprop", "dw"),
+                *_thin("conv swin3d_patch bf16 (4x96x96x96, 1 to 48, k2 s2)", "fprop", "dw"),
             ),
         ),
         Rule(
@@ -101,7 +100,7 @@ SM_90 = RuleTable(
                 *_measured(
                     "conv vit_patch16 f32 (64x224x224, 3 to 768, k16 s16)", "fprop", "dw", "dx"
                 ),
-                *_measured("conv stem4 bf16 (64x224x224, 3 to 96, k4 s4)", "fprop", "dx"),
+                *_measured("conv stem4 bf16 (64x224x224, 3 to 96, k4 s4)", "dx"),
             ),
         ),
         Rule(
@@ -126,7 +125,6 @@ SM_90 = RuleTable(
                 *_thin("conv effnet_stem bf16 (64x224x224, 3 to 32, k3 s2 p1)", "fprop", "dw"),
                 *_thin("conv vgg_stem bf16 (32x224x224, 3 to 64, k3 s1 p1)", "fprop", "dw"),
                 *_thin("conv unet_stem bf16 (8x572x572, 1 to 64, k3 s1)", "fprop", "dw"),
-                *_thin("conv nafnet_in bf16 (8x256x256, 3 to 32, k3 s1 p1)", "fprop", "dw"),
                 *_thin("conv sd_latent_in bf16 (8x64x64, 4 to 320, k3 s1 p1)", "fprop", "dw"),
                 *_thin("conv dqn_in bf16 (256x84x84, 4 to 32, k8 s4)", "fprop", "dw"),
                 *_thin("conv segformer_patch bf16 (16x512x512, 3 to 64, k7 s4 p3)", "fprop", "dw"),
@@ -134,8 +132,6 @@ SM_90 = RuleTable(
                 *_thin("convt fsrcnn_up bf16 (16x128x128, 56 to 1, k9 s3 p4 op2)", "dx", "dw"),
                 *_thin("conv encodec_in bf16 (16x24000, 1 to 32, k7 s1 p3)", "fprop", "dw"),
                 *_thin("conv demucs_in bf16 (4x343980, 2 to 48, k8 s4 p2)", "fprop", "dw"),
-                *_thin("convt demucs_out bf16 (4x85000, 48 to 4, k8 s4 p2)", "dx", "dw"),
-                *_thin("conv unet3d_in bf16 (2x128x128x128, 1 to 32, k3 s1 p1)", "fprop", "dw"),
             ),
         ),
         Rule(
@@ -150,7 +146,6 @@ SM_90 = RuleTable(
                 *_thin("conv cyclegan_out bf16 (4x256x256, 64 to 3, k7 s1 p3)", "dx", "dw"),
                 *_thin("conv edsr_out bf16 (8x192x192, 64 to 3, k3 s1 p1)", "dx", "dw"),
                 *_thin("conv sd_out bf16 (8x64x64, 320 to 4, k3 s1 p1)", "dx", "dw"),
-                *_thin("conv stylegan_rgb bf16 (8x256x256, 64 to 3, k1 s1)", "dx", "dw"),
                 *_thin("conv unet_mask_head bf16 (8x512x512, 64 to 2, k1 s1)", "dx", "dw"),
                 *_thin("conv encodec_out bf16 (16x24000, 32 to 1, k7 s1 p3)", "dx", "dw"),
                 *_thin("conv unet3d_head bf16 (2x128x128x128, 32 to 3, k1 s1)", "dx", "dw"),
@@ -177,7 +172,6 @@ SM_90 = RuleTable(
                 *_thin("conv stem7x7 bf16 (64x224x224, 3 to 64, k7 s2 p3)", "dx"),
                 *_thin("conv effnet_stem bf16 (64x224x224, 3 to 32, k3 s2 p1)", "dx"),
                 *_thin("conv vgg_stem bf16 (32x224x224, 3 to 64, k3 s1 p1)", "dx"),
-                *_thin("conv nafnet_in bf16 (8x256x256, 3 to 32, k3 s1 p1)", "dx"),
                 *_thin("conv unet3d_in bf16 (2x128x128x128, 1 to 32, k3 s1 p1)", "dx"),
                 *_thin("convt dcgan_out bf16 (128x32x32, 128 to 3, k4 s2 p1)", "fprop"),
                 *_thin("convt fsrcnn_up bf16 (16x128x128, 56 to 1, k9 s3 p4 op2)", "fprop"),
