@@ -28,12 +28,14 @@ def thin_family(operator: str, geometry: ConvGeometry, dtype: Any) -> str | None
     config = geometry.config
     if config.groups != 1 or str(np.dtype(dtype)) not in _DTYPES:
         return None
-    x, y, kernel = geometry.in_spatial, geometry.out_spatial, geometry.kernel
+    y, kernel = geometry.out_spatial, geometry.kernel
     few, many = geometry.in_channels, geometry.out_channels
-    if not all(isinstance(n, int | np.integer) for n in (*x, *y, *kernel, few, many)):
+    sizes = (*geometry.in_spatial, *y, *kernel, few, many)
+    if not all(isinstance(n, int | np.integer) for n in sizes):
         return None
     # Handlers get x without what negative padding leaves out.
-    x = [n + sum(min(p, 0) for p in pair) for n, pair in zip(x, config.padding, strict=True)]
+    pairs = zip(geometry.in_spatial, config.padding, strict=True)
+    x = [n + sum(min(p, 0) for p in pair) for n, pair in pairs]
     if _has_windows(operator, geometry, x):
         return "windows"
     if operator != "conv_dgrad" and _is_image(config.dilation, few, x[-1], many):
