@@ -80,9 +80,10 @@
 // stages. Few outputs takes the tile that stages and multiplies least in all, halo and what is cut
 // off included; wgrad of images the one with which the last block is done first. A block does as
 // many tiles as leave four blocks for each place on the device, so that those that finish late are
-// a small part and weights are read seldom. wgrad's windows are shared among as many blocks as the
-// device has places, which leave their sums in the workspace; a second kernel (parts_sum.cuh) adds
-// these in a fixed order.
+// a small part; for image and few outputs fewer blocks, down to one for each place, where staging
+// the weights would be more than an eighth of a block's work. wgrad's windows are shared among as
+// many blocks as the device has places, which leave their sums in the workspace; a second kernel
+// (parts_sum.cuh) adds these in a fixed order.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_PLAN_H_
 #define JAX_CONVGRAD_CUDA_KERNELS_THIN_PLAN_H_
