@@ -105,6 +105,7 @@ def features_of(entry: str, pass_: str, platform: str) -> Features:
     precision = layer.pop("precision", None)
     is_thin = None
     if platform == "cpu":
+        registry.require("cpu")  # an error where it is required and missing
         module = registry.cpu_module()
         if module is None:
             pytest.skip("no CPU module, which says what is thin")
