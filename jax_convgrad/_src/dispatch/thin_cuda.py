@@ -16,6 +16,7 @@ from jax_convgrad._src.conv.geometry import ConvGeometry
 
 MAX_CHANNELS = 16  # of a thin side
 MAX_COLUMNS = 32  # channels of a thin result times taps along the innermost axis
+MAX_PERIOD = 256  # channels of a thin dX times the innermost stride
 _DTYPES = ("float16", "bfloat16")
 
 
@@ -50,8 +51,9 @@ def thin_family(operator: str, geometry: ConvGeometry, dtype: Any) -> str | None
         return None
     if operator == "conv_fprop":
         few, many = many, few
-    fits = few <= MAX_CHANNELS and few * kernel[-1] <= MAX_COLUMNS and many % 8 == 0
-    return "few_outputs" if fits else None
+    period = few * config.strides[-1] if operator == "conv_dgrad" else few
+    fits = few <= MAX_CHANNELS and few * kernel[-1] <= MAX_COLUMNS and period <= MAX_PERIOD
+    return "few_outputs" if fits and many % 8 == 0 else None
 
 
 def _has_windows(operator: str, geometry: ConvGeometry, x: list[int]) -> bool:

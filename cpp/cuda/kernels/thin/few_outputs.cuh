@@ -29,6 +29,14 @@ constexpr int kFewUnits = 2;  // of a warp: 32 pixels of the source, for one row
 constexpr int kFewTileUnits = kFewUnits * kFewThreads / 32;
 constexpr int kFewDepth = 32;  // of the source in a step
 constexpr int kFewPieces = kFewDepth / 8;
+constexpr int kFewPixelBytes = kFewDepth * 2;         // of a step
+constexpr int kFewCopied = kFewThreads / kFewPieces;  // pixels, at once
+constexpr int kFewAdded = 4;                          // elements that a thread adds at once
+
+// Floats between the products of two neighbouring pixels. An odd number of eights: four pixels then
+// begin in different banks.
+template <int kColumns>
+constexpr int kFewPitch = 8 * (kColumns | 1);
 
 // dgrad along an axis: the taps that read anything for a position of the result, and what they
 // read. With strides and dilation divided by their common factor: every stride-th tap, and a
@@ -39,7 +47,9 @@ struct FewAxis {
   int inverse = 1;  // of the dilation, modulo the stride
   // Added to a position of the result, padding included, so that nothing below is negative.
   int shift = 0, shift_strides = 0;
-  Divider by_common, by_stride;
+  // The same for the first position that is read, which is rounded up to whole strides.
+  int first_shift = 0, first_strides = 0;
+  Divider by_common, by_stride, by_whole_stride;
 };
 
 struct FewParams {
@@ -52,16 +62,22 @@ struct FewParams {
   int few;                          // of the result
   int columns;                      // few * kernel x
   int64_t w_tap, w_channel, w_few;  // elements between weights
-  int depths;                       // of 16 channels
   int steps;                        // of kFewDepth
   int stages;                       // of steps in shared memory at once: 2, 3 or 4
   int tile_x;                       // pixels of the source, a multiple of 32
   int tile_y;                       // rows of the result
   int result_x;                     // pixels of the result that a tile has
   int source_rows, source_planes;   // that a tile reads
-  int tiles, tile_step;             // in all, between those of a block
-  Divider by_tile_x, by_source_rows, by_units_x, by_depths;
-  Divider by_few, by_result_x;
+  // A thread copies every `across`-th pixel of every `copy_rows`-th row.
+  int across, copy_rows;
+  int64_t source_jump, source_plane;  // elements between such rows, and between planes
+  int tiles, tile_step;               // in all, between those of a block
+  // Threads that add up the elements of a row of a tile, and how many rows are added at once. Where
+  // the threads are fewer than the elements, their number is a multiple of the steps in which taps
+  // repeat: a thread's elements are `add_pixels` of the source apart.
+  int add_lanes, add_rows, add_pixels;
+  bool add_along_x;  // several elements of a row at once, not of a column
+  Divider by_units_x, by_steps, by_add_lanes, by_add_rows, by_few;
   Divider by_tiles_x, by_tiles_y, by_planes;
   FewAxis axes[3];
 };
@@ -74,9 +90,8 @@ __device__ inline int FewStageBytes(const FewParams& p) {
 template <bool kDgrad>
 __device__ inline int FirstRead(const FewParams& p, int axis, int at) {
   if constexpr (!kDgrad) return at * p.strides[axis] - p.padding[axis];
-  const int last_tap = (p.kernel[axis] - 1) * p.dilation[axis];
-  const int from = at + p.padding[axis] - last_tap, stride = p.strides[axis];
-  return from >= 0 ? (from + stride - 1) / stride : -(-from / stride);  // rounded up
+  const FewAxis& a = p.axes[axis];
+  return a.by_whole_stride.Quotient(at + a.first_shift) - a.first_strides;
 }
 
 // The taps that read for result `at`: `tap`, the one `tap_step` behind it, and so on. They read
@@ -104,19 +119,49 @@ __device__ inline FewTaps TapsOf(const FewParams& p, int axis, int at) {
   return {tap, a.stride, source - a.shift_strides, -a.dilation};
 }
 
+template <typename Number>
+__device__ inline void Exchange(Number* one, Number* other) {
+  const Number kept = *one;
+  *one = *other;
+  *other = kept;
+}
+
+// Adds up the products of `count` elements of the result. They are `jump` floats apart, and
+// `result_jump` elements.
+template <typename T, int kPitch>
+__device__ inline void AddProducts(const FewTaps& taps, int kernel, int few, const float* products,
+                                   int jump, T* result, int64_t result_jump, int count) {
+  const int tap_jump = taps.tap_step * few + taps.source_step * kPitch;
+  for (; count > 0; count -= kFewAdded) {
+    float sums[kFewAdded] = {};
+    const float* from = products;
+    for (int tap = taps.tap; tap < kernel; tap += taps.tap_step, from += tap_jump) {
+#pragma unroll
+      for (int i = 0; i < kFewAdded; ++i) {
+        if (i < count) sums[i] += from[i * jump];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kFewAdded; ++i) {
+      if (i < count) Narrow(sums[i], result + i * result_jump);
+    }
+    products += kFewAdded * jump;
+    result += kFewAdded * result_jump;
+  }
+}
+
 // kColumns products of 8 columns each. Steps go through all tiles of a block, as in WindowsProduct.
 template <typename T, bool kDgrad, int kColumns>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
     FewOutputs(const __grid_constant__ FewParams p) {
+  constexpr int kPitch = kFewPitch<kColumns>;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int first_tile = static_cast<int>(blockIdx.x);
-  const int stage_bytes = FewStageBytes(p);
-  const int rows_of_taps = p.kernel[0] * p.kernel[1];
+  const int stage_bytes = FewStageBytes(p), row_bytes = p.tile_x * kFewPixelBytes;
 
   unsigned char* const stages = SharedMemory<unsigned char>();
   float* const products = reinterpret_cast<float*>(stages + p.stages * stage_bytes);
-  uint32_t* const weights =
-      reinterpret_cast<uint32_t*>(products + p.tile_y * p.tile_x * kColumns * 8);
+  uint4* const weights = reinterpret_cast<uint4*>(products + p.tile_y * p.tile_x * kPitch);
 
   struct Place {
     int image, z, y, x;  // of a tile's first pixel of the result
@@ -129,36 +174,52 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
     place.image = tile;
     return place;
   };
-  // The byte of 8 channels of a pixel of a stage: eight neighbours' lie in different banks.
+  // The byte of 8 channels of a pixel of a stage: eight neighbours' lie in different banks. 8
+  // pixels further, it is as many pixels' bytes further.
   const auto place_in_stage = [](int pixel, int piece) {
     return (pixel * kFewPieces + (piece ^ (pixel / 2 % kFewPieces))) * 16;
   };
 
+  const int copy_x = thread / kFewPieces & (p.across - 1);  // a power of two
+  const int copy_row = thread / kFewPieces >= p.across;     // there are one or two
+  const int copy_piece = thread % kFewPieces;
+  const int copy_to = place_in_stage(copy_row * p.tile_x + copy_x, copy_piece);
   int copy_tile = first_tile, copy_step = 0, copy_stage = 0;
+  int from_z = 0, from_y = 0, from_x = 0;  // of the tile that is copied
+  const T* copy_from = nullptr;
   const auto copy_next = [&] {
     if (copy_tile < p.tiles) {
-      const Place at = place_of(copy_tile);
-      unsigned char* const to = stages + copy_stage * stage_bytes;
-      const int first_z = FirstRead<kDgrad>(p, 0, at.z), first_y = FirstRead<kDgrad>(p, 1, at.y);
-      const int first_x = FirstRead<kDgrad>(p, 2, at.x);
-      const int piece = thread % kFewPieces;
-      const int channel = copy_step * kFewDepth + piece * 8;
-      const int pixels = p.source_planes * p.source_rows * p.tile_x;
-      for (int i = thread / kFewPieces; i < pixels; i += kFewThreads / kFewPieces) {
-        int rest = i;
-        const int x = first_x + p.by_tile_x.Split(&rest);
-        const int y = first_y + p.by_source_rows.Split(&rest);
-        const int z = first_z + rest;
-        const bool inside = channel < p.channels && Inside(x, p.source_size[2]) &&
-                            Inside(y, p.source_size[1]) && Inside(z, p.source_size[0]);
-        const int64_t pixel =
-            ((static_cast<int64_t>(at.image) * p.source_size[0] + z) * p.source_size[1] + y) *
-                p.source_size[2] +
-            x;
-        CopyAsync(to + place_in_stage(i, piece),
-                  static_cast<const T*>(p.source) + (inside ? pixel * p.channels + channel : 0),
-                  inside);
+      if (copy_step == 0) {
+        const Place at = place_of(copy_tile);
+        from_z = FirstRead<kDgrad>(p, 0, at.z);
+        from_y = FirstRead<kDgrad>(p, 1, at.y);
+        from_x = FirstRead<kDgrad>(p, 2, at.x) + copy_x;
+        const int64_t row =
+            (static_cast<int64_t>(at.image) * p.source_size[0] + from_z) * p.source_size[1] +
+            from_y + copy_row;
+        copy_from = static_cast<const T*>(p.source) +
+                    (row * p.source_size[2] + from_x) * p.channels + copy_piece * 8;
       }
+      const bool channels_exist = copy_step * kFewDepth + copy_piece * 8 < p.channels;
+      unsigned char* of_plane = stages + copy_stage * stage_bytes + copy_to;
+      const T* from_plane = copy_from;
+      for (int plane = 0; plane < p.source_planes; ++plane) {
+        const bool plane_exists = channels_exist && Inside(from_z + plane, p.source_size[0]);
+        for (int x = 0; x < p.tile_x; x += p.across) {
+          const bool exists = plane_exists && Inside(from_x + x, p.source_size[2]);
+          const T* from = from_plane + x * p.channels;
+          unsigned char* to = of_plane + x * kFewPixelBytes;
+#pragma unroll 4
+          for (int line = copy_row; line < p.source_rows; line += p.copy_rows) {
+            CopyAsync(to, from, exists && Inside(from_y + line, p.source_size[1]));
+            from += p.source_jump;
+            to += p.copy_rows * row_bytes;
+          }
+        }
+        from_plane += p.source_plane;
+        of_plane += p.source_rows * row_bytes;
+      }
+      copy_from += kFewDepth;
       if (++copy_step == p.steps) {
         copy_step = 0;
         copy_tile += p.tile_step;
@@ -169,14 +230,14 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
   };
   for (int i = 1; i < p.stages; ++i) copy_next();
 
-  // By row of taps, depth, eight columns, lane: two words of two weights.
+  // By row of taps, step, eight columns, lane: four words of two weights.
   {
-    const int word = thread % 64, of_lane = word / 2, first = word % 2 * 8 + of_lane % 4 * 2;
-    const int parts = rows_of_taps * p.depths * kColumns;
+    const int word = thread % 128, of_lane = word / 4, first = word % 4 * 8 + of_lane % 4 * 2;
+    const int parts = p.kernel[0] * p.kernel[1] * p.steps * kColumns;
 #pragma unroll 4
-    for (int part = thread / 64; part < parts; part += kFewThreads / 64) {
+    for (int part = thread / 128; part < parts; part += kFewThreads / 128) {
       int row = part / kColumns;
-      const int channel = p.by_depths.Split(&row) * 16 + first;
+      const int channel = p.by_steps.Split(&row) * kFewDepth + first;
       int tap = part % kColumns * 8 + of_lane / 4;  // the column
       const bool exists = tap < p.columns && channel < p.channels;
       const int few = p.by_few.Split(&tap);
@@ -186,19 +247,38 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
                             (exists ? tap * p.w_tap + channel * p.w_channel + few * p.w_few : 0);
       const uint32_t low = exists ? BitsOf<uint16_t>(from[0]) : 0;
       const uint32_t high = exists ? BitsOf<uint16_t>(from[p.w_channel]) : 0;
-      weights[part * 64 + word] = low | high << 16;
+      reinterpret_cast<uint32_t*>(weights)[part * 128 + word] = low | high << 16;
     }
   }
 
-  // Where a product lies. A warp writes two columns of 8 pixels each at once.
-  const auto place_of_product = [&](int row, int column, int pixel) {
-    return (row * kColumns * 8 + column) * p.tile_x + (pixel ^ (column / 2 % 4 * 8));
-  };
-
+  // The units of a warp, and what a lane reads of 16 pixels.
+  int unit_row[kFewUnits], unit_pixel[kFewUnits];
+#pragma unroll
+  for (int u = 0; u < kFewUnits; ++u) {
+    unit_row[u] = warp + u * (kFewThreads / 32);
+    unit_pixel[u] = p.by_units_x.Split(&unit_row[u]) * 32;
+  }
+  int lane_bytes[kFewDepth / 16];
+#pragma unroll
+  for (int k = 0; k < kFewDepth / 16; ++k) {
+    lane_bytes[k] = place_in_stage(lane % 16, k * 2 + lane / 16);
+  }
   int stage = 0;
   for (int tile = first_tile; tile < p.tiles; tile += p.tile_step) {
     const Place at = place_of(tile);
-    const int first_z = FirstRead<kDgrad>(p, 0, at.z), first_y = FirstRead<kDgrad>(p, 1, at.y);
+    const FewTaps of_z = TapsOf<kDgrad>(p, 0, at.z);
+    const int first_plane = of_z.source - FirstRead<kDgrad>(p, 0, at.z);
+    const int first_y = FirstRead<kDgrad>(p, 1, at.y);
+    FewTaps of_y[kFewUnits];
+#pragma unroll
+    for (int u = 0; u < kFewUnits; ++u) {
+      of_y[u] = TapsOf<kDgrad>(p, 1, at.y + unit_row[u]);
+      of_y[u].source -= first_y;
+      // Rows behind the tile or the result have no taps.
+      if (unit_row[u] >= p.tile_y || at.y + unit_row[u] >= p.result_size[1]) {
+        of_y[u].tap = p.kernel[1];
+      }
+    }
     float sums[kFewUnits][2][kColumns][4] = {};
     for (int step = 0; step < p.steps; ++step) {
       WaitForOldest(p.stages);
@@ -207,41 +287,39 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
       if (++stage == p.stages) stage = 0;
 #pragma unroll
       for (int u = 0; u < kFewUnits; ++u) {
-        int row = warp + u * (kFewThreads / 32);
-        const int pixel = p.by_units_x.Split(&row) * 32;
-        if (row >= p.tile_y || at.y + row >= p.result_size[1]) continue;
-        const FewTaps of_z = TapsOf<kDgrad>(p, 0, at.z);
-        const FewTaps of_y = TapsOf<kDgrad>(p, 1, at.y + row);
-        int plane = of_z.source - first_z;
+        const unsigned char* const of_unit = staged + unit_pixel[u] * kFewPixelBytes;
+        int plane = first_plane;
         for (int tap_z = of_z.tap; tap_z < p.kernel[0];
              tap_z += of_z.tap_step, plane += of_z.source_step) {
-          int line = of_y.source - first_y;
-          for (int tap_y = of_y.tap; tap_y < p.kernel[1];
-               tap_y += of_y.tap_step, line += of_y.source_step) {
-            const int first = (plane * p.source_rows + line) * p.tile_x + pixel;
-            const int taps = tap_z * p.kernel[1] + tap_y;
+          const unsigned char* from =
+              of_unit + (plane * p.source_rows + of_y[u].source) * row_bytes;
+          const uint4* b = weights + lane +
+                           ((tap_z * p.kernel[1] + of_y[u].tap) * p.steps + step) * kColumns * 32;
+          for (int tap_y = of_y[u].tap; tap_y < p.kernel[1]; tap_y += of_y[u].tap_step) {
+            uint32_t a[kFewDepth / 16][2][4];
 #pragma unroll
             for (int k = 0; k < kFewDepth / 16; ++k) {
-              const int depth = step * (kFewDepth / 16) + k;
-              if (depth >= p.depths) break;
-              uint32_t a[2][4];
 #pragma unroll
               for (int m = 0; m < 2; ++m) {
-                LoadMatrices(staged + place_in_stage(first + m * 16 + lane % 16, k * 2 + lane / 16),
-                             a[m]);
-              }
-              const uint2* const b = reinterpret_cast<const uint2*>(weights) +
-                                     (taps * p.depths + depth) * kColumns * 32 + lane;
-#pragma unroll
-              for (int n = 0; n < kColumns; ++n) {
-                const uint2 words = b[n * 32];
-#pragma unroll
-                for (int m = 0; m < 2; ++m) {
-                  MultiplyAdd(static_cast<const T*>(nullptr), a[m], words.x, words.y,
-                              sums[u][m][n]);
-                }
+                LoadMatrices(from + lane_bytes[k] + m * 16 * kFewPixelBytes, a[k][m]);
               }
             }
+#pragma unroll
+            for (int n = 0; n < kColumns; ++n) {
+              const uint4 words = b[n * 32];
+#pragma unroll
+              for (int m = 0; m < 2; ++m) {
+                MultiplyAdd(static_cast<const T*>(nullptr), a[0][m], words.x, words.y,
+                            sums[u][m][n]);
+              }
+#pragma unroll
+              for (int m = 0; m < 2; ++m) {
+                MultiplyAdd(static_cast<const T*>(nullptr), a[1][m], words.z, words.w,
+                            sums[u][m][n]);
+              }
+            }
+            from += of_y[u].source_step * row_bytes;
+            b += of_y[u].tap_step * p.steps * kColumns * 32;
           }
         }
       }
@@ -250,41 +328,52 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
     // The products of a tile that others still add were behind a barrier of the steps above.
 #pragma unroll
     for (int u = 0; u < kFewUnits; ++u) {
-      int row = warp + u * (kFewThreads / 32);
-      const int pixel = p.by_units_x.Split(&row) * 32 + lane / 4;
-      if (row >= p.tile_y) continue;
+      if (unit_row[u] >= p.tile_y) continue;
+      float* const to =
+          products + (unit_row[u] * p.tile_x + unit_pixel[u] + lane / 4) * kPitch + lane % 4 * 2;
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
 #pragma unroll
         for (int n = 0; n < kColumns; ++n) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int column = n * 8 + lane % 4 * 2 + i % 2;
-            products[place_of_product(row, column, pixel + m * 16 + i / 2 * 8)] = sums[u][m][n][i];
+          for (int half = 0; half < 2; ++half) {
+            const float* const pair = sums[u][m][n] + half * 2;
+            *reinterpret_cast<float2*>(to + (m * 16 + half * 8) * kPitch + n * 8) = {pair[0],
+                                                                                     pair[1]};
           }
         }
       }
     }
     __syncthreads();
-    const int first_x = FirstRead<kDgrad>(p, 2, at.x);
-    const int elements = p.tile_y * p.result_x * p.few;
-    for (int i = thread; i < elements; i += kFewThreads) {
-      int row = i;
-      const int channel = p.by_few.Split(&row);
-      const int x = at.x + p.by_result_x.Split(&row);
-      if (x >= p.result_size[2] || at.y + row >= p.result_size[1]) continue;
-      const FewTaps of_x = TapsOf<kDgrad>(p, 2, x);
-      float sum = 0;
-      int pixel = of_x.source - first_x;
-      for (int tap = of_x.tap; tap < p.kernel[2]; tap += of_x.tap_step, pixel += of_x.source_step) {
-        sum += products[place_of_product(row, tap * p.few + channel, pixel)];
-      }
-      const int64_t result =
-          ((static_cast<int64_t>(at.image) * p.result_size[0] + at.z) * p.result_size[1] + at.y +
-           row) *
-              p.result_size[2] +
-          x;
-      Narrow(sum, static_cast<T*>(p.result) + result * p.few + channel);
+    int add_row = thread;
+    const int add_lane = p.by_add_lanes.Split(&add_row);
+    int add_x = add_lane;
+    const int add_channel = p.by_few.Split(&add_x);
+    const int elements = min(p.result_x, p.result_size[2] - at.x) * p.few;
+    const int rows = min(p.tile_y, p.result_size[1] - at.y);
+    if (add_row >= min(p.add_rows, rows) || add_lane >= elements) continue;
+    const FewTaps of_x = TapsOf<kDgrad>(p, 2, at.x + add_x);
+    const int pixel = of_x.source - FirstRead<kDgrad>(p, 2, at.x);
+    const float* from =
+        products + (add_row * p.tile_x + pixel) * kPitch + of_x.tap * p.few + add_channel;
+    const int64_t line =
+        (static_cast<int64_t>(at.image) * p.result_size[0] + at.z) * p.result_size[1] + at.y +
+        add_row;
+    T* to = static_cast<T*>(p.result) + (line * p.result_size[2] + at.x) * p.few + add_lane;
+    // Several at once: down a column of the tile, or along a row if that has few rows.
+    int count = p.by_add_rows.Quotient(rows - add_row - 1) + 1;
+    int jump = p.add_rows * p.tile_x * kPitch;
+    int64_t result_jump = int64_t{p.add_rows} * p.result_size[2] * p.few;
+    int repeats = p.by_add_lanes.Quotient(elements - add_lane - 1) + 1;
+    int next = p.add_pixels * kPitch;
+    int64_t result_next = p.add_lanes;
+    if (p.add_along_x) {
+      Exchange(&count, &repeats);
+      Exchange(&jump, &next);
+      Exchange(&result_jump, &result_next);
+    }
+    for (; repeats > 0; --repeats, from += next, to += result_next) {
+      AddProducts<T, kPitch>(of_x, p.kernel[2], p.few, from, jump, to, result_jump, count);
     }
   }
 }

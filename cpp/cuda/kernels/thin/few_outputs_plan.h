@@ -42,13 +42,21 @@ class FewPlan : public KernelPlan<FewParams> {
 
 constexpr int64_t kFewMaxChannels = 16;
 constexpr int64_t kFewMaxColumns = 32;
+// With one block on a multiprocessor instead of two, more time is spent waiting.
+constexpr double kFewCostOfOneBlock = 1.5;
+
+// Elements of a row of the result in which the taps that read repeat.
+inline int64_t FewPeriod(const ThinProblem& p) {
+  return p.kind == ThinKind::kDgrad ? p.in_channels * p.strides[2] : p.out_channels;
+}
 
 inline bool HasFewOutputs(const ThinProblem& p) {
   const bool gradient = p.kind == ThinKind::kDgrad;
   const int64_t few = gradient ? p.in_channels : p.out_channels;
   const int64_t channels = gradient ? p.out_channels : p.in_channels;
   return IsCountable(p) && p.kind != ThinKind::kWgrad && few <= kFewMaxChannels &&
-         few * p.kernel[2] <= kFewMaxColumns && Multiple(channels, 8) && channels <= kMaxWindow;
+         few * p.kernel[2] <= kFewMaxColumns && Multiple(channels, 8) && channels <= kMaxWindow &&
+         FewPeriod(p) <= kFewThreads;
 }
 
 // Positions of the source that `results` neighbours read along an axis.
@@ -83,6 +91,12 @@ inline bool SetFewAxis(const ThinProblem& problem, size_t axis, FewAxis* a) {
   a->inverse = static_cast<int>(inverse);
   a->shift = static_cast<int>(padding + shift_strides * stride * common);
   a->shift_strides = static_cast<int>(shift_strides);
+  const int64_t first =
+      padding - (problem.kernel[axis] - 1) * problem.dilation[axis] + problem.strides[axis] - 1;
+  const int64_t first_strides = CeilDivide(std::max<int64_t>(0, -first), problem.strides[axis]);
+  a->first_shift = static_cast<int>(first + first_strides * problem.strides[axis]);
+  a->first_strides = static_cast<int>(first_strides);
+  a->by_whole_stride = Divider(problem.strides[axis]);
   a->by_common = Divider(common);
   a->by_stride = Divider(stride);
   return true;
@@ -93,10 +107,21 @@ std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, FewParams 
   const bool gradient = problem.kind == ThinKind::kDgrad;
   const ThinProblem::PerAxis& result = gradient ? problem.in : problem.out;
   const int64_t planes = ReadBy(problem, 0, 1);
-  const int64_t weight_bytes = problem.kernel[0] * problem.kernel[1] * p.depths * kColumns * 256;
+  const int64_t rows_of_taps = problem.kernel[0] * problem.kernel[1];
+  const int64_t weight_bytes = rows_of_taps * p.steps * kColumns * 512;
 
-  // The tile that stages and multiplies least, and among those with two blocks on a multiprocessor
-  // if these do little more.
+  // The tile that takes the fewest instructions of a warp.
+  const double taps = static_cast<double>(rows_of_taps) /
+                      static_cast<double>(gradient ? problem.strides[0] * problem.strides[1] : 1);
+  const double taps_x = static_cast<double>(problem.kernel[2]) /
+                        static_cast<double>(gradient ? problem.strides[2] : 1);
+  const auto cost_of = [&](int64_t x, int64_t y, int64_t rows, int64_t result_x) {
+    const double copies = static_cast<double>(CeilDivide(planes * rows * x, kFewCopied));
+    const double units = static_cast<double>(CeilDivide(x * y, kFewThreads));
+    const double elements = static_cast<double>(CeilDivide(y * result_x * p.few, kFewThreads));
+    return 300 + p.steps * (80 + copies * 14 + units * (30 + taps * (16 + 4 * kColumns))) +
+           units * 30 + elements * (taps_x * 4 + 8);
+  };
   struct Choice {
     int64_t x = 0, y = 0, result_x = 0, rows = 0, stages = 0, at_once = 0, bytes = 0;
     double cost = 0;
@@ -114,18 +139,18 @@ std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, FewParams 
       if (stage_bytes > problem.device.block_shared_bytes) continue;
       for (int64_t at_once = kFewBlocks<kColumns>; at_once > 0 && choice.at_once == 0; --at_once) {
         for (int64_t stages = 4; stages > 1 && choice.at_once == 0; --stages) {
-          choice.bytes = stages * stage_bytes + y * x * kColumns * 32 + weight_bytes;
+          choice.bytes = stages * stage_bytes + y * x * kFewPitch<kColumns> * 4 + weight_bytes;
           if (choice.bytes > SharedBytesOf(problem.device, at_once)) continue;
           choice.stages = stages;
           choice.at_once = at_once;
         }
       }
       if (choice.at_once == 0) continue;
-      constexpr double kCostOfOneBlock = 1.25;
-      choice.cost = static_cast<double>(CeilDivide(result[2], choice.result_x)) *
-                    static_cast<double>(CeilDivide(result[1], y)) *
-                    static_cast<double>(x * (choice.rows * planes + y)) *
-                    (choice.at_once > 1 ? 1 : kCostOfOneBlock);
+      choice.cost = cost_of(x, y, choice.rows, choice.result_x) *
+                    Waves(problem.batch * result[0] * CeilDivide(result[2], choice.result_x) *
+                              CeilDivide(result[1], y),
+                          problem.device.multiprocessors, choice.at_once) *
+                    (choice.at_once < kFewBlocks<kColumns> ? kFewCostOfOneBlock : 1);
       if (best.at_once == 0 || choice.cost < best.cost) best = choice;
     }
   }
@@ -137,24 +162,32 @@ std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, FewParams 
   p.result_x = static_cast<int>(best.result_x);
   p.source_rows = static_cast<int>(best.rows);
   p.source_planes = static_cast<int>(planes);
+  const int64_t across = std::min<int64_t>(best.x, kFewCopied), copy_rows = kFewCopied / across;
+  p.across = static_cast<int>(across);
+  p.copy_rows = static_cast<int>(copy_rows);
+  p.source_jump = copy_rows * p.source_size[2] * p.channels;
+  p.source_plane = int64_t{p.source_size[1]} * p.source_size[2] * p.channels;
   const int64_t tiles_x = CeilDivide(result[2], best.result_x);
   const int64_t tiles_y = CeilDivide(result[1], best.y);
   p.tiles = static_cast<int>(problem.batch * result[0] * tiles_y * tiles_x);
-  // Instructions of a warp: to stage the weights, and for a tile.
-  const double taps = static_cast<double>(problem.kernel[0] * problem.kernel[1]);
-  const double depths = static_cast<double>(p.depths);
-  const double staging = 200 + taps * depths * kColumns * 10;
-  const double work =
-      static_cast<double>(best.x * best.y) / 256 *
-      (taps * depths * 30 / static_cast<double>(gradient ? problem.strides[1] : 1) + 200);
-  p.tile_step = static_cast<int>(TileBlocks(p.tiles, problem.device.multiprocessors * best.at_once,
-                                            /*columns=*/1, staging / work));
-  p.by_tile_x = Divider(best.x);
-  p.by_source_rows = Divider(best.rows);
+  const int64_t period = FewPeriod(problem), elements = best.result_x * p.few;
+  const int64_t add_lanes = elements <= kFewThreads ? elements : kFewThreads / period * period;
+  const int64_t add_rows = std::min(kFewThreads / add_lanes, best.y);
+  p.add_lanes = static_cast<int>(add_lanes);
+  p.add_rows = static_cast<int>(add_rows);
+  p.add_pixels =
+      static_cast<int>(gradient ? add_lanes / period : add_lanes / period * problem.strides[2]);
+  p.add_along_x = best.y < kFewAdded * add_rows;
+  // Instructions of a warp to stage the weights.
+  const double staging = 200 + static_cast<double>(rows_of_taps * p.steps) * kColumns * 20;
+  p.tile_step = static_cast<int>(
+      TileBlocks(p.tiles, problem.device.multiprocessors * best.at_once,
+                 /*columns=*/1, staging / cost_of(best.x, best.y, best.rows, best.result_x)));
   p.by_units_x = Divider(best.x / 32);
+  p.by_steps = Divider(p.steps);
+  p.by_add_lanes = Divider(add_lanes);
+  p.by_add_rows = Divider(add_rows);
   p.by_few = Divider(p.few);
-  p.by_depths = Divider(p.depths);
-  p.by_result_x = Divider(best.result_x);
   p.by_tiles_x = Divider(tiles_x);
   p.by_tiles_y = Divider(tiles_y);
   p.by_planes = Divider(result[0]);
@@ -187,7 +220,6 @@ std::unique_ptr<const ThinPlan> MakeFew(const ThinProblem& problem) {
   p.channels = static_cast<int>(gradient ? out : in);
   p.few = static_cast<int>(gradient ? in : out);
   p.columns = static_cast<int>(p.few * problem.kernel[2]);
-  p.depths = static_cast<int>(CeilDivide(p.channels, 16));
   p.steps = static_cast<int>(CeilDivide(p.channels, kFewDepth));
   switch (CeilDivide(p.columns, 8)) {
     case 1:

@@ -45,34 +45,93 @@ struct ImageParams {
   int64_t w_first, w_tap, w_few, w_channel;
   int kernel_x;
   Divider by_few;
-  // A tile: `tile_y` rows of `tile_x` windows, a multiple of 16, of one plane.
+  // A tile: `tile_y` rows of `tile_x` windows of one plane. Products take 16 of them, one row after
+  // the other.
   int tile_x, tile_y;
-  int tile_groups;       // of 16 windows
-  Divider by_groups_x;   // groups of a row
+  Divider by_tile_x;
   int tiles, tile_step;  // in all, between those of a block
   int column_tiles;      // of output channels
   Divider by_tiles_x, by_tiles_y, by_out_z;
-  // What is staged of the image for a tile: rows of each plane that a window reads.
-  int rows, plane_rows, row_words;
-  Divider by_plane_rows;  // rows of a plane
-  Divider by_row_pieces;  // pieces of a row
+  // What is staged of the image for a tile: the planes that a window reads, and their rows.
+  int planes, plane_rows, row_words, row_pieces;
+  int copy_lanes;  // threads that copy a row
+  int64_t plane;   // elements between planes
 };
 
 // Shared memory: two stages of the image, the weights in the order that lanes read them, and for
-// each unit and each of four lanes the word of the window and its mask, and where the weights of
-// that word's two elements lie.
+// each two units and each of four lanes the words of the window and their masks, for each unit and
+// lane where the weights of that word's two elements lie, and where each window of a tile is.
 constexpr int64_t ImageStageBytes(int64_t rows, int64_t row_words) {
   return (rows * row_words + 4) * 4;
 }
 constexpr int64_t ImageWeightsBytes(int64_t units) {
   return units * kImageUnit * kImageColumns * 2;
 }
-constexpr int64_t ImageTableBytes(int64_t units) { return units * 4 * 16; }
+constexpr int64_t ImageTableBytes(int64_t units, int64_t windows) {
+  return units * 4 * 16 + windows * 16;
+}
 
 // The output channel of column `column` of a warp's n-th product of 8, of 8: a lane's columns of
 // four products are then 8 neighbours.
 __device__ inline int ImageChannel(int n, int column) {
   return n / 4 * 32 + column / 2 * 8 + n % 4 * 2 + column % 2;
+}
+
+// What a lane reads of two units.
+struct alignas(16) ImageWords {
+  uint32_t first, first_mask;  // the first in bytes
+  uint32_t second, second_mask;
+};
+
+// A window of a tile, from the tile's first one.
+struct alignas(16) ImageWindow {
+  int element;  // of what is staged
+  int pixel;    // of the result
+  int x, y;
+};
+
+// A lane's operands of two units: of each of 32 windows' eighths, a pair of elements of both.
+template <bool kOdd>
+__device__ inline void LoadImage(const unsigned char* const (&from)[2][2],
+                                 const uint32_t (&shift)[2][2], const ImageWords& words,
+                                 uint32_t (&a)[2][4]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int m = i / 4, half = i / 2 % 2, below = i % 2;
+    const uint32_t* const pairs =
+        reinterpret_cast<const uint32_t*>(from[m][below] + (half ? words.second : words.first));
+    uint32_t value = pairs[0];
+    if constexpr (kOdd) value = __funnelshift_r(value, pairs[1], shift[m][below]);
+    a[m][half * 2 + below] = value & (half ? words.second_mask : words.first_mask);
+  }
+}
+
+// Multiplies 32 windows with kProducts times 8 columns.
+template <typename T, bool kOdd, int kProducts>
+__device__ inline void MultiplyImage(const unsigned char* const (&from)[2][2],
+                                     const uint32_t (&shift)[2][2], const ImageWords* table,
+                                     int units, const uint4* weights, float (&sums)[2][8][4]) {
+  uint32_t a[2][4];
+  LoadImage<kOdd>(from, shift, *table, a);
+#pragma unroll 2
+  for (int unit = 2; unit <= units; unit += 2) {
+    // Of the next two units, so that nothing waits; behind the last, of the last again.
+    if (unit < units) table += 4;
+    uint32_t next[2][4];
+    LoadImage<kOdd>(from, shift, *table, next);
+#pragma unroll
+    for (int n = 0; n < kProducts; n += 2) {
+      const uint4 b = weights[n * 16];
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        MultiplyAdd(static_cast<const T*>(nullptr), a[m], b.x, b.y, sums[m][n]);
+        MultiplyAdd(static_cast<const T*>(nullptr), a[m], b.z, b.w, sums[m][n + 1]);
+      }
+    }
+    weights += 128;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = next[i / 4][i % 4];
+  }
 }
 
 // kPiece elements are copied at once, 8 or 2. kOdd: windows begin at odd elements too.
@@ -83,13 +142,17 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
   const int block = static_cast<int>(blockIdx.x);
   const int first_channel = block % p.column_tiles * kImageColumns;
   const int first_tile = block / p.column_tiles;
-  const int stage_words = p.rows * p.row_words + 4;
+  const int stage_words = p.planes * p.plane_rows * p.row_words + 4;
 
   uint32_t* const stages = SharedMemory<uint32_t>();
   uint32_t* const weights = stages + 2 * stage_words;
   uint2* const table =
       reinterpret_cast<uint2*>(weights + p.units * (kImageUnit * kImageColumns / 2));
   int2* const places = reinterpret_cast<int2*>(table + p.units * 4);
+  ImageWindow* const windows = reinterpret_cast<ImageWindow*>(places + p.units * 4);
+  const int tile_windows = p.tile_x * p.tile_y;
+  // Whether more than half of the columns are output channels.
+  const bool both_halves = p.out_channels - first_channel > kImageColumns / 2;
 
   struct Place {
     int image, z, y, x;  // of a tile's first window
@@ -112,18 +175,23 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
     const int first = first_staged(first_element(at));
     const int first_z = at.z * p.strides[0] - p.padding[0];
     const int first_y = at.y * p.strides[1] - p.padding[1];
-    const int pieces = p.row_words * 2 / kPiece;
-    for (int i = thread; i < p.rows * pieces; i += kImageThreads) {
-      int row = i;
-      const int piece = p.by_row_pieces.Split(&row);
-      uint32_t* const staged = to + row * p.row_words + piece * (kPiece / 2);
-      const int y = first_y + p.by_plane_rows.Split(&row);
-      const int z = first_z + row * p.dilation[0];
-      const int element = first + piece * kPiece;
-      const bool inside = Inside(z, p.in[0]) && Inside(y, p.in[1]) && Inside(element, p.line);
-      const int64_t line = (static_cast<int64_t>(at.image) * p.in[0] + z) * p.in[1] + y;
-      CopyAsync<2 * kPiece>(
-          staged, static_cast<const T*>(p.x) + (inside ? line * p.line + element : 0), inside);
+    const int64_t line = (static_cast<int64_t>(at.image) * p.in[0] + first_z) * p.in[1] + first_y;
+    const T* const tile_from = static_cast<const T*>(p.x) + line * p.line + first;
+    const int row_step = kImageThreads / p.copy_lanes, first_row = thread / p.copy_lanes;
+    const T* plane_from = tile_from + static_cast<int64_t>(first_row) * p.line;
+    for (int plane = 0; plane < p.planes; ++plane, plane_from += p.plane) {
+      const bool plane_exists = Inside(first_z + plane * p.dilation[0], p.in[0]);
+      const T* from = plane_from;
+      uint32_t* staged = to + (plane * p.plane_rows + first_row) * p.row_words;
+      for (int row = first_row; row < p.plane_rows; row += row_step) {
+        const bool line_exists = plane_exists & Inside(first_y + row, p.in[1]);
+        for (int piece = thread % p.copy_lanes; piece < p.row_pieces; piece += p.copy_lanes) {
+          CopyAsync<2 * kPiece>(staged + piece * (kPiece / 2), from + piece * kPiece,
+                                line_exists & Inside(first + piece * kPiece, p.line));
+        }
+        from += static_cast<int64_t>(row_step) * p.line;
+        staged += row_step * p.row_words;
+      }
     }
   };
 
@@ -139,8 +207,9 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
     int z = row;
     const int y = p.by_kernel_y.Split(&z);
     const int line = z * p.plane_rows + y * p.dilation[1];
-    table[i] = make_uint2(low || high ? static_cast<uint32_t>(line * p.row_words + word) : 0,
-                          (low ? 0xffffu : 0) | (high ? 0xffff0000u : 0));
+    table[i / 8 * 8 + i % 4 * 2 + i / 4 % 2] =
+        make_uint2(low || high ? static_cast<uint32_t>(line * p.row_words + word) * 4 : 0,
+                   (low ? 0xffffu : 0) | (high ? 0xffff0000u : 0));
     const auto place_of_weight = [&](int of_row) {
       int tap = of_row;
       const int few = p.by_few.Split(&tap);
@@ -149,6 +218,11 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
     };
     places[i] =
         make_int2(low ? place_of_weight(element) : -1, high ? place_of_weight(element + 1) : -1);
+  }
+  for (int i = thread; i < tile_windows; i += kImageThreads) {
+    int y = i;
+    const int x = p.by_tile_x.Split(&y);
+    windows[i] = {y * p.strides[1] * p.row_words * 2 + x * p.step, y * p.out[2] + x, x, y};
   }
   __syncthreads();
 
@@ -164,7 +238,7 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
       exists[n] = channel < p.out_channels;
       from[n] = static_cast<const T*>(p.w) + (exists[n] ? channel * p.w_channel : 0);
     }
-#pragma unroll 2
+#pragma unroll 4
     for (int unit = 0; unit < p.units; unit += 2) {
       const int2 at = places[(unit + part % 2) * 4 + word];
 #pragma unroll
@@ -177,6 +251,8 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
   }
 
   const int g = lane / 4, t = lane % 4;
+  const ImageWords* const table_of_lane = reinterpret_cast<const ImageWords*>(table) + t;
+  const uint4* const weights_of_lane = reinterpret_cast<const uint4*>(weights) + lane;
   int stage = 0;
   for (int tile = first_tile; tile < p.tiles; tile += p.tile_step) {
     const uint32_t* const staged = stages + stage * stage_words;
@@ -189,71 +265,45 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
     const int element = first_element(at);
     const int offset = element - first_staged(element) - p.lead;
 
-    for (int pair = warp; pair * 2 < p.tile_groups; pair += kImageThreads / 32) {
-      const uint32_t* from[2];
-      int row[2], column[2];
-      uint32_t shift[2];
+    const int64_t line = (static_cast<int64_t>(at.image) * p.out[0] + at.z) * p.out[1] + at.y;
+    T* const tile_to =
+        static_cast<T*>(p.y) + (line * p.out[2] + at.x) * p.out_channels + first_channel + t * 8;
+    for (int first = warp * 32; first < tile_windows; first += kImageThreads) {
+      // Of 32 windows, a lane has every eighth: what it reads of each, and the bits before it.
+      const unsigned char* from[2][2];
+      uint32_t shift[2][2];
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        row[m] = min(pair * 2 + m, p.tile_groups - 1);  // the last group twice
-        column[m] = p.by_groups_x.Split(&row[m]) * 16 + g;
-        const int start = offset + column[m] * p.step;
-        from[m] = staged + row[m] * p.strides[1] * p.row_words + (start >> 1);
-        shift[m] = kOdd ? static_cast<uint32_t>(start & 1) * 16 : 0;
+      for (int i = 0; i < 4; ++i) {
+        const int start = offset + windows[min(first + i * 8 + g, tile_windows - 1)].element;
+        from[i / 2][i % 2] = reinterpret_cast<const unsigned char*>(staged) + (start >> 1) * 4;
+        shift[i / 2][i % 2] = kOdd ? static_cast<uint32_t>(start & 1) * 16 : 0;
       }
       float sums[2][8][4] = {};
-      const uint4* b_from = reinterpret_cast<const uint4*>(weights) + lane;
-#pragma unroll 1
-      for (int unit = 0; unit < p.units; unit += 2, b_from += 128) {
-        uint32_t a[2][4];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint2 word = table[(unit + half) * 4 + t];
-#pragma unroll
-          for (int m = 0; m < 2; ++m) {
-#pragma unroll
-            for (int below = 0; below < 2; ++below) {
-              // Eight windows on: as odd as the first.
-              const uint32_t* const pairs = from[m] + word.x + below * 4 * p.step;
-              uint32_t value = pairs[0];
-              if constexpr (kOdd) value = __funnelshift_r(value, pairs[1], shift[m]);
-              a[m][half * 2 + below] = value & word.y;
-            }
-          }
-        }
-#pragma unroll
-        for (int n = 0; n < 8; n += 2) {
-          const uint4 b = b_from[n * 16];
-#pragma unroll
-          for (int m = 0; m < 2; ++m) {
-            MultiplyAdd(static_cast<const T*>(nullptr), a[m], b.x, b.y, sums[m][n]);
-            MultiplyAdd(static_cast<const T*>(nullptr), a[m], b.z, b.w, sums[m][n + 1]);
-          }
-        }
+      if (both_halves) {
+        MultiplyImage<T, kOdd, 8>(from, shift, table_of_lane, p.units, weights_of_lane, sums);
+      } else {
+        MultiplyImage<T, kOdd, 4>(from, shift, table_of_lane, p.units, weights_of_lane, sums);
       }
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        const int y = at.y + row[m];
-        const int64_t line =
-            ((static_cast<int64_t>(at.image) * p.out[0] + at.z) * p.out[1] + y) * p.out[2];
+      for (int i = 0; i < 4; ++i) {
+        const int window = first + i * 8 + g;
+        const ImageWindow place = windows[min(window, tile_windows - 1)];
+        const bool exists =
+            (window < tile_windows) & (at.y + place.y < p.out[1]) & (at.x + place.x < p.out[2]);
+        T* const to = tile_to + static_cast<int64_t>(place.pixel) * p.out_channels;
 #pragma unroll
-        for (int below = 0; below < 2; ++below) {
-          const int x = at.x + column[m] + below * 8;
-          T* const to = static_cast<T*>(p.y) + (line + x) * p.out_channels + first_channel + t * 8;
+        for (int part = 0; part < 2; ++part) {
+          if (part == 1 && !both_halves) break;
+          uint32_t words[4];
 #pragma unroll
-          for (int part = 0; part < 2; ++part) {
-            uint32_t words[4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              const float (&of)[4] = sums[m][part * 4 + i];
-              words[i] =
-                  RoundedPair(static_cast<const T*>(nullptr), of[below * 2], of[below * 2 + 1]);
-            }
-            if (y < p.out[1] && x < p.out[2] &&
-                first_channel + part * 32 + t * 8 < p.out_channels) {
-              *reinterpret_cast<uint4*>(to + part * 32) =
-                  make_uint4(words[0], words[1], words[2], words[3]);
-            }
+          for (int n = 0; n < 4; ++n) {
+            const float (&of)[4] = sums[i / 2][part * 4 + n];
+            words[n] =
+                RoundedPair(static_cast<const T*>(nullptr), of[i % 2 * 2], of[i % 2 * 2 + 1]);
+          }
+          if (exists && first_channel + part * 32 + t * 8 < p.out_channels) {
+            *reinterpret_cast<uint4*>(to + part * 32) =
+                make_uint4(words[0], words[1], words[2], words[3]);
           }
         }
       }

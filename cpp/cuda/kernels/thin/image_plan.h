@@ -42,7 +42,9 @@ class ImagePlan : public KernelPlan<ImageParams> {
 
 constexpr int64_t kImageMaxChannels = 16;
 constexpr int64_t kImageTileWindows = 512;  // of a tile, at most
-constexpr int64_t kImageTileX = 128;        // of its rows, if there are several
+// With a block fewer on a multiprocessor, more time is spent waiting: a part of the whole.
+constexpr double kImageCostOfABlock = 0.2;
+constexpr int64_t kImageDivisions = 16;  // of a row into tiles, from the fewest on
 
 inline bool HasImage(const ThinProblem& p) {
   return IsCountable(p) && p.kind == ThinKind::kFprop && p.in_channels <= kImageMaxChannels &&
@@ -51,18 +53,22 @@ inline bool HasImage(const ThinProblem& p) {
          Multiple(p.in[2] * p.in_channels, 2);
 }
 
-// The tile's rows of windows, and what is staged for them.
-inline void SetTile(const ThinProblem& problem, int64_t tile_x, int64_t tile_y, ImageParams* p) {
+// The tile's rows of windows, and what is staged for them, `piece` elements at once.
+inline void SetTile(const ThinProblem& problem, int64_t piece, int64_t tile_x, int64_t tile_y,
+                    ImageParams* p) {
   p->tile_x = static_cast<int>(tile_x);
   p->tile_y = static_cast<int>(tile_y);
   const int64_t plane_rows =
       (tile_y - 1) * problem.strides[1] + (problem.kernel[1] - 1) * problem.dilation[1] + 1;
   p->plane_rows = static_cast<int>(plane_rows);
-  p->rows = static_cast<int>(plane_rows * problem.kernel[0]);
+  p->planes = static_cast<int>(problem.kernel[0]);
   // In front: up to a piece that is aligned. Behind: the last unit, and the next pair of elements.
   const int64_t elements =
       kImageUnit + (tile_x - 1) * p->step + int64_t{p->run_units} * kImageUnit + 2;
   p->row_words = static_cast<int>(RoundUp(elements, kImageUnit) / 2);
+  p->row_pieces = static_cast<int>(p->row_words * 2 / piece);
+  p->copy_lanes = 32;
+  while (p->copy_lanes < kImageThreads && p->copy_lanes < p->row_pieces) p->copy_lanes *= 2;
 }
 
 // Where the weights lie. If `exchanged`, the problem is Exchanged: its input channels are the
@@ -86,6 +92,17 @@ inline void SetWeights(const ThinProblem& problem, bool exchanged, ImageParams* 
   p->w_tap = -p->w_tap;
 }
 
+// Instructions of a warp for a tile.
+inline double ImageTileCost(const ImageParams& p, int64_t windows) {
+  const double pairs = static_cast<double>(CeilDivide(windows, 32 * kImageThreads / 32));
+  const double halves = p.out_channels > kImageColumns / 2 ? 2 : 1;
+  const double rows =
+      static_cast<double>(CeilDivide(p.planes * p.plane_rows * p.copy_lanes, kImageThreads));
+  const double copies = static_cast<double>(CeilDivide(p.row_pieces, p.copy_lanes));
+  return 150 + rows * (20 + 15 * copies) +
+         pairs * (120 + 40 * halves + p.units * (14 + 6 * halves));
+}
+
 template <typename T, int kPiece>
 std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exchanged) {
   ImageParams p{};
@@ -100,6 +117,7 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
   p.out_channels = static_cast<int>(problem.out_channels);
   SetWeights(problem, exchanged, &p);
   p.line = static_cast<int>(problem.in[2] * channels);
+  p.plane = problem.dilation[0] * problem.in[1] * p.line;
   p.step = static_cast<int>(problem.strides[2] * channels);
   p.padding_line = static_cast<int>(problem.padding_low[2] * channels);
   p.run = static_cast<int>(problem.kernel[2] * channels);
@@ -114,51 +132,56 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
   p.by_run_units = Divider(p.run_units);
   p.by_kernel_y = Divider(problem.kernel[1]);
 
-  // A plane's rows are divided evenly. As many blocks as possible, each with at least half of the
-  // windows that it may have, so that rows that tiles share are a small part. Shorter rows only if
-  // nothing else fits.
-  const int64_t max_x = problem.out[1] > 1 ? kImageTileX : kImageTileWindows;
-  int64_t tile_x = 0, blocks = 0, shared_bytes = 0;
-  for (int64_t wanted_x = max_x; wanted_x >= 16 && blocks == 0; wanted_x /= 2) {
-    tile_x = RoundUp(CeilDivide(problem.out[2], CeilDivide(problem.out[2], wanted_x)), 16);
-    const int64_t max_y = std::clamp<int64_t>(kImageTileWindows / tile_x, 1, problem.out[1]);
-    for (const bool smallest : {false, true}) {
-      for (int64_t at_once = kImageBlocks; at_once > 0 && blocks == 0; --at_once) {
-        const int64_t min_y = smallest ? 1 : CeilDivide(max_y, 2);
-        for (int64_t tile_y = max_y; tile_y >= min_y && blocks == 0; --tile_y) {
-          SetTile(problem, tile_x, tile_y, &p);
-          shared_bytes = 2 * ImageStageBytes(p.rows, p.row_words) + ImageWeightsBytes(units) +
-                         ImageTableBytes(units);
-          if (shared_bytes <= SharedBytesOf(problem.device, at_once)) blocks = at_once;
-        }
+  // The tile that takes the fewest instructions, of tiles that divide a plane evenly.
+  struct Choice {
+    int64_t x = 0, y = 0, at_once = 0, bytes = 0;
+    double cost = 0;
+  } best;
+  int64_t parts_x = CeilDivide(problem.out[2], kImageTileWindows);
+  for (int64_t i = 0; i < kImageDivisions && parts_x <= problem.out[2]; ++i, ++parts_x) {
+    Choice choice;
+    choice.x = CeilDivide(problem.out[2], parts_x);
+    int64_t rows = std::min(kImageTileWindows / choice.x, problem.out[1]);
+    for (; rows > 0; --rows) {
+      choice.y = CeilDivide(problem.out[1], CeilDivide(problem.out[1], rows));
+      SetTile(problem, kPiece, choice.x, choice.y, &p);
+      choice.bytes = 2 * ImageStageBytes(p.planes * p.plane_rows, p.row_words) +
+                     ImageWeightsBytes(units) + ImageTableBytes(units, choice.x * choice.y);
+      choice.at_once = kImageBlocks;
+      while (choice.at_once > 0 && choice.bytes > SharedBytesOf(problem.device, choice.at_once)) {
+        --choice.at_once;
       }
+      if (choice.at_once == 0) continue;
+      choice.cost = ImageTileCost(p, choice.x * choice.y) *
+                    Waves(problem.batch * problem.out[0] * CeilDivide(problem.out[1], choice.y) *
+                              CeilDivide(problem.out[2], choice.x) *
+                              CeilDivide(p.out_channels, kImageColumns),
+                          problem.device.multiprocessors, choice.at_once) *
+                    (1 + kImageCostOfABlock * static_cast<double>(kImageBlocks - choice.at_once));
+      if (best.at_once == 0 || choice.cost < best.cost) best = choice;
     }
   }
-  if (blocks == 0) return nullptr;
+  if (best.at_once == 0) return nullptr;
+  SetTile(problem, kPiece, best.x, best.y, &p);
 
-  const int64_t groups_x = tile_x / 16;
-  p.by_groups_x = Divider(groups_x);
-  p.tile_groups = static_cast<int>(groups_x * p.tile_y);
-  const int64_t tiles_x = CeilDivide(problem.out[2], tile_x);
-  const int64_t tiles_y = CeilDivide(problem.out[1], p.tile_y);
+  p.by_tile_x = Divider(best.x);
+  const int64_t tiles_x = CeilDivide(problem.out[2], best.x);
+  const int64_t tiles_y = CeilDivide(problem.out[1], best.y);
   p.by_tiles_x = Divider(tiles_x);
   p.by_tiles_y = Divider(tiles_y);
   p.by_out_z = Divider(problem.out[0]);
   p.tiles = static_cast<int>(problem.batch * problem.out[0] * tiles_y * tiles_x);
-  p.by_plane_rows = Divider(p.plane_rows);
-  p.by_row_pieces = Divider(p.row_words * 2 / kPiece);
   p.column_tiles = static_cast<int>(CeilDivide(p.out_channels, kImageColumns));
-  // Instructions of a warp: to stage the weights, and for a tile.
+  // Instructions of a warp to stage the weights.
   const double staging = 200 + 30.0 * static_cast<double>(units);
-  const double work =
-      static_cast<double>(p.tile_groups) / 8 * (15.0 * static_cast<double>(units) + 120);
-  p.tile_step = static_cast<int>(
-      TileBlocks(p.tiles, problem.device.multiprocessors * blocks, p.column_tiles, staging / work));
+  p.tile_step =
+      static_cast<int>(TileBlocks(p.tiles, problem.device.multiprocessors * best.at_once,
+                                  p.column_tiles, staging / ImageTileCost(p, best.x * best.y)));
   const int64_t all = int64_t{p.tile_step} * p.column_tiles;
   if (all > kMaxPositions) return nullptr;
   const ImageKernel kernel = odd ? ImageProduct<T, kPiece, true> : ImageProduct<T, kPiece, false>;
   return std::make_unique<ImagePlan>(exchanged ? "image_dgrad" : "image", p, kernel, exchanged, all,
-                                     shared_bytes, problem.device.block_shared_bytes);
+                                     best.bytes, problem.device.block_shared_bytes);
 }
 
 // The plan for fprop, or (`exchanged`) for dgrad of the problem that this one was before.

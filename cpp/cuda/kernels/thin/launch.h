@@ -42,6 +42,15 @@ inline int64_t TileBlocks(int64_t tiles, int64_t places, int64_t columns, double
   return std::clamp<int64_t>(blocks, 1, tiles);
 }
 
+// How often a multiprocessor takes as long as for one tile, with `at_once` blocks on it. Of few
+// tiles, the last to end counts.
+inline double Waves(int64_t tiles, int64_t multiprocessors, int64_t at_once) {
+  const int64_t places = multiprocessors * at_once;
+  if (tiles < places) return static_cast<double>(CeilDivide(tiles, multiprocessors));
+  const double waves = static_cast<double>(tiles) / static_cast<double>(places);
+  return static_cast<double>(at_once) * (waves < kWaves ? std::ceil(waves) : waves);
+}
+
 template <typename Params>
 cudaError_t Launch(void (*kernel)(Params), int64_t blocks, int64_t threads, int64_t shared_bytes,
                    cudaStream_t stream, Params params) {

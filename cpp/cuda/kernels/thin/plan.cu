@@ -55,11 +55,9 @@ bool ThinPlan::IsFast(const ThinProblem& problem) {
     return problem.in_channels <= kImageMaxChannels || window * problem.out_channels <= 256 * 128;
   }
   if (problem.kind == ThinKind::kWgrad || !HasFewOutputs(problem)) return true;
-  // Of fprop, one window a pixel and more taps than a matrix product has; of dgrad, windows that
-  // are not far apart.
-  const int64_t taps = problem.kernel[0] * problem.kernel[1] * problem.kernel[2];
+  // Of fprop, one window a pixel; of dgrad, windows that are not far apart.
   const int64_t stride = problem.strides[0] * problem.strides[1] * problem.strides[2];
-  return problem.kind == ThinKind::kFprop ? taps > 1 && stride == 1 : stride < 16;
+  return problem.kind == ThinKind::kFprop ? stride == 1 : stride < 16;
 }
 
 }  // namespace jax_convgrad
