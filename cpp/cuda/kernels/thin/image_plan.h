@@ -96,8 +96,8 @@ inline void SetWeights(const ThinProblem& problem, bool exchanged, ImageParams* 
 inline double ImageTileCost(const ImageParams& p, int64_t windows) {
   const double pairs = static_cast<double>(CeilDivide(windows, 32 * kImageThreads / 32));
   const double halves = p.out_channels > kImageColumns / 2 ? 2 : 1;
-  const double rows =
-      static_cast<double>(CeilDivide(p.planes * p.plane_rows * p.copy_lanes, kImageThreads));
+  const double rows = static_cast<double>(
+      CeilDivide(int64_t{p.planes} * p.plane_rows * p.copy_lanes, kImageThreads));
   const double copies = static_cast<double>(CeilDivide(p.row_pieces, p.copy_lanes));
   return 150 + rows * (20 + 15 * copies) +
          pairs * (120 + 40 * halves + p.units * (14 + 6 * halves));
@@ -132,20 +132,23 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
   p.by_run_units = Divider(p.run_units);
   p.by_kernel_y = Divider(problem.kernel[1]);
 
-  // The tile that takes the fewest instructions, of tiles that divide a plane evenly.
+  // The tile that takes the fewest instructions, of tiles that divide a plane evenly. A row is
+  // divided into many parts only if nothing else fits.
   struct Choice {
     int64_t x = 0, y = 0, at_once = 0, bytes = 0;
     double cost = 0;
   } best;
   int64_t parts_x = CeilDivide(problem.out[2], kImageTileWindows);
-  for (int64_t i = 0; i < kImageDivisions && parts_x <= problem.out[2]; ++i, ++parts_x) {
+  for (int64_t i = 0; parts_x <= problem.out[2];
+       ++i, parts_x += i < kImageDivisions ? 1 : parts_x) {
+    if (i >= kImageDivisions && best.at_once > 0) break;
     Choice choice;
     choice.x = CeilDivide(problem.out[2], parts_x);
     int64_t rows = std::min(kImageTileWindows / choice.x, problem.out[1]);
     for (; rows > 0; --rows) {
       choice.y = CeilDivide(problem.out[1], CeilDivide(problem.out[1], rows));
       SetTile(problem, kPiece, choice.x, choice.y, &p);
-      choice.bytes = 2 * ImageStageBytes(p.planes * p.plane_rows, p.row_words) +
+      choice.bytes = 2 * ImageStageBytes(int64_t{p.planes} * p.plane_rows, p.row_words) +
                      ImageWeightsBytes(units) + ImageTableBytes(units, choice.x * choice.y);
       choice.at_once = kImageBlocks;
       while (choice.at_once > 0 && choice.bytes > SharedBytesOf(problem.device, choice.at_once)) {
