@@ -104,6 +104,21 @@ SM_90 = RuleTable(
             ),
         ),
         Rule(
+            name="windows side by side, few channels on both sides",
+            when={
+                "thin_family": "windows",
+                "in_channels": at_most(64),
+                "out_channels": at_most(64),
+            },
+            backend="cudnn",
+            reason="this project's kernel reads and writes every element once",
+            evidence=(
+                *_thin("conv segformer_reduce bf16 (8x128x128, 64 to 64, k8 s8)", "dx", "dw"),
+                *_thin("convt sam_up2 bf16 (8x128x128, 64 to 32, k2 s2)", "fprop", "dx", "dw"),
+                *_thin("convt unet3d_up bf16 (2x64x64x64, 64 to 32, k2 s2)", "fprop", "dx", "dw"),
+            ),
+        ),
+        Rule(
             name="dX of large patches",
             when=_product(operator="conv_dgrad", taps=at_least(16)),
             backend="gemm",
@@ -112,7 +127,6 @@ SM_90 = RuleTable(
                 *_measured("conv patch4_8ch bf16 (64x128x128, 8 to 256, k4 s4)", "dx"),
                 *_measured("conv reduce4 f32 (8x64x64, 128 to 128, k4 s4)", "dx"),
                 *_measured("conv reduce4 bf16 (8x64x64, 128 to 128, k4 s4)", "dx"),
-                *_measured("conv reduce8 bf16 (8x128x128, 64 to 64, k8 s8)", "dx"),
             ),
         ),
         Rule(
@@ -157,7 +171,6 @@ SM_90 = RuleTable(
                 {
                     "thin_family": "few_outputs",
                     "operator": "conv_fprop",
-                    "taps": at_least(2),
                     "is_strided": False,
                 },
                 {"thin_family": "few_outputs", "operator": "conv_dgrad"},
@@ -169,6 +182,8 @@ SM_90 = RuleTable(
                 *_thin("conv edsr_out bf16 (8x192x192, 64 to 3, k3 s1 p1)", "fprop"),
                 *_thin("conv sd_out bf16 (8x64x64, 320 to 4, k3 s1 p1)", "fprop"),
                 *_thin("conv encodec_out bf16 (16x24000, 32 to 1, k7 s1 p3)", "fprop"),
+                *_thin("conv unet_mask_head bf16 (8x512x512, 64 to 2, k1 s1)", "fprop"),
+                *_thin("conv unet3d_head bf16 (2x128x128x128, 32 to 3, k1 s1)", "fprop"),
                 *_thin("conv stem7x7 bf16 (64x224x224, 3 to 64, k7 s2 p3)", "dx"),
                 *_thin("conv effnet_stem bf16 (64x224x224, 3 to 32, k3 s2 p1)", "dx"),
                 *_thin("conv vgg_stem bf16 (32x224x224, 3 to 64, k3 s1 p1)", "dx"),
@@ -298,13 +313,11 @@ SM_90 = RuleTable(
             reason="XLA transposes 3-D arrays",
             evidence=(
                 *_measured("convt vnet_k3 f32 (2x32x32x32, 64 to 64, k3 s2 p1 op1)", "dx", "fprop"),
-                *_measured("convt unet3d_up bf16 (2x64x64x64, 64 to 32, k2 s2)", "dw", "dx"),
                 *_measured(
                     "conv conv3d bf16 (2x32x32x32, 64 to 64, k3 s1 p1)", "dw", "fprop", "dx"
                 ),
                 *_measured("conv conv3d f32 (2x32x32x32, 64 to 64, k3 s1 p1)", "fprop", "dx", "dw"),
             ),
-            against=(*_measured("convt unet3d_up bf16 (2x64x64x64, 64 to 32, k2 s2)", "fprop"),),
         ),
         Rule(
             name="dilated forward, 2-D",
@@ -565,6 +578,7 @@ SM_90 = RuleTable(
                 *_measured("conv patch2_16ch f32 (64x64x64, 16 to 1536, k2 s2)", "dx"),
                 *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "dx"),
                 *_measured("conv reduce2 bf16 (8x32x32, 320 to 320, k2 s2)", "dx"),
+                *_thin("convt sam_up bf16 (8x64x64, 256 to 64, k2 s2)", "fprop"),
             ),
         ),
         Rule(
@@ -589,7 +603,7 @@ SM_90 = RuleTable(
                 *_measured("conv patch4_8ch bf16 (64x128x128, 8 to 256, k4 s4)", "fprop"),
                 *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "fprop"),
                 *_measured("conv reduce4 bf16 (8x64x64, 128 to 128, k4 s4)", "fprop"),
-                *_measured("conv reduce8 bf16 (8x128x128, 64 to 64, k8 s8)", "fprop"),
+                *_thin("convt sam_up bf16 (8x64x64, 256 to 64, k2 s2)", "dx"),
             ),
         ),
         Rule(
@@ -611,11 +625,11 @@ SM_90 = RuleTable(
                 *_measured("convt dcgan2 bf16 (128x4x4, 1024 to 512, k4 s2 p1)", "dw"),
                 *_measured("conv reduce4 f32 (8x64x64, 128 to 128, k4 s4)", "dw"),
                 *_measured("conv patch4_8ch bf16 (64x128x128, 8 to 256, k4 s4)", "dw"),
-                *_measured("conv reduce8 bf16 (8x128x128, 64 to 64, k8 s8)", "dw"),
             ),
             against=(
                 *_measured("conv patch2_16ch f32 (64x64x64, 16 to 1536, k2 s2)", "dw"),
                 *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "dw"),
+                *_thin("convt sam_up bf16 (8x64x64, 256 to 64, k2 s2)", "dw"),
             ),
         ),
     ),
