@@ -397,9 +397,12 @@ def test_the_rules_of_an_h100(dtype: str) -> None:
         small = ["cudnn", "gemm", "cudnn"] if half else product
         assert of((4, 16), strides=3, rank=1) == small
         assert of((1, 16), strides=3, rank=3) == product
-        assert of((8, 16), strides=3, rank=3) == ["cudnn", "gemm", "cudnn"]
-        assert of((8, 16), strides=9, window=9) == ["xla", "gemm", "cudnn"]
+        large = "cudnn" if half else "gemm"
+        assert of((8, 16), strides=3, rank=3) == ["cudnn", large, "cudnn"]
+        assert of((8, 16), strides=9, window=9) == ["xla", large, "cudnn"]
+        assert of((8, 128), strides=9, window=9) == ["xla", "gemm", "cudnn"]
     assert of((8, 16), strides=3) == ["xla", *gradients_by]
+    assert of((8, 16), strides=2, window=2) == ["cudnn" if half else "xla", *gradients_by]
     if dtype == "float32":
         assert "gemm" not in of((3, 16), strides=3, precision="highest")
     # Few channels.
@@ -408,7 +411,7 @@ def test_the_rules_of_an_h100(dtype: str) -> None:
             assert of((4, 16), strides=strides) == ["cudnn"] * 3
         assert of((16, 4)) == ["cudnn"] * 3
         assert of((3, 16)) == ["xla", "cudnn", "xla"]  # rows of an odd number of elements
-        assert of((32, 4), window=1) == ["xla", *gradients_by]
+        assert of((32, 4), window=1) == ["cudnn"] * 3
     few, many = ["cudnn", "xla", "cudnn"], ["cudnn"] * 3
     if dtype == "float32":
         few, many = ["cudnn", "cudnn", "xla"], ["cudnn", "xla", "xla"]

@@ -33,6 +33,11 @@ _DOUBLE = {
 }
 _DEPTHWISE = {"is_depthwise": True, "multiplier": 1}
 _GROUPED = {"is_dense": False}
+_FEW_ON_BOTH_SIDES = {
+    "thin_family": "windows",
+    "in_channels": at_most(64),
+    "out_channels": at_most(64),
+}
 
 
 def _product(**rest: object) -> tuple[dict[str, object], ...]:
@@ -105,11 +110,10 @@ SM_90 = RuleTable(
         ),
         Rule(
             name="windows side by side, few channels on both sides",
-            when={
-                "thin_family": "windows",
-                "in_channels": at_most(64),
-                "out_channels": at_most(64),
-            },
+            when=(
+                {**_FEW_ON_BOTH_SIDES, "operator": {"conv_dgrad", "conv_wgrad"}},
+                {**_FEW_ON_BOTH_SIDES, "operator": "conv_fprop", "taps": at_most(8)},
+            ),
             backend="cudnn",
             reason="this project's kernel reads and writes every element once",
             evidence=(
