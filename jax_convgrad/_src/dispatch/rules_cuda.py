@@ -607,6 +607,7 @@ SM_90 = RuleTable(
                 *_measured("conv patch4_8ch bf16 (64x128x128, 8 to 256, k4 s4)", "fprop"),
                 *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "fprop"),
                 *_measured("conv reduce4 bf16 (8x64x64, 128 to 128, k4 s4)", "fprop"),
+                *_measured("conv reduce8 bf16 (8x128x128, 64 to 64, k8 s8)", "fprop"),
                 *_thin("convt sam_up bf16 (8x64x64, 256 to 64, k2 s2)", "dx"),
             ),
         ),
