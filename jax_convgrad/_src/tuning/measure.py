@@ -36,8 +36,9 @@ METHOD = Method(rounds=7, form_seconds=0.5, hopeless_ratio=3.0)
 # How backends are timed once more that are within that factor of the fastest.
 CLOSE = 1.25
 LONGER = dataclasses.replace(METHOD, rounds=3 * METHOD.rounds, form_seconds=3.0)
-# A smaller difference is noise, and changes no decision.
-TIE = 1.03
+# A smaller difference is noise, and changes no decision. What ties today may be as far apart again tomorrow
+# (h100/tune.txt: 2.7%), and --check allows 5%.
+TIE = 1.02
 
 
 def sizes_of(problem: Problem) -> str:
