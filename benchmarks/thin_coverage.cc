@@ -60,6 +60,7 @@ std::string Reasons(const ThinProblem& p) {
   if (few <= kFewMaxChannels) {
     belongs = true;
     add_if(!Multiple(channels, 8), "few outputs: the other channels are no multiple of 8");
+    add_if(dgrad && FewPeriod(p) > kFewThreads, "few outputs: a long stride along x");
     if (p.kind == ThinKind::kWgrad) {
       add_if(HasStrides(p), "few outputs: wgrad with a stride");
       add_if(p.dilation[2] != 1, "few outputs: dilation along x");

@@ -211,7 +211,7 @@ bool IsLarge(const ThinProblem& problem) {
   const bool exchanged = problem.kind == ThinKind::kDgrad && !HasStrides(problem);
   const ThinProblem p = exchanged ? Exchanged(problem) : problem;
   const int64_t rows = p.kernel[0] * ((p.kernel[1] - 1) * p.dilation[1] + 1);
-  const int64_t windows = std::min<int64_t>(p.out[2] + 15, p.out[1] > 1 ? 128 : 512);
+  const int64_t windows = std::min<int64_t>(p.out[2], p.out[1] > 1 ? 128 : 512);
   const int64_t run = p.kernel[2] * p.in_channels;
   int64_t staged = 4 * rows * (windows * p.strides[2] * p.in_channels + run);
   int64_t weights = 128 * p.kernel[0] * p.kernel[1] * (run + 8);

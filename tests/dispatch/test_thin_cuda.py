@@ -12,6 +12,8 @@ import pytest
 from support import benchmark_programs, drawn_thin, native
 from support.drawn_geometries import drawn_geometries
 
+from jax_convgrad._src.conv import arguments
+from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.dispatch.problem import ConvProblem
 from jax_convgrad._src.dispatch.thin_cuda import thin_family
 
@@ -19,7 +21,33 @@ OPERATORS = ("conv_fprop", "conv_dgrad", "conv_wgrad")
 DRAWN = 1500
 
 
+# Sizes beyond what is drawn, along one axis: channels of x and y, pixels, taps, stride, padding, dilation.
+EDGES = (
+    (1, 64, 4000, 80, 4, 38, 1),
+    (1, 24, 30000, 16, 300, 0, 1),
+    (1, 24, 30000, 16, 256, 0, 1),
+    (4, 8, 30000, 3, 64, 1, 1),
+    (4, 8, 30000, 3, 65, 1, 1),
+    (1, 8, 30000, 3, 65, 0, 2),
+    (1, 8, 30000, 3, 66, 0, 2),
+    (1, 8, 30000, 3, 130, 0, 65),
+)
+
+
+def edges() -> Iterator[ConvProblem]:
+    for channels, out_channels, pixels, taps, stride, padding, dilation in EDGES:
+        x, w = (2, channels, pixels), (out_channels, channels, taps)
+        config = arguments.make_config(
+            "edges", x, w, strides=stride, padding=[(padding, padding)], dilation=dilation, groups=1,
+            dimension_numbers=None,
+        )  # fmt: skip
+        geometry = ConvGeometry.make("edges", config, x, w)
+        for operator in OPERATORS:
+            yield ConvProblem.make(operator, geometry, "bfloat16")
+
+
 def problems() -> Iterator[ConvProblem]:
+    yield from edges()
     for geometry in drawn_geometries(11, DRAWN):
         for operator in OPERATORS:
             yield ConvProblem.make(operator, geometry, "bfloat16")

@@ -7,7 +7,7 @@ layers of the rule gain from cuDNN or there is nothing to fuse.
 from __future__ import annotations
 
 from jax_convgrad._src.dispatch.features import ConvFeatures
-from jax_convgrad._src.dispatch.rules import Rule, RuleTable, at_least, at_most
+from jax_convgrad._src.dispatch.rules import Rule, RuleTable, at_least, at_most, between
 
 
 def _measured(case: str, *passes: str) -> tuple[str, ...]:
@@ -111,8 +111,12 @@ SM_90 = RuleTable(
         Rule(
             name="windows side by side, few channels on both sides",
             when=(
-                {**_FEW_ON_BOTH_SIDES, "operator": {"conv_dgrad", "conv_wgrad"}},
-                {**_FEW_ON_BOTH_SIDES, "operator": "conv_fprop", "taps": at_most(8)},
+                {
+                    **_FEW_ON_BOTH_SIDES,
+                    "operator": {"conv_dgrad", "conv_wgrad"},
+                    "taps": at_least(2),
+                },
+                {**_FEW_ON_BOTH_SIDES, "operator": "conv_fprop", "taps": between(2, 8)},
             ),
             backend="cudnn",
             reason="this project's kernel reads and writes every element once",

@@ -17,6 +17,7 @@ from jax_convgrad._src.conv.geometry import ConvGeometry
 MAX_CHANNELS = 16  # of a thin side
 MAX_COLUMNS = 32  # channels of a thin result times taps along the innermost axis
 MAX_PERIOD = 256  # channels of a thin dX times the innermost stride
+MAX_KERNEL = 64  # taps along an axis
 _DTYPES = ("float16", "bfloat16")
 
 
@@ -32,7 +33,7 @@ def thin_family(operator: str, geometry: ConvGeometry, dtype: Any) -> str | None
     y, kernel = geometry.out_spatial, geometry.kernel
     few, many = geometry.in_channels, geometry.out_channels
     sizes = (*geometry.in_spatial, *y, *kernel, few, many)
-    if not all(isinstance(n, int | np.integer) for n in sizes):
+    if not all(isinstance(n, int | np.integer) for n in sizes) or max(kernel) > MAX_KERNEL:
         return None
     # Handlers get x without what negative padding leaves out.
     pairs = zip(geometry.in_spatial, config.padding, strict=True)
@@ -53,7 +54,15 @@ def thin_family(operator: str, geometry: ConvGeometry, dtype: Any) -> str | None
         few, many = many, few
     period = few * config.strides[-1] if operator == "conv_dgrad" else few
     fits = few <= MAX_CHANNELS and few * kernel[-1] <= MAX_COLUMNS and period <= MAX_PERIOD
+    if operator == "conv_dgrad" and not all(map(_has_steps, config.strides, config.dilation)):
+        return None
     return "few_outputs" if fits and many % 8 == 0 else None
+
+
+def _has_steps(stride: int, dilation: int) -> bool:
+    """Whether dX's kernel finds the taps of a position: it tries all steps of a dilated window."""
+    common = math.gcd(stride, dilation)
+    return dilation == common or stride // common <= MAX_KERNEL
 
 
 def _has_windows(operator: str, geometry: ConvGeometry, x: list[int]) -> bool:

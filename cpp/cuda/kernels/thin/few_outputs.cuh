@@ -73,8 +73,8 @@ struct FewParams {
   int64_t source_jump, source_plane;  // elements between such rows, and between planes
   int tiles, tile_step;               // in all, between those of a block
   // Threads that add up the elements of a row of a tile, and how many rows are added at once. Where
-  // the threads are fewer than the elements, their number is a multiple of the steps in which taps
-  // repeat: a thread's elements are `add_pixels` of the source apart.
+  // the threads are fewer than the elements, their number is a multiple of FewPeriod, so that a
+  // thread's elements have the same taps: they read what is `add_pixels` of the source apart.
   int add_lanes, add_rows, add_pixels;
   bool add_along_x;  // several elements of a row at once, not of a column
   Divider by_units_x, by_steps, by_add_lanes, by_add_rows, by_few;
@@ -174,8 +174,8 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
     place.image = tile;
     return place;
   };
-  // The byte of 8 channels of a pixel of a stage: eight neighbours' lie in different banks. 8
-  // pixels further, it is as many pixels' bytes further.
+  // The byte of 8 channels of a pixel of a stage: eight neighbours' lie in different banks. That of
+  // the pixel 8 further is 8 * kFewPixelBytes further.
   const auto place_in_stage = [](int pixel, int piece) {
     return (pixel * kFewPieces + (piece ^ (pixel / 2 % kFewPieces))) * 16;
   };
@@ -267,17 +267,20 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
   for (int tile = first_tile; tile < p.tiles; tile += p.tile_step) {
     const Place at = place_of(tile);
     const FewTaps of_z = TapsOf<kDgrad>(p, 0, at.z);
-    const int first_plane = of_z.source - FirstRead<kDgrad>(p, 0, at.z);
+    const int first_plane =
+        of_z.tap < p.kernel[0] ? of_z.source - FirstRead<kDgrad>(p, 0, at.z) : 0;
     const int first_y = FirstRead<kDgrad>(p, 1, at.y);
     FewTaps of_y[kFewUnits];
 #pragma unroll
     for (int u = 0; u < kFewUnits; ++u) {
       of_y[u] = TapsOf<kDgrad>(p, 1, at.y + unit_row[u]);
       of_y[u].source -= first_y;
-      // Rows behind the tile or the result have no taps.
+      // Rows behind the tile or the result have no taps. What a row without any would read is far
+      // off.
       if (unit_row[u] >= p.tile_y || at.y + unit_row[u] >= p.result_size[1]) {
         of_y[u].tap = p.kernel[1];
       }
+      if (of_y[u].tap >= p.kernel[1]) of_y[u].source = 0;
     }
     float sums[kFewUnits][2][kColumns][4] = {};
     for (int step = 0; step < p.steps; ++step) {

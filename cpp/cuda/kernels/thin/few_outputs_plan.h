@@ -110,7 +110,8 @@ std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, FewParams 
   const int64_t rows_of_taps = problem.kernel[0] * problem.kernel[1];
   const int64_t weight_bytes = rows_of_taps * p.steps * kColumns * 512;
 
-  // The tile that takes the fewest instructions of a warp.
+  // Instructions of a warp for a tile. Wanted are the fewest in all, those of a last wave that is
+  // not full included, and two blocks on a multiprocessor if these do not take much more.
   const double taps = static_cast<double>(rows_of_taps) /
                       static_cast<double>(gradient ? problem.strides[0] * problem.strides[1] : 1);
   const double taps_x = static_cast<double>(problem.kernel[2]) /

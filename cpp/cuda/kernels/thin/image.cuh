@@ -55,7 +55,7 @@ struct ImageParams {
   // What is staged of the image for a tile: the planes that a window reads, and their rows.
   int planes, plane_rows, row_words, row_pieces;
   int copy_lanes;  // threads that copy a row
-  int64_t plane;   // elements between planes
+  int64_t plane;   // elements between planes that are staged
 };
 
 // Shared memory: two stages of the image, the weights in the order that lanes read them, and for
@@ -90,7 +90,7 @@ struct alignas(16) ImageWindow {
   int x, y;
 };
 
-// A lane's operands of two units: of each of 32 windows' eighths, a pair of elements of both.
+// A lane's operands of two units: a pair of elements of both, of every eighth of 32 windows.
 template <bool kOdd>
 __device__ inline void LoadImage(const unsigned char* const (&from)[2][2],
                                  const uint32_t (&shift)[2][2], const ImageWords& words,

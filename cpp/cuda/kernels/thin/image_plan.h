@@ -42,7 +42,7 @@ class ImagePlan : public KernelPlan<ImageParams> {
 
 constexpr int64_t kImageMaxChannels = 16;
 constexpr int64_t kImageTileWindows = 512;  // of a tile, at most
-// With a block fewer on a multiprocessor, more time is spent waiting: a part of the whole.
+// With fewer blocks on a multiprocessor, more time is spent waiting: this fraction for each.
 constexpr double kImageCostOfABlock = 0.2;
 constexpr int64_t kImageDivisions = 16;  // of a row into tiles, from the fewest on
 
@@ -117,7 +117,7 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
   p.out_channels = static_cast<int>(problem.out_channels);
   SetWeights(problem, exchanged, &p);
   p.line = static_cast<int>(problem.in[2] * channels);
-  p.plane = problem.dilation[0] * problem.in[1] * p.line;
+  p.plane = problem.kernel[0] > 1 ? problem.dilation[0] * problem.in[1] * p.line : 0;
   p.step = static_cast<int>(problem.strides[2] * channels);
   p.padding_line = static_cast<int>(problem.padding_low[2] * channels);
   p.run = static_cast<int>(problem.kernel[2] * channels);

@@ -42,8 +42,8 @@ inline int64_t TileBlocks(int64_t tiles, int64_t places, int64_t columns, double
   return std::clamp<int64_t>(blocks, 1, tiles);
 }
 
-// How often a multiprocessor takes as long as for one tile, with `at_once` blocks on it. Of few
-// tiles, the last to end counts.
+// The time of all tiles, in times of one tile alone on a multiprocessor, with `at_once` blocks on
+// each. Of few tiles, the last to end counts.
 inline double Waves(int64_t tiles, int64_t multiprocessors, int64_t at_once) {
   const int64_t places = multiprocessors * at_once;
   if (tiles < places) return static_cast<double>(CeilDivide(tiles, multiprocessors));

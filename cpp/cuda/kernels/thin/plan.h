@@ -50,9 +50,10 @@
 //   about 80.
 //
 // Few outputs (few_outputs.cuh), fprop and dgrad: at most 16 channels in the result, and at most 32
-// of them times taps along x; the other side has a multiple of 8; any kernel, stride, padding and
-// dilation. With a stride, fprop multiplies pixels that no window's first column is at: dgrad, and
-// fprop with stride 1, are what it is for.
+// of them times taps along x; the other side has a multiple of 8; any kernel, padding and dilation,
+// and strides (dgrad's channels times the stride along x are at most 256). With a stride, fprop
+// multiplies pixels that no window's first column is at: dgrad, and fprop with stride 1, are what
+// it is for.
 //
 //   Tile: rows of the result by 32 to 512 pixels of the source, at most 512 pixels in all; a warp
 //   has two times 32 pixels of one row. Steps of 32 channels of the source. Shared memory: a ring
@@ -75,10 +76,11 @@
 // some taps read is in the gradients of all. Tile, shared memory, registers and bound are those of
 // image wgrad.
 //
-// How tiles follow from the device: of the choices that its shared memory admits, the one with the
-// most blocks on a multiprocessor, since one's stores hide behind another's products; then the most
-// stages. Few outputs takes the tile that stages and multiplies least in all, halo and what is cut
-// off included; wgrad of images the one with which the last block is done first. A block does as
+// How tiles follow from the device: of the choices that its shared memory admits, windows take the
+// one with the most blocks on a multiprocessor, since one's stores hide behind another's products;
+// then the most stages. Image and few outputs take the tile with the fewest instructions in all, by
+// a count of what the kernels do, halo, what is cut off and a last wave that is not full included;
+// wgrad of images the one with which the last block is done first. A block does as
 // many tiles as leave four blocks for each place on the device, so that those that finish late are
 // a small part; for image and few outputs fewer blocks, down to one for each place, where staging
 // the weights would be more than an eighth of a block's work. wgrad's windows are shared among as
