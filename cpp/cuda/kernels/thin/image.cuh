@@ -207,6 +207,7 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
     int z = row;
     const int y = p.by_kernel_y.Split(&z);
     const int line = z * p.plane_rows + y * p.dilation[1];
+    // As ImageWords: two units' words of a lane are neighbours.
     table[i / 8 * 8 + i % 4 * 2 + i / 4 % 2] =
         make_uint2(low || high ? static_cast<uint32_t>(line * p.row_words + word) * 4 : 0,
                    (low ? 0xffffu : 0) | (high ? 0xffff0000u : 0));

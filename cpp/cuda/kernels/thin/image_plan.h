@@ -92,9 +92,9 @@ inline void SetWeights(const ThinProblem& problem, bool exchanged, ImageParams* 
   p->w_tap = -p->w_tap;
 }
 
-// Instructions of a warp for a tile.
+// Instructions of a warp for a tile. A warp takes 32 windows at once, one for each of its lanes.
 inline double ImageTileCost(const ImageParams& p, int64_t windows) {
-  const double pairs = static_cast<double>(CeilDivide(windows, 32 * kImageThreads / 32));
+  const double pairs = static_cast<double>(CeilDivide(windows, kImageThreads));
   const double halves = p.out_channels > kImageColumns / 2 ? 2 : 1;
   const double rows = static_cast<double>(
       CeilDivide(int64_t{p.planes} * p.plane_rows * p.copy_lanes, kImageThreads));
