@@ -1,7 +1,8 @@
 // Which thin kernels serve problems that are read from the standard input, one a line, and why none
 // does. Host code alone: compiled with tests/cpp/emulated_cuda. thin_coverage.py runs it.
 //
-// A line: kind (0 fprop, 1 dgrad, 2 wgrad), type (0 float16, 1 bfloat16), batch, input channels,
+// A line: kind (0 fprop, 1 dgrad, 2 wgrad), type (0 float16, 1 bfloat16, 2 float32 as TF32),
+// batch, input channels,
 // output channels, then z, y, x each of in, kernel, out, strides, padding and dilation, then the
 // workspace limit. The answer: names of plans, the first choice first, or "- " and reasons.
 
@@ -23,7 +24,8 @@ std::string Reasons(const ThinProblem& p) {
       reasons += (reasons.empty() ? "" : "; ") + std::string(reason);
     }
   };
-  const auto is_odd = [](int64_t elements) { return !Multiple(elements, 2); };
+  const int64_t word = WordElements(p.type);
+  const auto is_odd = [&](int64_t elements) { return !Multiple(elements, word); };
   const bool fprop = p.kind == ThinKind::kFprop, dgrad = p.kind == ThinKind::kDgrad;
   bool belongs = false, beside = true, covered = true;
   for (size_t axis = 0; axis < 3; ++axis) {
@@ -31,7 +33,7 @@ std::string Reasons(const ThinProblem& p) {
              p.padding_low[axis] == 0;
     covered = covered && p.out[axis] * p.kernel[axis] == p.in[axis];
   }
-  if (beside) {
+  if (beside && word == 2) {
     belongs = true;
     add_if(dgrad && !covered, "windows: x has elements that no window reads");
     add_if(!Multiple(p.out_channels, 8), "windows: output channels are no multiple of 8");

@@ -4,9 +4,9 @@
     python benchmarks/thin_coverage.py benchmarks/thin_cases.json --only stem
 
 A row has a layer's pass, the backend that the rules of CUDA give it, and the thin kernels' plans, the first
-choice first, or why there is none. Only "cudnn" asks the search, which these plans are offered to: behind
-"gemm" and "xla" they can be measured with `bench --backend cudnn`, and never run otherwise. Layers in 16 bits
-without groups are looked at. Needs g++ and neither a GPU nor the CUDA toolkit.
+choice first, or why there is none. float32 is multiplied as TF32. Only "cudnn" asks the search, which these plans are offered to: behind
+"gemm" and "xla" they can be measured with `bench --backend cudnn`, and never run otherwise. Layers without
+groups are looked at. Needs g++ and neither a GPU nor the CUDA toolkit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CASES = [
     case_files.PUBLISHED,
 ]
 _KINDS = ("conv_fprop", "conv_dgrad", "conv_wgrad")
-_TYPES = ("float16", "bfloat16")
+_TYPES = ("float16", "bfloat16", "float32")
 # How a table says that the kernels are for other layers.
 NOT_THIN = "not thin"
 
@@ -66,7 +66,7 @@ def main() -> None:
         program = build(pathlib.Path(folder))
         for path in arguments.cases or CASES:
             found = rows(path, arguments.only, program)
-            print(f"\n{pathlib.Path(path).name}: {len(found)} operators in 16 bits without groups")
+            print(f"\n{pathlib.Path(path).name}: {len(found)} operators without groups")
             print(*found, sep="\n")
             print(summary(found))
 
@@ -81,12 +81,12 @@ def build(folder: pathlib.Path) -> pathlib.Path:
 
 
 def rows(path: str | pathlib.Path, only: str, program: pathlib.Path) -> list[Row]:
-    """Every operator in 16 bits without groups of the cases in a file."""
+    """Every operator without groups of the cases in a file."""
     layers = [
         (layer, pass_)
         for layer in measured.load_layers([path])
         if layer.case.kind != "resize"
-        and layer.case.dtype in ("bf16", "f16")
+        and layer.case.dtype in ("bf16", "f16", "f32")
         and layer.case.groups == 1
         and re.search(only, layer.label)
         for pass_ in layer.passes

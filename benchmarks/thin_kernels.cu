@@ -127,6 +127,7 @@ class Arrays {
   char* data_ = nullptr;
 };
 
+__device__ float ToFloat(float value) { return value; }
 __device__ float ToFloat(__half value) { return __half2float(value); }
 __device__ float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
 
@@ -312,7 +313,9 @@ bool Run(const Case& of, ThinKind kind, ThinType type, ThinWeights weights,
          const ThinDevice& device, int64_t cache_bytes, const std::vector<std::string>& parts) {
   const char* const kinds[] = {"fprop", "dgrad", "wgrad"};
   const std::string row = std::string(of.name) + " " + kinds[static_cast<int>(kind)] +
-                          (type == ThinType::kF16 ? " f16" : " bf16") +
+                          (type == ThinType::kTf32  ? " f32"
+                           : type == ThinType::kF16 ? " f16"
+                                                    : " bf16") +
                           (weights == ThinWeights::kInOut ? " HWIO" : " OHWI");
   if ((of.passes >> static_cast<int>(kind) & 1) == 0 || !Wanted(row, parts)) return true;
   const ThinProblem problem = ProblemOf(of, kind, type, weights, device);
@@ -327,9 +330,11 @@ bool Run(const Case& of, ThinKind kind, ThinType type, ThinWeights weights,
   const int64_t result_count = kind == ThinKind::kFprop   ? y_count
                                : kind == ThinKind::kDgrad ? x_count
                                                           : w_count;
-  const int64_t bytes = 2 * (x_count + y_count + w_count);
+  constexpr int64_t kBytes = sizeof(T);
+  const int64_t bytes = kBytes * (x_count + y_count + w_count);
   const int64_t copies = 2 + 5 * cache_bytes / bytes;
-  const Arrays x(2 * x_count, copies), y(2 * y_count, copies), w(2 * w_count, copies);
+  const Arrays x(kBytes * x_count, copies), y(kBytes * y_count, copies),
+      w(kBytes * w_count, copies);
   for (int64_t copy = 0; copy < copies; ++copy) {
     // Far apart: Fill counts on from its seed, and no array may be a part of another.
     const auto seed = static_cast<unsigned long long>(3 * copy) << 40;
@@ -340,7 +345,7 @@ bool Run(const Case& of, ThinKind kind, ThinType type, ThinWeights weights,
   const Arrays& result = kind == ThinKind::kFprop ? y : kind == ThinKind::kDgrad ? x : w;
 
   // The operands are read once, the result is written once.
-  const int64_t writes = 2 * result_count / 16, reads = bytes / 16 - writes;
+  const int64_t writes = kBytes * result_count / 16, reads = bytes / 16 - writes;
   double stream = 1e30;
   {
     const Arrays from(16 * reads, copies), to(16 * writes, copies);
@@ -362,7 +367,7 @@ bool Run(const Case& of, ThinKind kind, ThinType type, ThinWeights weights,
       const int64_t copy = turn % copies;
       Check(plan->Run({x[copy], w[copy], y[copy], workspace[0]}, nullptr), plan->name().c_str());
     };
-    Check(cudaMemset(result[1], 0xff, static_cast<size_t>(2 * result_count)), "cudaMemset");
+    Check(cudaMemset(result[1], 0xff, static_cast<size_t>(kBytes * result_count)), "cudaMemset");
     launch(1);
     double* squares = nullptr;  // and the number of what is not a number
     Check(cudaMalloc(&squares, 3 * sizeof(double)), "cudaMalloc");
@@ -378,7 +383,10 @@ bool Run(const Case& of, ThinKind kind, ThinType type, ThinWeights weights,
     cudaFree(squares);
     const double error = std::sqrt(found[0] / found[1]);
     // Rounding the result to nearest errs by at most half a unit, 2^-9 or 2^-12 of a value.
-    const double rounding = type == ThinType::kF16 ? 0x1p-12 : 0x1p-9;
+    // Rounding both factors of a product to TF32 errs by at most 2^-10, about 2^-12 on average.
+    const double rounding = type == ThinType::kTf32  ? 0x1p-11
+                            : type == ThinType::kF16 ? 0x1p-12
+                                                     : 0x1p-9;
     const bool good = error <= 1.1 * rounding && found[2] == 0;
     right = right && good;
 
@@ -413,6 +421,8 @@ int main(int argc, char** argv) {
       }
       right &= Run<__half>(of, kind, ThinType::kF16, ThinWeights::kInOut, device,
                            properties.l2CacheSize, parts);
+      right &= Run<float>(of, kind, ThinType::kTf32, ThinWeights::kInOut, device,
+                          properties.l2CacheSize, parts);
     }
   }
   std::printf(right ? "all results are right\n" : "SOME RESULTS ARE WRONG\n");

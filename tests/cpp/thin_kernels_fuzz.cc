@@ -46,7 +46,7 @@ jax_convgrad::ThinDevice RandomDevice(Random* random) {
 // fprop of an image with few channels.
 ThinProblem RandomImage(Random* random) {
   ThinProblem p;
-  p.type = static_cast<ThinType>(Between(random, 0, 1));
+  p.type = static_cast<ThinType>(Between(random, 0, 2));
   p.weights = static_cast<ThinWeights>(Between(random, 0, 1));
   p.batch = Between(random, 1, 3);
   p.in_channels = OneOf(random, {1, 1, 2, 3, 3, 3, 4, 5, 8, 12, 16});
@@ -75,7 +75,7 @@ ThinProblem RandomImage(Random* random) {
 // fprop of one row of windows that read many rows, which fill the shared memory.
 ThinProblem RandomDeepImage(Random* random) {
   ThinProblem p;
-  p.type = static_cast<ThinType>(Between(random, 0, 1));
+  p.type = static_cast<ThinType>(Between(random, 0, 2));
   p.weights = static_cast<ThinWeights>(Between(random, 0, 1));
   p.in_channels = Between(random, 1, 4);
   p.out_channels = 8;
@@ -247,7 +247,7 @@ bool Check(const ThinProblem& p, Random* random) {
   // multiplies all of x by what lies around y's gradient, zeros.
   const bool every_tap = p.kind == ThinKind::kDgrad ||
                          (p.kind == ThinKind::kWgrad && p.out_channels <= 16 && !HasStrides(p));
-  if (!every_tap && p.type == ThinType::kBF16 && Between(random, 0, 1)) {
+  if (!every_tap && p.type != ThinType::kF16 && Between(random, 0, 1)) {
     x[static_cast<size_t>(Between(random, 0, static_cast<int64_t>(x.size()) - 1))] = std::nanf("");
   }
   const Array<T> x_array(Narrowed<T>(x)), w_array(Narrowed<T>(w)), y_array(Narrowed<T>(y));
@@ -309,6 +309,7 @@ int main(int argc, char** argv) {
     const auto draw = draws[Between(random, 0, 6)];
     ThinProblem problem = draw(random);
     while (Products(problem) > kMaxProducts) problem = draw(random);
+    if (problem.type == ThinType::kTf32) return Check<float>(problem, random);
     return problem.type == ThinType::kF16 ? Check<__half>(problem, random)
                                           : Check<__nv_bfloat16>(problem, random);
   });

@@ -44,6 +44,7 @@ def edges() -> Iterator[ConvProblem]:
         geometry = ConvGeometry.make("edges", config, x, w)
         for operator in OPERATORS:
             yield ConvProblem.make(operator, geometry, "bfloat16")
+            yield ConvProblem.make(operator, geometry, "float32")
 
 
 def problems() -> Iterator[ConvProblem]:
@@ -51,6 +52,7 @@ def problems() -> Iterator[ConvProblem]:
     for geometry in drawn_geometries(11, DRAWN):
         for operator in OPERATORS:
             yield ConvProblem.make(operator, geometry, "bfloat16")
+            yield ConvProblem.make(operator, geometry, "float32")
     for seed in range(DRAWN):
         call = drawn_thin.draw(np.random.default_rng(seed))
         yield drawn_thin.problem_of(call)
@@ -86,6 +88,7 @@ def test_the_family_is_one_that_has_a_plan(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_other_types_and_groups_have_none(operator: str) -> None:
     for geometry in drawn_geometries(12, 200):
-        assert thin_family(operator, geometry, "float32") is None
+        assert thin_family(operator, geometry, "float64") is None
+        assert thin_family(operator, geometry, "float32", tf32=False) is None
         if geometry.config.groups > 1:
             assert thin_family(operator, geometry, "bfloat16") is None

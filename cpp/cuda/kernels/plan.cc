@@ -158,8 +158,15 @@ bool FillsDilatedTiles(const ConvGeometry& g) {
 ffi::ErrorOr<NativePlans> MakeThin(const ConvProblem& problem) {
   const ConvGeometry& g = problem.geometry;
   const ffi::DataType type = problem.operand_type;
-  if (g.groups != 1 || type != problem.result_type ||
-      (type != ffi::DataType::F16 && type != ffi::DataType::BF16)) {
+  if (g.groups != 1 || type != problem.result_type) return NativePlans();
+  ThinProblem thin;
+  if (type == ffi::DataType::F16) {
+    thin.type = ThinType::kF16;
+  } else if (type == ffi::DataType::BF16) {
+    thin.type = ThinType::kBF16;
+  } else if (type == ffi::DataType::F32 && problem.allow_tf32) {
+    thin.type = ThinType::kTf32;
+  } else {
     return NativePlans();
   }
   const auto numbers = DeviceAttributes<3>(
@@ -167,9 +174,7 @@ ffi::ErrorOr<NativePlans> MakeThin(const ConvProblem& problem) {
       {cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
        cudaDevAttrMaxSharedMemoryPerBlockOptin});
   if (numbers.has_error()) return ffi::Unexpected(numbers.error());
-  ThinProblem thin;
   thin.kind = KindOf<ThinKind>(problem.kind);
-  thin.type = type == ffi::DataType::F16 ? ThinType::kF16 : ThinType::kBF16;
   thin.weights = ThinWeights::kOutIn;  // as all calls have them
   SetSizes(problem, &thin);
   thin.in_channels = g.in_channels;

@@ -24,8 +24,8 @@ struct NativePlans {
 // as TF32, with channels that are multiples of 4 and at most 64 kernel elements, on a Hopper
 // device. It leaves out the products with the padding.
 //
-// "native_thin_...", convolutions without groups that memory bounds, in 16 bits, with sums in
-// float32. thin/plan.h has the names and what each serves.
+// "native_thin_...", convolutions without groups that memory bounds, in 16 bits or float32 as TF32,
+// with sums in float32. thin/plan.h has the names and what each serves.
 //
 // All are deterministic. The current device is the problem's.
 ffi::ErrorOr<NativePlans> MakeNativePlans(const ConvProblem& problem);

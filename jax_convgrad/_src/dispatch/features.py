@@ -56,7 +56,7 @@ class ConvFeatures:
       has_nonoverlapping_windows: each element of x is in exactly one window.
       is_beyond_memory: no memory holds x with its padding, or dy with the zeros of the strides.
       is_thin: the thin kernels of the CPU at hand compute it: float32, dense, one or two spatial axes.
-      thin_family: of the thin CUDA kernels, which serve 16 bits: "windows", "image" or "few_outputs";
+      thin_family: of the thin CUDA kernels, which serve 16 bits and TF32: "windows", "image" or "few_outputs";
         None if none of them computes it.
     """
 
@@ -181,7 +181,11 @@ def conv_features(
         has_nonoverlapping_windows=geometry.has_nonoverlapping_windows,
         is_beyond_memory=_is_beyond_memory(geometry),
         is_thin=thin,
-        thin_family=thin_family(operator, geometry, dtype) if result_dtype == dtype else None,
+        thin_family=(
+            thin_family(operator, geometry, dtype, allows_tf32(precision))
+            if result_dtype == dtype
+            else None
+        ),
     )
 
 

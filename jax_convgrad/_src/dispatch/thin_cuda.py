@@ -1,4 +1,4 @@
-"""What the thin CUDA kernels serve: convolutions that memory bounds, in 16 bits and without groups.
+"""What the thin CUDA kernels serve: convolutions that memory bounds, without groups, in 16 bits or as TF32.
 
 The kernels themselves say it in C++ (cpp/cuda/kernels/thin/plan.h has the table); the rules need it where no
 CUDA module is at hand. A test holds the two together, except for the limits of a device's memory, which are
@@ -18,17 +18,20 @@ MAX_CHANNELS = 16  # of a thin side
 MAX_COLUMNS = 32  # channels of a thin result times taps along the innermost axis
 MAX_PERIOD = 256  # channels of a thin dX times the innermost stride
 MAX_KERNEL = 64  # taps along an axis
-_DTYPES = ("float16", "bfloat16")
+_WORD_ELEMENTS = {"float16": 2, "bfloat16": 2, "float32": 1}  # elements of 4 bytes
 
 
-def thin_family(operator: str, geometry: ConvGeometry, dtype: Any) -> str | None:
+def thin_family(
+    operator: str, geometry: ConvGeometry, dtype: Any, tf32: bool = True
+) -> str | None:
     """The family of thin kernels that computes an operator in ``dtype``, None if there is none.
 
-    "windows": windows side by side. "image": the side that each window reads has few channels. "few_outputs":
+    ``tf32`` says whether float32 may be rounded to TF32. "windows": windows side by side, in 16 bits. "image": the side that each window reads has few channels. "few_outputs":
     the result, or for a weight gradient y, has few channels. The first that serves is the answer.
     """
     config = geometry.config
-    if config.groups != 1 or str(np.dtype(dtype)) not in _DTYPES:
+    word = _WORD_ELEMENTS.get(str(np.dtype(dtype)))
+    if config.groups != 1 or word is None or (word == 1 and not tf32):
         return None
     y, kernel = geometry.out_spatial, geometry.kernel
     few, many = geometry.in_channels, geometry.out_channels
@@ -38,12 +41,12 @@ def thin_family(operator: str, geometry: ConvGeometry, dtype: Any) -> str | None
     # Handlers get x without what negative padding leaves out.
     pairs = zip(geometry.in_spatial, config.padding, strict=True)
     x = [n + sum(min(p, 0) for p in pair) for n, pair in pairs]
-    if _has_windows(operator, geometry, x):
+    if word == 2 and _has_windows(operator, geometry, x):
         return "windows"
-    if operator != "conv_dgrad" and _is_image(config.dilation, few, x[-1], many):
+    if operator != "conv_dgrad" and _is_image(config.dilation, few, x[-1] * few % word, many):
         return "image"
     # With stride 1, y's gradient is an image too, whose windows are the pixels of x.
-    if math.prod(config.strides) == 1 and _is_image(config.dilation, many, y[-1], few):
+    if math.prod(config.strides) == 1 and _is_image(config.dilation, many, y[-1] * many % word, few):
         if operator == "conv_dgrad":
             return "image"
         if operator == "conv_wgrad":
@@ -82,11 +85,14 @@ def _has_windows(operator: str, geometry: ConvGeometry, x: list[int]) -> bool:
     return beside and covers and even and geometry.out_channels % 8 == 0
 
 
-def _is_image(dilation: tuple[int, ...], channels: int, columns: int, others: int) -> bool:
-    """Whether an array of ``channels`` can be read as an image, for ``others`` on the other side."""
+def _is_image(dilation: tuple[int, ...], channels: int, rest: int, others: int) -> bool:
+    """Whether an array of ``channels`` can be read as an image, for ``others`` on the other side.
+
+    ``rest`` elements of its rows are left over when words of 4 bytes are taken of them.
+    """
     return (
         channels <= MAX_CHANNELS
         and dilation[-1] == 1
         and others % 8 == 0
-        and columns * channels % 2 == 0
+        and rest == 0
     )

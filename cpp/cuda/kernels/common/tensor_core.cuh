@@ -9,22 +9,13 @@
 #include <cstdint>
 
 #include "cuda/kernels/common/copy_async.cuh"
+#include "cuda/kernels/common/tf32.cuh"
 
 namespace jax_convgrad {
 
 // Makes copied data visible to the tensor cores, after the block's next barrier.
 __device__ inline void ShowTensorCores() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
-}
-
-// What the tensor core, which leaves out the last 13 bits, takes for the nearest TF32 number. There
-// is no instruction for it on a Hopper device, and what replaces it takes two: this takes one. A
-// TF32 number stays what it is, since less than the value of the last bit that counts is added to
-// it; others are rounded up from 0.64 of that value on if the significand is near 1, and from 0.28
-// on if near 2, such that the errors cancel on average. Infinities and NaNs stay what they are.
-__device__ inline float ToTf32(float value) {
-  constexpr float kHalf = 1.0f / 2048;
-  return __fmul_rn(value, 1 + 0.7213f * kHalf);
 }
 
 // Columns of a product of a warpgroup.

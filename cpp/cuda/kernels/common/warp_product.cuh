@@ -1,6 +1,7 @@
-// Products of 16-bit matrices by one warp: what lies in shared memory as rows of 16-byte pieces
-// becomes fragments, and fragments are multiplied by the tensor cores, at once and in order. Needs
-// compute capability 8.0.
+// Products of matrices by one warp: what lies in shared memory as rows of 16-byte pieces becomes
+// fragments, and fragments are multiplied by the tensor cores, at once and in order. A word of a
+// fragment has two 16-bit elements, or one float that is multiplied as TF32. Needs compute
+// capability 8.0.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_COMMON_WARP_PRODUCT_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_COMMON_WARP_PRODUCT_CUH_
@@ -12,8 +13,16 @@
 #include <cstdint>
 
 #include "cuda/kernels/common/copy_async.cuh"
+#include "cuda/kernels/common/elements.cuh"
+#include "cuda/kernels/common/tf32.cuh"
 
 namespace jax_convgrad {
+
+// Elements of 4 and of 16 bytes.
+template <typename T>
+constexpr int kWordElements = 4 / static_cast<int>(sizeof(T));
+template <typename T>
+constexpr int kPieceElements = 16 / static_cast<int>(sizeof(T));
 
 // Reads four 8x8 matrices. Lane 8 * i + r points to row r of matrix i, 16 bytes. A lane gets of
 // each matrix the elements 2 * (lane % 4) and the next of row lane / 4.
@@ -52,6 +61,36 @@ __device__ inline void MultiplyAdd(const __half*, const uint32_t (&a)[4], uint32
       "{%8, %9}, {%0, %1, %2, %3};\n"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The same of a 16x8 matrix of floats times an 8x8 one: where 16-bit elements are two neighbours of
+// the depth, there is one float. Operands are what MultipliedWord made of them.
+__device__ inline void MultiplyAdd(const float*, const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                   float (&sums)[4]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};\n"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// A word of a fragment as the tensor cores are to have it.
+template <typename T>
+__device__ inline uint32_t MultipliedWord(uint32_t word) {
+  if constexpr (sizeof(T) == 4) return __float_as_uint(ToTf32(__uint_as_float(word)));
+  return word;
+}
+
+// A word of two 16-bit elements, or of the first alone if that is a float; null is zero.
+template <typename T>
+__device__ inline uint32_t WordOf(const T* low, const T* high) {
+  if constexpr (sizeof(T) == 4) {
+    return low != nullptr ? MultipliedWord<T>(__float_as_uint(*low)) : 0;
+  } else {
+    const uint32_t first = low != nullptr ? BitsOf<uint16_t>(*low) : 0;
+    const uint32_t second = high != nullptr ? BitsOf<uint16_t>(*high) : 0;
+    return first | second << 16;
+  }
 }
 
 // Two numbers rounded to 16 bits each, the first in the low half.

@@ -27,11 +27,14 @@ template <int kColumns>
 constexpr int kFewBlocks = kColumns < 4 ? 2 : 1;
 constexpr int kFewUnits = 2;  // of a warp: 32 pixels of the source, for one row of the result
 constexpr int kFewTileUnits = kFewUnits * kFewThreads / 32;
-constexpr int kFewDepth = 32;  // of the source in a step
-constexpr int kFewPieces = kFewDepth / 8;
-constexpr int kFewPixelBytes = kFewDepth * 2;         // of a step
+constexpr int kFewPieces = 4;  // of 16 bytes, of a pixel in a step
+constexpr int kFewPixelBytes = kFewPieces * 16;
 constexpr int kFewCopied = kFewThreads / kFewPieces;  // pixels, at once
 constexpr int kFewAdded = 4;                          // elements that a thread adds at once
+
+// Channels of the source in a step.
+template <typename T>
+constexpr int kFewDepth = kFewPieces * kPieceElements<T>;
 
 // Floats between the products of two neighbouring pixels. An odd number of eights: four pixels then
 // begin in different banks.
@@ -83,7 +86,7 @@ struct FewParams {
 };
 
 __device__ inline int FewStageBytes(const FewParams& p) {
-  return p.source_planes * p.source_rows * p.tile_x * kFewDepth * 2;
+  return p.source_planes * p.source_rows * p.tile_x * kFewPixelBytes;
 }
 
 // The first position of the source that result `at` reads along an axis, inside or not.
@@ -198,9 +201,10 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
             (static_cast<int64_t>(at.image) * p.source_size[0] + from_z) * p.source_size[1] +
             from_y + copy_row;
         copy_from = static_cast<const T*>(p.source) +
-                    (row * p.source_size[2] + from_x) * p.channels + copy_piece * 8;
+                    (row * p.source_size[2] + from_x) * p.channels + copy_piece * kPieceElements<T>;
       }
-      const bool channels_exist = copy_step * kFewDepth + copy_piece * 8 < p.channels;
+      const bool channels_exist =
+          copy_step * kFewDepth<T> + copy_piece * kPieceElements<T> < p.channels;
       unsigned char* of_plane = stages + copy_stage * stage_bytes + copy_to;
       const T* from_plane = copy_from;
       for (int plane = 0; plane < p.source_planes; ++plane) {
@@ -219,7 +223,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
         from_plane += p.source_plane;
         of_plane += p.source_rows * row_bytes;
       }
-      copy_from += kFewDepth;
+      copy_from += kFewDepth<T>;
       if (++copy_step == p.steps) {
         copy_step = 0;
         copy_tile += p.tile_step;
@@ -230,14 +234,15 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
   };
   for (int i = 1; i < p.stages; ++i) copy_next();
 
-  // By row of taps, step, eight columns, lane: four words of two weights.
+  // By row of taps, step, eight columns, lane: four words of weights.
   {
-    const int word = thread % 128, of_lane = word / 4, first = word % 4 * 8 + of_lane % 4 * 2;
+    const int word = thread % 128, of_lane = word / 4;
+    const int first = (word % 4 * 4 + of_lane % 4) * kWordElements<T>;
     const int parts = p.kernel[0] * p.kernel[1] * p.steps * kColumns;
 #pragma unroll 4
     for (int part = thread / 128; part < parts; part += kFewThreads / 128) {
       int row = part / kColumns;
-      const int channel = p.by_steps.Split(&row) * kFewDepth + first;
+      const int channel = p.by_steps.Split(&row) * kFewDepth<T> + first;
       int tap = part % kColumns * 8 + of_lane / 4;  // the column
       const bool exists = tap < p.columns && channel < p.channels;
       const int few = p.by_few.Split(&tap);
@@ -245,9 +250,8 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
       // Channels are even in number.
       const T* const from = static_cast<const T*>(p.w) +
                             (exists ? tap * p.w_tap + channel * p.w_channel + few * p.w_few : 0);
-      const uint32_t low = exists ? BitsOf<uint16_t>(from[0]) : 0;
-      const uint32_t high = exists ? BitsOf<uint16_t>(from[p.w_channel]) : 0;
-      reinterpret_cast<uint32_t*>(weights)[part * 128 + word] = low | high << 16;
+      reinterpret_cast<uint32_t*>(weights)[part * 128 + word] =
+          WordOf(exists ? from : nullptr, exists ? from + p.w_channel : nullptr);
     }
   }
 
@@ -258,9 +262,9 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
     unit_row[u] = warp + u * (kFewThreads / 32);
     unit_pixel[u] = p.by_units_x.Split(&unit_row[u]) * 32;
   }
-  int lane_bytes[kFewDepth / 16];
+  int lane_bytes[kFewPieces / 2];
 #pragma unroll
-  for (int k = 0; k < kFewDepth / 16; ++k) {
+  for (int k = 0; k < kFewPieces / 2; ++k) {
     lane_bytes[k] = place_in_stage(lane % 16, k * 2 + lane / 16);
   }
   int stage = 0;
@@ -299,12 +303,14 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
           const uint4* b = weights + lane +
                            ((tap_z * p.kernel[1] + of_y[u].tap) * p.steps + step) * kColumns * 32;
           for (int tap_y = of_y[u].tap; tap_y < p.kernel[1]; tap_y += of_y[u].tap_step) {
-            uint32_t a[kFewDepth / 16][2][4];
+            uint32_t a[kFewPieces / 2][2][4];
 #pragma unroll
-            for (int k = 0; k < kFewDepth / 16; ++k) {
+            for (int k = 0; k < kFewPieces / 2; ++k) {
 #pragma unroll
               for (int m = 0; m < 2; ++m) {
                 LoadMatrices(from + lane_bytes[k] + m * 16 * kFewPixelBytes, a[k][m]);
+#pragma unroll
+                for (uint32_t& word : a[k][m]) word = MultipliedWord<T>(word);
               }
             }
 #pragma unroll

@@ -136,7 +136,7 @@ std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, FewParams 
       choice.y = y;
       choice.result_x = CeilDivide(result[2], CeilDivide(result[2], max_x));
       choice.rows = ReadBy(problem, 1, y);
-      const int64_t stage_bytes = planes * choice.rows * x * kFewDepth * 2;
+      const int64_t stage_bytes = planes * choice.rows * x * kFewPixelBytes;
       if (stage_bytes > problem.device.block_shared_bytes) continue;
       for (int64_t at_once = kFewBlocks<kColumns>; at_once > 0 && choice.at_once == 0; --at_once) {
         for (int64_t stages = 4; stages > 1 && choice.at_once == 0; --stages) {
@@ -221,7 +221,7 @@ std::unique_ptr<const ThinPlan> MakeFew(const ThinProblem& problem) {
   p.channels = static_cast<int>(gradient ? out : in);
   p.few = static_cast<int>(gradient ? in : out);
   p.columns = static_cast<int>(p.few * problem.kernel[2]);
-  p.steps = static_cast<int>(CeilDivide(p.channels, kFewDepth));
+  p.steps = static_cast<int>(CeilDivide(p.channels, kFewDepth<T>));
   switch (CeilDivide(p.columns, 8)) {
     case 1:
       return MakeFewOf<T, 1>(problem, p);

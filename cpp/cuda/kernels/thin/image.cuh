@@ -3,10 +3,10 @@
 //
 // Padding each pixel to 16 bytes would waste most of the tensor cores' work. But a window's row is
 // kernel x * channels elements that are neighbours in memory, so what is padded is the row: to
-// units of 8 elements, half of the depth of a product. The image's rows are staged as they lie, and
-// a lane's operands are read right from there, a pair of elements at a time. Elements behind a row,
-// or in front where it begins at an odd one, are masked: they belong to other windows, and a NaN
-// there is none of this one's.
+// units of 16 bytes, half of the depth of a product. The image's rows are staged as they lie, and a
+// lane's operands are read right from there, a word at a time: a pair of 16-bit elements or a
+// float. Elements behind a row, or in front where it begins at an odd one, are masked: they belong
+// to other windows, and a NaN there is none of this one's.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_IMAGE_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_THIN_IMAGE_CUH_
@@ -24,7 +24,11 @@ namespace jax_convgrad {
 constexpr int kImageThreads = 128;
 constexpr int kImageColumns = 64;  // output channels of a block
 constexpr int kImageBlocks = 3;    // of a multiprocessor, as registers allow
-constexpr int kImageUnit = 8;      // elements
+constexpr int kImageUnitWords = 4;
+
+// Elements of a unit.
+template <typename T>
+constexpr int kImageUnit = kImageUnitWords * kWordElements<T>;
 
 struct ImageParams {
   const void* x;
@@ -60,12 +64,12 @@ struct ImageParams {
 
 // Shared memory: two stages of the image, the weights in the order that lanes read them, and for
 // each two units and each of four lanes the words of the window and their masks, for each unit and
-// lane where the weights of that word's two elements lie, and where each window of a tile is.
+// lane where the weights of that word's elements lie, and where each window of a tile is.
 constexpr int64_t ImageStageBytes(int64_t rows, int64_t row_words) {
   return (rows * row_words + 4) * 4;
 }
 constexpr int64_t ImageWeightsBytes(int64_t units) {
-  return units * kImageUnit * kImageColumns * 2;
+  return units * kImageUnitWords * kImageColumns * 4;
 }
 constexpr int64_t ImageTableBytes(int64_t units, int64_t windows) {
   return units * 4 * 16 + windows * 16;
@@ -90,8 +94,8 @@ struct alignas(16) ImageWindow {
   int x, y;
 };
 
-// A lane's operands of two units: a pair of elements of both, of every eighth of 32 windows.
-template <bool kOdd>
+// A lane's operands of two units: a word of both, of every eighth of 32 windows.
+template <typename T, bool kOdd>
 __device__ inline void LoadImage(const unsigned char* const (&from)[2][2],
                                  const uint32_t (&shift)[2][2], const ImageWords& words,
                                  uint32_t (&a)[2][4]) {
@@ -102,7 +106,8 @@ __device__ inline void LoadImage(const unsigned char* const (&from)[2][2],
         reinterpret_cast<const uint32_t*>(from[m][below] + (half ? words.second : words.first));
     uint32_t value = pairs[0];
     if constexpr (kOdd) value = __funnelshift_r(value, pairs[1], shift[m][below]);
-    a[m][half * 2 + below] = value & (half ? words.second_mask : words.first_mask);
+    a[m][half * 2 + below] =
+        MultipliedWord<T>(value & (half ? words.second_mask : words.first_mask));
   }
 }
 
@@ -112,13 +117,13 @@ __device__ inline void MultiplyImage(const unsigned char* const (&from)[2][2],
                                      const uint32_t (&shift)[2][2], const ImageWords* table,
                                      int units, const uint4* weights, float (&sums)[2][8][4]) {
   uint32_t a[2][4];
-  LoadImage<kOdd>(from, shift, *table, a);
+  LoadImage<T, kOdd>(from, shift, *table, a);
 #pragma unroll 2
   for (int unit = 2; unit <= units; unit += 2) {
     // Of the next two units, so that nothing waits; behind the last, of the last again.
     if (unit < units) table += 4;
     uint32_t next[2][4];
-    LoadImage<kOdd>(from, shift, *table, next);
+    LoadImage<T, kOdd>(from, shift, *table, next);
 #pragma unroll
     for (int n = 0; n < kProducts; n += 2) {
       const uint4 b = weights[n * 16];
@@ -134,7 +139,28 @@ __device__ inline void MultiplyImage(const unsigned char* const (&from)[2][2],
   }
 }
 
-// kPiece elements are copied at once, 8 or 2. kOdd: windows begin at odd elements too.
+// Eight neighbouring channels of a window, of which `sums` has two of each of four products.
+template <typename T>
+__device__ inline void StoreImage(const float (&sums)[8][4], int part, int half, T* to) {
+  if constexpr (sizeof(T) == 2) {
+    uint32_t words[4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const float* const of = sums[part * 4 + n] + half * 2;
+      words[n] = RoundedPair(static_cast<const T*>(nullptr), of[0], of[1]);
+    }
+    *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+  } else {
+#pragma unroll
+    for (int n = 0; n < 4; n += 2) {
+      const float* const of = sums[part * 4 + n] + half * 2;
+      const float* const next = sums[part * 4 + n + 1] + half * 2;
+      *reinterpret_cast<float4*>(to + n * 2) = make_float4(of[0], of[1], next[0], next[1]);
+    }
+  }
+}
+
+// kPiece elements are copied at once, of 16 or 4 bytes. kOdd: windows begin at odd elements too.
 template <typename T, int kPiece, bool kOdd>
 __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
     ImageProduct(const __grid_constant__ ImageParams p) {
@@ -147,7 +173,7 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
   uint32_t* const stages = SharedMemory<uint32_t>();
   uint32_t* const weights = stages + 2 * stage_words;
   uint2* const table =
-      reinterpret_cast<uint2*>(weights + p.units * (kImageUnit * kImageColumns / 2));
+      reinterpret_cast<uint2*>(weights + p.units * (kImageUnitWords * kImageColumns));
   int2* const places = reinterpret_cast<int2*>(table + p.units * 4);
   ImageWindow* const windows = reinterpret_cast<ImageWindow*>(places + p.units * 4);
   const int tile_windows = p.tile_x * p.tile_y;
@@ -186,8 +212,9 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
       for (int row = first_row; row < p.plane_rows; row += row_step) {
         const bool line_exists = plane_exists & Inside(first_y + row, p.in[1]);
         for (int piece = thread % p.copy_lanes; piece < p.row_pieces; piece += p.copy_lanes) {
-          CopyAsync<2 * kPiece>(staged + piece * (kPiece / 2), from + piece * kPiece,
-                                line_exists & Inside(first + piece * kPiece, p.line));
+          CopyAsync<kPiece* static_cast<int>(sizeof(T))>(
+              staged + piece * (kPiece / kWordElements<T>), from + piece * kPiece,
+              line_exists & Inside(first + piece * kPiece, p.line));
         }
         from += static_cast<int64_t>(row_step) * p.line;
         staged += row_step * p.row_words;
@@ -200,10 +227,10 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
 
   for (int i = thread; i < p.units * 4; i += kImageThreads) {
     int row = i / 4;
-    const int word = p.by_run_units.Split(&row) * (kImageUnit / 2) + i % 4;
-    const int element = word * 2 - p.lead;
-    const bool exists = row < p.window_rows;
-    const bool low = exists && Inside(element, p.run), high = exists && Inside(element + 1, p.run);
+    const int word = p.by_run_units.Split(&row) * kImageUnitWords + i % 4;
+    const int element = word * kWordElements<T> - p.lead;
+    const bool exists = row < p.window_rows, low = exists && Inside(element, p.run);
+    const bool high = kWordElements<T> == 1 ? low : exists && Inside(element + 1, p.run);
     int z = row;
     const int y = p.by_kernel_y.Split(&z);
     const int line = z * p.plane_rows + y * p.dilation[1];
@@ -223,11 +250,12 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
   for (int i = thread; i < tile_windows; i += kImageThreads) {
     int y = i;
     const int x = p.by_tile_x.Split(&y);
-    windows[i] = {y * p.strides[1] * p.row_words * 2 + x * p.step, y * p.out[2] + x, x, y};
+    windows[i] = {y * p.strides[1] * p.row_words * kWordElements<T> + x * p.step, y * p.out[2] + x,
+                  x, y};
   }
   __syncthreads();
 
-  // Two weights for each word of two units: thread / 16 is the column of 8 products of 8, thread /
+  // The weights for each word of two units: thread / 16 is the column of 8 products of 8, thread /
   // 4 % 4 the word of a unit.
   {
     const int part = thread % 4, word = thread / 4 % 4;
@@ -244,9 +272,9 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
       const int2 at = places[(unit + part % 2) * 4 + word];
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        const uint32_t low = exists[n] && at.x >= 0 ? BitsOf<uint16_t>(from[n][at.x]) : 0;
-        const uint32_t high = exists[n] && at.y >= 0 ? BitsOf<uint16_t>(from[n][at.y]) : 0;
-        weights[(unit * 2 + n) * kImageThreads + thread] = low | high << 16;
+        const T* const low = exists[n] && at.x >= 0 ? from[n] + at.x : nullptr;
+        const T* const high = exists[n] && at.y >= 0 ? from[n] + at.y : nullptr;
+        weights[(unit * 2 + n) * kImageThreads + thread] = WordOf(low, high);
       }
     }
   }
@@ -276,7 +304,8 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int start = offset + windows[min(first + i * 8 + g, tile_windows - 1)].element;
-        from[i / 2][i % 2] = reinterpret_cast<const unsigned char*>(staged) + (start >> 1) * 4;
+        from[i / 2][i % 2] =
+            reinterpret_cast<const unsigned char*>(staged) + (start >> (kWordElements<T> - 1)) * 4;
         shift[i / 2][i % 2] = kOdd ? static_cast<uint32_t>(start & 1) * 16 : 0;
       }
       float sums[2][8][4] = {};
@@ -295,16 +324,8 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
           if (part == 1 && !both_halves) break;
-          uint32_t words[4];
-#pragma unroll
-          for (int n = 0; n < 4; ++n) {
-            const float (&of)[4] = sums[i / 2][part * 4 + n];
-            words[n] =
-                RoundedPair(static_cast<const T*>(nullptr), of[i % 2 * 2], of[i % 2 * 2 + 1]);
-          }
           if (exists && first_channel + part * 32 + t * 8 < p.out_channels) {
-            *reinterpret_cast<uint4*>(to + part * 32) =
-                make_uint4(words[0], words[1], words[2], words[3]);
+            StoreImage(sums[i / 2], part, i % 2, to + part * 32);
           }
         }
       }

@@ -50,12 +50,13 @@ inline bool HasImage(const ThinProblem& p) {
   return IsCountable(p) && p.kind == ThinKind::kFprop && p.in_channels <= kImageMaxChannels &&
          p.dilation[2] == 1 && p.alignment >= 16 && Multiple(p.out_channels, 8) &&
          p.out_channels <= kMaxWindow && p.batch <= kMaxSize &&
-         Multiple(p.in[2] * p.in_channels, 2);
+         Multiple(p.in[2] * p.in_channels, WordElements(p.type));
 }
 
 // The tile's rows of windows, and what is staged for them, `piece` elements at once.
-inline void SetTile(const ThinProblem& problem, int64_t piece, int64_t tile_x, int64_t tile_y,
-                    ImageParams* p) {
+template <typename T>
+void SetTile(const ThinProblem& problem, int64_t piece, int64_t tile_x, int64_t tile_y,
+             ImageParams* p) {
   p->tile_x = static_cast<int>(tile_x);
   p->tile_y = static_cast<int>(tile_y);
   const int64_t plane_rows =
@@ -63,10 +64,9 @@ inline void SetTile(const ThinProblem& problem, int64_t piece, int64_t tile_x, i
   p->plane_rows = static_cast<int>(plane_rows);
   p->planes = static_cast<int>(problem.kernel[0]);
   // In front: up to a piece that is aligned. Behind: the last unit, and the next pair of elements.
-  const int64_t elements =
-      kImageUnit + (tile_x - 1) * p->step + int64_t{p->run_units} * kImageUnit + 2;
-  p->row_words = static_cast<int>(RoundUp(elements, kImageUnit) / 2);
-  p->row_pieces = static_cast<int>(p->row_words * 2 / piece);
+  const int64_t elements = (p->run_units + 1) * int64_t{kImageUnit<T>} + (tile_x - 1) * p->step + 2;
+  p->row_words = static_cast<int>(RoundUp(elements, kImageUnit<T>) / kWordElements<T>);
+  p->row_pieces = static_cast<int>(p->row_words * kWordElements<T> / piece);
   p->copy_lanes = 32;
   while (p->copy_lanes < kImageThreads && p->copy_lanes < p->row_pieces) p->copy_lanes *= 2;
 }
@@ -121,13 +121,14 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
   p.step = static_cast<int>(problem.strides[2] * channels);
   p.padding_line = static_cast<int>(problem.padding_low[2] * channels);
   p.run = static_cast<int>(problem.kernel[2] * channels);
-  const bool odd = !Multiple(p.step, 2);
-  p.lead = !odd && !Multiple(p.padding_line, 2);
+  const bool odd = !Multiple(p.step, kWordElements<T>);
+  p.lead = !odd && !Multiple(p.padding_line, kWordElements<T>);
   p.window_rows = static_cast<int>(problem.kernel[0] * problem.kernel[1]);
-  p.run_units = static_cast<int>(CeilDivide(p.run + p.lead, kImageUnit));
+  p.run_units = static_cast<int>(CeilDivide(p.run + p.lead, kImageUnit<T>));
   const int64_t units = RoundUp(int64_t{p.window_rows} * p.run_units, 2);
   // Where a weight lies is an int.
-  if (units > kMaxWindow || units * kImageUnit * problem.out_channels > kMaxWeights) return nullptr;
+  if (units > kMaxWindow || units * kImageUnit<T> * problem.out_channels > kMaxWeights)
+    return nullptr;
   p.units = static_cast<int>(units);
   p.by_run_units = Divider(p.run_units);
   p.by_kernel_y = Divider(problem.kernel[1]);
@@ -147,7 +148,7 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
     int64_t rows = std::min(kImageTileWindows / choice.x, problem.out[1]);
     for (; rows > 0; --rows) {
       choice.y = CeilDivide(problem.out[1], CeilDivide(problem.out[1], rows));
-      SetTile(problem, kPiece, choice.x, choice.y, &p);
+      SetTile<T>(problem, kPiece, choice.x, choice.y, &p);
       choice.bytes = 2 * ImageStageBytes(int64_t{p.planes} * p.plane_rows, p.row_words) +
                      ImageWeightsBytes(units) + ImageTableBytes(units, choice.x * choice.y);
       choice.at_once = kImageBlocks;
@@ -165,7 +166,7 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
     }
   }
   if (best.at_once == 0) return nullptr;
-  SetTile(problem, kPiece, best.x, best.y, &p);
+  SetTile<T>(problem, kPiece, best.x, best.y, &p);
 
   p.by_tile_x = Divider(best.x);
   const int64_t tiles_x = CeilDivide(problem.out[2], best.x);
@@ -182,7 +183,10 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
                                   p.column_tiles, staging / ImageTileCost(p, best.x * best.y)));
   const int64_t all = int64_t{p.tile_step} * p.column_tiles;
   if (all > kMaxPositions) return nullptr;
-  const ImageKernel kernel = odd ? ImageProduct<T, kPiece, true> : ImageProduct<T, kPiece, false>;
+  ImageKernel kernel = ImageProduct<T, kPiece, false>;
+  if constexpr (kWordElements<T> > 1) {
+    if (odd) kernel = ImageProduct<T, kPiece, true>;
+  }
   return std::make_unique<ImagePlan>(exchanged ? "image_dgrad" : "image", p, kernel, exchanged, all,
                                      best.bytes, problem.device.block_shared_bytes);
 }
@@ -190,8 +194,9 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
 // The plan for fprop, or (`exchanged`) for dgrad of the problem that this one was before.
 template <typename T>
 std::unique_ptr<const ThinPlan> MakeImage(const ThinProblem& problem, bool exchanged) {
-  return Multiple(problem.in[2] * problem.in_channels, 8) ? MakeImageOf<T, 8>(problem, exchanged)
-                                                          : MakeImageOf<T, 2>(problem, exchanged);
+  return Multiple(problem.in[2] * problem.in_channels, kPieceElements<T>)
+             ? MakeImageOf<T, kPieceElements<T>>(problem, exchanged)
+             : MakeImageOf<T, kWordElements<T>>(problem, exchanged);
 }
 
 }  // namespace jax_convgrad

@@ -6,7 +6,8 @@
 // neighbours of a window. So a lane reads the same pair of elements of two windows, and makes of
 // them the first elements of both and the second elements of both. No transposed copy is made, and
 // no channel is padded. Where windows begin at odd elements too, it reads single elements. y's
-// gradient lies as rows of channels, which ldmatrix transposes.
+// gradient lies as rows of channels, which ldmatrix transposes. Of floats a register has one, of
+// the image and of the gradient, and there is nothing to make or to transpose.
 //
 // Sums stay in registers while a block goes through its tiles. Its warps share the elements and the
 // channels; warps left over after that split the tile's windows. All windows of a tile exist: the
@@ -36,6 +37,11 @@ constexpr int kImageWgradThreads = 32 * kImageWgradWarps;
 constexpr int kImageWgradRows = 16;      // elements of a window, of a warp's product
 constexpr int kImageWgradChannels = 32;  // of a warp
 constexpr int kImageWgradDepth = 16;     // windows of a step
+
+// Rows that a lane reads apart from each other, of the two that it has of 16: all but pairs of
+// 16-bit elements at even places.
+template <typename T, bool kOdd>
+constexpr int kImageWgradApart = kOdd || sizeof(T) == 4 ? 2 : 1;
 
 struct ImageWgradParams {
   const void* x;
@@ -76,8 +82,8 @@ struct ImageWgradParams {
 // Shared memory: stages of the gradient, a row of channels for each window, and of the image as it
 // lies; then for each window where it begins, and 16 bytes of each warp. In the end, what half of
 // the warps hand over to the other half.
-constexpr int64_t ImageWgradGradientBytes(int64_t steps, int64_t channel_warps) {
-  return steps * kImageWgradDepth * channel_warps * kImageWgradChannels * 2;
+constexpr int64_t ImageWgradGradientElements(int64_t steps, int64_t channel_warps) {
+  return steps * kImageWgradDepth * channel_warps * kImageWgradChannels;
 }
 constexpr int64_t ImageWgradTableBytes(int64_t steps) {
   return steps * kImageWgradDepth * 4 + kImageWgradWarps * 16;
@@ -92,6 +98,87 @@ __device__ inline uint32_t LowHalves(uint32_t first, uint32_t second) {
 }
 __device__ inline uint32_t HighHalves(uint32_t first, uint32_t second) {
   return __byte_perm(first, second, 0x7632);
+}
+
+// Multiplies kGroups times 16 elements of four windows of a lane with 32 channels, of which `b` has
+// the fragments.
+template <typename T, int kGroups, int kApart>
+__device__ inline void MultiplyHalves(const unsigned char* const (&windows)[4],
+                                      const int (&offsets)[kGroups][kApart],
+                                      const uint32_t (&b)[2][4], float (&sums)[kGroups][4][4]) {
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    uint32_t a[4];
+    if constexpr (kApart == 2) {
+      uint32_t element_of[2][4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          element_of[i][k] = *reinterpret_cast<const uint16_t*>(windows[k] + offsets[group][i]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        a[i] = LowHalves(element_of[i][0], element_of[i][1]);
+        a[2 + i] = LowHalves(element_of[i][2], element_of[i][3]);
+      }
+    } else {
+      uint32_t pair[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        pair[k] = *reinterpret_cast<const uint32_t*>(windows[k] + offsets[group][0]);
+      }
+      a[0] = LowHalves(pair[0], pair[1]);
+      a[1] = HighHalves(pair[0], pair[1]);
+      a[2] = LowHalves(pair[2], pair[3]);
+      a[3] = HighHalves(pair[2], pair[3]);
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      MultiplyAdd(static_cast<const T*>(nullptr), a, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1],
+                  sums[group][n]);
+    }
+  }
+}
+
+// The same of floats. The lane's four channels of its first window lie at `gradient`, one for each
+// product, those of its next window four rows further.
+template <int kGroups>
+__device__ inline void MultiplyFloats(const unsigned char* const (&windows)[4],
+                                      const int (&offsets)[kGroups][2],
+                                      const unsigned char* gradient, int row_bytes,
+                                      float (&sums)[kGroups][4][4]) {
+  uint32_t b[4][4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const uint4 piece = *reinterpret_cast<const uint4*>(gradient + k * 4 * row_bytes);
+    b[k][0] = MultipliedWord<float>(piece.x), b[k][1] = MultipliedWord<float>(piece.y);
+    b[k][2] = MultipliedWord<float>(piece.z), b[k][3] = MultipliedWord<float>(piece.w);
+  }
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+    for (int k = 0; k < 4; k += 2) {
+      uint32_t a[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        a[i] = MultipliedWord<float>(
+            *reinterpret_cast<const uint32_t*>(windows[k + i / 2] + offsets[group][i % 2]));
+      }
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        MultiplyAdd(static_cast<const float*>(nullptr), a, b[k][n], b[k + 1][n], sums[group][n]);
+      }
+    }
+  }
+}
+
+// Which of a lane's 8 columns (two of each of four products) follow each other: of 16-bit elements
+// those of a product, of floats all products' first ones, then their second ones.
+template <typename T>
+__device__ inline int ImageWgradColumn(int n, int t, int i) {
+  return sizeof(T) == 4 ? t * 8 + i * 4 + n : n * 8 + t * 2 + i;
 }
 
 // The first `kGroups` times 16 rows of the result that are a warp's, by 32 channels. kOdd: windows
@@ -113,7 +200,9 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
   const int first_row =
       (row_tile * p.row_warps + warp_abreast / p.channel_warps) * (kGroups * kImageWgradRows);
 
-  const int pieces = p.channel_warps * (kImageWgradChannels / 8);  // of a window's channels
+  constexpr int kElementBytes = static_cast<int>(sizeof(T)), kPiece = kPieceElements<T>;
+  constexpr int kApart = kImageWgradApart<T, kOdd>;
+  const int pieces = p.channel_warps * (kImageWgradChannels / kPiece);  // of a window's channels
   const int row_bytes = pieces * 16;
   const int gradient_bytes = p.steps * kImageWgradDepth * row_bytes;
   const int stage_bytes = gradient_bytes + p.image_rows * p.row_words * 4;
@@ -126,10 +215,12 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
                       part);
   }
 
-  // The byte of 8 channels of a window. Eight windows one below the other lie in different banks.
+  // The byte of a piece of a window's channels. Windows that are read at once lie in different
+  // banks: eight one below the other, or two pieces each of four floats' windows.
   const int swizzle_shift = p.channel_warps == 1;
   const auto gradient_byte = [&](int window, int piece) {
-    return window * row_bytes + ((piece ^ (window >> swizzle_shift & (pieces - 1))) * 16);
+    const int moved = kElementBytes == 4 ? window % 4 * 2 : window >> swizzle_shift & (pieces - 1);
+    return window * row_bytes + (piece ^ moved) * 16;
   };
 
   struct Place {
@@ -153,7 +244,7 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
 
   // A thread copies the same 8 channels of several windows, to the same banks. A tile's windows are
   // neighbours in memory. Channels that do not exist are not written, whatever their sums.
-  const int copied_window = thread / pieces, copied_channel = thread % pieces * 8;
+  const int copied_window = thread / pieces, copied_channel = thread % pieces * kPiece;
   const int copied_byte = gradient_byte(copied_window, thread % pieces);
   const auto copy_gradient = [&](const Place& at, unsigned char* to) {
     if (first_channel + copied_channel >= p.channels) return;
@@ -171,24 +262,24 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
     }
   };
 
-  // Copies the image's rows, `kPiece` elements at once. A warp takes 32 pieces of a row.
+  // Copies the image's rows, `kCopied` elements at once. A warp takes 32 pieces of a row.
   const auto copy_image = [&](auto piece_size, const Place& at, unsigned char* to) {
-    constexpr int kPiece = decltype(piece_size)::value;
-    const int first = first_element(at) & ~(kPiece - 1);
+    constexpr int kCopied = decltype(piece_size)::value;
+    const int first = first_element(at) & ~(kCopied - 1);
     const int first_z = at.z * p.strides[0] - p.padding[0];
     const int first_y = at.y * p.strides[1] - p.padding[1];
 #pragma unroll 1
     for (int i = thread / 32; i < p.image_parts; i += kImageWgradWarps) {
       int row = i;
       const int piece = p.by_row_parts.Split(&row) * 32 + lane;
-      unsigned char* const staged = to + row * p.row_words * 4 + piece * (2 * kPiece);
+      unsigned char* const staged = to + row * p.row_words * 4 + piece * (kCopied * kElementBytes);
       const int y = first_y + p.by_plane_rows.Split(&row);
       const int z = first_z + row * p.dilation[0];
-      const int element = first + piece * kPiece;
+      const int element = first + piece * kCopied;
       const bool inside = Inside(z, p.in[0]) && Inside(y, p.in[1]) && Inside(element, p.line);
       const int64_t line = (static_cast<int64_t>(at.image) * p.in[0] + z) * p.in[1] + y;
       if (piece < p.row_pieces) {
-        CopyAsync<2 * kPiece>(
+        CopyAsync<kCopied * kElementBytes>(
             staged, static_cast<const T*>(p.x) + (inside ? line * p.line + element : 0), inside);
       }
     }
@@ -198,9 +289,9 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
     const Place at = place_of(tile);
     copy_gradient(at, to);
     if (p.sixteen) {
-      copy_image(std::integral_constant<int, 8>(), at, to + gradient_bytes);
+      copy_image(std::integral_constant<int, kPiece>(), at, to + gradient_bytes);
     } else {
-      copy_image(std::integral_constant<int, 2>(), at, to + gradient_bytes);
+      copy_image(std::integral_constant<int, kWordElements<T>>(), at, to + gradient_bytes);
     }
   };
 
@@ -215,7 +306,7 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
     const int window = i / kImageWgradDepth * kImageWgradDepth + i % 4 * 4 + i / 4 % 4;
     int row = min(window, p.windows - 1);
     const int column = p.by_tile_x.Split(&row);
-    table[i] = row * p.strides[1] * p.row_words * 4 + column * p.step * 2;
+    table[i] = row * p.strides[1] * p.row_words * 4 + column * p.step * kElementBytes;
   }
   const int rest = (p.steps * kImageWgradDepth - p.windows) * pieces;
   for (int i = thread; i < rest * p.stages; i += kImageWgradThreads) {
@@ -224,25 +315,27 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
   }
 
   // From the begin of a window to the lane's rows of the result, in bytes.
-  int offsets[kGroups][kOdd ? 2 : 1];
+  int offsets[kGroups][kApart];
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
 #pragma unroll
-    for (int i = 0; i < (kOdd ? 2 : 1); ++i) {
+    for (int i = 0; i < kApart; ++i) {
       const int row = first_row + group * kImageWgradRows + 2 * g + i;
       int z = row < p.rows ? row : 0;  // what is no row is not written
       const int element = p.by_run_rows.Split(&z);
       const int y = p.by_kernel_y.Split(&z);
       const int line = z * p.plane_rows + y * p.dilation[1];
-      offsets[group][i] = line * p.row_words * 4 + element * 2;
+      offsets[group][i] = line * p.row_words * 4 + element * kElementBytes;
     }
   }
   // Where the lane finds a matrix's row of the gradient, of the first step and 16 channels. Lane t
   // of four has windows t, t + 4, t + 8 and t + 12 of a step: with one next to the other, lanes
-  // read what is near, often the same words.
-  const int window_of_lane = lane / 2 % 4 + lane % 2 * 4 + lane / 8 % 2 * 8;
+  // read what is near, often the same words. Of floats the lane's own four channels of window t.
+  const int window_of_lane =
+      kElementBytes == 4 ? t : lane / 2 % 4 + lane % 2 * 4 + lane / 8 % 2 * 8;
+  const int piece_of_lane = kElementBytes == 4 ? g : lane / 16;
   const int of_gradient =
-      gradient_byte(window_of_lane, channel_warp * (kImageWgradChannels / 8) + lane / 16);
+      gradient_byte(window_of_lane, channel_warp * (kImageWgradChannels / kPiece) + piece_of_lane);
 
   float sums[kGroups][4][4] = {};
   int stage = 0;
@@ -256,53 +349,23 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
     if (++stage == p.stages) stage = 0;
     const int element = first_element(place_of(tile));
     const unsigned char* const image =
-        gradient + gradient_bytes + ((element & (p.sixteen ? 7 : 1)) - p.lead) * 2;
+        gradient + gradient_bytes +
+        ((element & (p.sixteen ? kPiece - 1 : kWordElements<T> - 1)) - p.lead) * kElementBytes;
 
 #pragma unroll 1
     for (int step = depth_warp; step < p.steps; step += p.depth_warps) {
       const int4 starts = reinterpret_cast<const int4*>(table)[step * 4 + t];
       const unsigned char* const windows[4] = {image + starts.x, image + starts.y, image + starts.z,
                                                image + starts.w};
-      uint32_t b[2][4];
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
+      const unsigned char* const of_step = gradient + step * kImageWgradDepth * row_bytes;
+      if constexpr (kElementBytes == 4) {
+        MultiplyFloats(windows, offsets, of_step + of_gradient, row_bytes, sums);
+      } else {
         // Pieces two to the right: this bit is set in the other's place alone.
-        LoadTransposedMatrices(
-            gradient + ((of_gradient + step * kImageWgradDepth * row_bytes) ^ m * 32), b[m]);
-      }
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        uint32_t a[4];
-        if constexpr (kOdd) {
-          uint32_t element_of[2][4];
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-#pragma unroll
-            for (int k = 0; k < 4; ++k) {
-              element_of[i][k] = *reinterpret_cast<const uint16_t*>(windows[k] + offsets[group][i]);
-            }
-          }
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            a[i] = LowHalves(element_of[i][0], element_of[i][1]);
-            a[2 + i] = LowHalves(element_of[i][2], element_of[i][3]);
-          }
-        } else {
-          uint32_t pair[4];
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            pair[k] = *reinterpret_cast<const uint32_t*>(windows[k] + offsets[group][0]);
-          }
-          a[0] = LowHalves(pair[0], pair[1]);
-          a[1] = HighHalves(pair[0], pair[1]);
-          a[2] = LowHalves(pair[2], pair[3]);
-          a[3] = HighHalves(pair[2], pair[3]);
-        }
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          MultiplyAdd(static_cast<const T*>(nullptr), a, b[n / 2][n % 2 * 2],
-                      b[n / 2][n % 2 * 2 + 1], sums[group][n]);
-        }
+        uint32_t b[2][4];
+        LoadTransposedMatrices(of_step + of_gradient, b[0]);
+        LoadTransposedMatrices(of_step + (of_gradient ^ 32), b[1]);
+        MultiplyHalves<T>(windows, offsets, b, sums);
       }
     }
   }
@@ -347,11 +410,14 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
       if (row >= p.rows || !Inside(element, p.run)) continue;
       float* const to = partial + static_cast<int64_t>(window_row * p.run + element) * p.channels;
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        const int channel = of_warp.y + n * 8 + t * 2;
-        const float (&of)[4] = sums[group][n];
+      for (int j = 0; j < 8; j += 2) {
+        // Two neighbours, of one product or of two.
+        const int n = kElementBytes == 4 ? j % 4 : j / 2, next = kElementBytes == 4 ? n + 1 : n;
+        const int first = kElementBytes == 4 ? j / 4 : 0, second = kElementBytes == 4 ? first : 1;
+        const int channel = of_warp.y + ImageWgradColumn<T>(n, t, first);
         if (channel < p.channels) {
-          *reinterpret_cast<float2*>(to + channel) = make_float2(of[2 * i], of[2 * i + 1]);
+          *reinterpret_cast<float2*>(to + channel) =
+              make_float2(sums[group][n][2 * i + first], sums[group][next][2 * i + second]);
         }
       }
     }

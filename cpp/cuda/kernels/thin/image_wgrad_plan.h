@@ -58,43 +58,55 @@ constexpr int64_t kImageWgradTileWindows = 1024;  // of a tile, at most
 
 // What a multiprocessor of an H100 does in a cycle, or takes for: only ratios matter here.
 constexpr double kImageWgradBytes = 13;     // of what all of them read from memory
-constexpr double kImageWgradGroup = 6;      // cycles, of 16 elements and 32 channels of 16 windows
-constexpr double kImageWgradOddGroup = 9;   // cycles, of elements that are read one by one
 constexpr double kImageWgradFragments = 6;  // cycles, to read a warp's channels of 16 windows
 constexpr double kImageWgradTile = 400;     // cycles, to begin and to end a tile
+
+// How the elements of windows are read.
+struct ImageWgradForm {
+  bool apart;  // each of a lane's, else in pairs
+  int64_t element_bytes;
+  int64_t max_groups;   // with more, a lane had too few registers
+  double group_cycles;  // of 16 elements and 32 channels of 16 windows
+};
+
+template <typename T>
+ImageWgradForm ImageWgradFormOf(bool odd) {
+  if (sizeof(T) == 4) return {true, 4, 3, 12};
+  if (odd) return {true, 2, 3, 9};
+  return {false, 2, 5, 6};
+}
 
 inline bool HasImageWgrad(const ThinProblem& p) {
   return IsCountable(p) && p.kind == ThinKind::kWgrad && p.in_channels <= kImageWgradMaxChannels &&
          p.dilation[2] == 1 && Multiple(p.out_channels, 8) && p.out_channels <= kMaxWindow &&
-         Multiple(p.in[2] * p.in_channels, 2);
+         Multiple(p.in[2] * p.in_channels, WordElements(p.type));
 }
 
 // Cycles for 16 windows with `groups` times 16 rows for each of the row warps.
-inline double ImageWgradStepCycles(bool odd, const ImageWgradParams& p, int64_t groups) {
+inline double ImageWgradStepCycles(const ImageWgradForm& form, const ImageWgradParams& p,
+                                   int64_t groups) {
   const auto warps = static_cast<double>(p.channel_warps * p.row_warps);
-  const double group = odd ? kImageWgradOddGroup : kImageWgradGroup;
-  return warps * (static_cast<double>(groups) * group + kImageWgradFragments);
+  return warps * (static_cast<double>(groups) * form.group_cycles + kImageWgradFragments);
 }
 
-// Shares the result among blocks and warps and returns the groups of a warp. Where single elements
-// are read, 5 would take more registers than there are.
-inline int64_t ShareImageWgrad(bool odd, ImageWgradParams* p) {
+// Shares the result among blocks and warps and returns the groups of a warp.
+inline int64_t ShareImageWgrad(const ImageWgradForm& form, ImageWgradParams* p) {
   // 64 channels of a block, unless half of them would be in vain.
   p->channel_warps = CeilDivide(p->channels, kImageWgradChannels) % 2 == 0 ? 2 : 1;
   const int64_t channels = p->channel_warps * kImageWgradChannels;
   p->channel_tiles = static_cast<int>(CeilDivide(p->channels, channels));
   // Each tile of rows reads the gradient again.
-  const double bytes = static_cast<double>(kImageWgradDepth * channels * 2);
+  const double bytes = static_cast<double>(kImageWgradDepth * channels * form.element_bytes);
   const int64_t all = CeilDivide(p->rows, kImageWgradRows);
   double best = 0;
   int64_t best_groups = 0, best_warps = 0;
   for (int64_t warps = 1; warps <= kImageWgradWarps / p->channel_warps; warps *= 2) {
     for (const int64_t groups : {5, 3, 2, 1}) {
-      if (odd && groups > 3) continue;
+      if (groups > form.max_groups) continue;
       p->row_warps = static_cast<int>(warps);
       const double tiles = static_cast<double>(CeilDivide(all, groups * warps));
       const double cycles =
-          tiles * std::max(bytes / kImageWgradBytes, ImageWgradStepCycles(odd, *p, groups));
+          tiles * std::max(bytes / kImageWgradBytes, ImageWgradStepCycles(form, *p, groups));
       if (best_groups != 0 && cycles >= best) continue;
       best = cycles;
       best_groups = groups;
@@ -108,13 +120,14 @@ inline int64_t ShareImageWgrad(bool odd, ImageWgradParams* p) {
 }
 
 // Sets the tile's windows and what is staged for them; returns the bytes of the image's part.
-inline int64_t SetImageWgradTile(const ThinProblem& problem, int64_t tile_x, int64_t tile_y,
-                                 ImageWgradParams* p) {
+inline int64_t SetImageWgradTile(const ThinProblem& problem, int64_t element_bytes, int64_t tile_x,
+                                 int64_t tile_y, ImageWgradParams* p) {
   const int64_t plane_rows =
       (tile_y - 1) * problem.strides[1] + (problem.kernel[1] - 1) * problem.dilation[1] + 1;
   const int64_t image_rows = plane_rows * problem.kernel[0];
   // In front: up to a piece that is aligned.
-  const int64_t row_words = CeilDivide(7 + (tile_x - 1) * p->step + p->run_rows, 8) * 4;
+  const int64_t piece = 16 / element_bytes;
+  const int64_t row_words = CeilDivide(piece - 1 + (tile_x - 1) * p->step + p->run_rows, piece) * 4;
   p->tile_x = static_cast<int>(tile_x);
   p->tile_y = static_cast<int>(tile_y);
   p->windows = static_cast<int>(tile_x * tile_y);
@@ -126,11 +139,11 @@ inline int64_t SetImageWgradTile(const ThinProblem& problem, int64_t tile_x, int
 }
 
 // Of the tiles that fit shared memory, the one with which the last block is done first.
-inline int64_t ChooseImageWgradTile(const ThinProblem& problem, bool odd, int64_t groups,
-                                    int64_t max_parts, ImageWgradParams* p) {
+inline int64_t ChooseImageWgradTile(const ThinProblem& problem, const ImageWgradForm& form,
+                                    int64_t groups, int64_t max_parts, ImageWgradParams* p) {
   const int64_t results = int64_t{p->channel_tiles} * p->row_tiles;
   const int64_t places = std::max<int64_t>(1, problem.device.multiprocessors / results);
-  const double step_cycles = ImageWgradStepCycles(odd, *p, groups);
+  const double step_cycles = ImageWgradStepCycles(form, *p, groups);
   const int64_t max_bytes = SharedBytesOf(problem.device, 1);
   ImageWgradParams chosen{};
   int64_t shared_bytes = 0;
@@ -147,9 +160,10 @@ inline int64_t ChooseImageWgradTile(const ThinProblem& problem, bool odd, int64_
       const int64_t tile_y = CeilDivide(problem.out[1], CeilDivide(problem.out[1], wanted_y));
       if (tile_y == last_y) continue;
       last_y = tile_y;
-      const int64_t image_bytes = SetImageWgradTile(problem, tile_x, tile_y, p);
+      const int64_t image_bytes = SetImageWgradTile(problem, form.element_bytes, tile_x, tile_y, p);
       if (image_bytes > max_bytes) continue;
-      const int64_t gradient_bytes = ImageWgradGradientBytes(p->steps, p->channel_warps);
+      const int64_t gradient_bytes =
+          form.element_bytes * ImageWgradGradientElements(p->steps, p->channel_warps);
       const auto bytes_of = [&](int64_t stages) {
         return std::max(stages * (gradient_bytes + image_bytes) + ImageWgradTableBytes(p->steps),
                         ImageWgradSumsBytes(groups));
@@ -184,18 +198,19 @@ inline int64_t ChooseImageWgradTile(const ThinProblem& problem, bool odd, int64_
 
 // How often a warp reads shared memory for its elements of 16 windows: once for each group and
 // window of a lane if no two lanes want different words of a bank. Of the first groups, if many.
-inline int64_t ImageWgradReads(bool odd, const ImageWgradParams& p) {
+inline int64_t ImageWgradReads(const ImageWgradForm& form, const ImageWgradParams& p) {
   constexpr int64_t kBanks = 32, kMaxRows = 16 * kImageWgradRows;
   int64_t reads = 0;
   for (int64_t first = 0; first < std::min<int64_t>(p.rows, kMaxRows); first += kImageWgradRows) {
-    for (int64_t i = 0; i < (odd ? 2 : 1); ++i) {
+    for (int64_t i = 0; i < (form.apart ? 2 : 1); ++i) {
       std::array<int64_t, kBanks> words{}, counts{};
       for (int64_t lane = 0; lane < 32; ++lane) {
         const int64_t row = first + lane / 4 * 2 + i < p.rows ? first + lane / 4 * 2 + i : 0;
         const int64_t window_row = row / p.run_rows;
         const int64_t line =
             window_row / p.kernel_y * p.plane_rows + window_row % p.kernel_y * p.dilation[1];
-        const int64_t word = line * p.row_words + (row % p.run_rows + lane % 4 * p.step) / 2;
+        const int64_t word =
+            line * p.row_words + (row % p.run_rows + lane % 4 * p.step) * form.element_bytes / 4;
         // A lane counts unless the last one of its bank wants the same word.
         const auto bank = static_cast<size_t>(word % kBanks);
         if (counts[bank] == 0 || words[bank] != word) ++counts[bank];
@@ -209,7 +224,8 @@ inline int64_t ImageWgradReads(bool odd, const ImageWgradParams& p) {
 
 // Moves the staged rows apart, as far as `max_bytes` more allow, such that lanes that read
 // different rows read different banks. Returns the bytes that this takes.
-inline int64_t SpreadImageWgradRows(bool odd, int64_t max_bytes, ImageWgradParams* p) {
+inline int64_t SpreadImageWgradRows(const ImageWgradForm& form, int64_t max_bytes,
+                                    ImageWgradParams* p) {
   constexpr int kPieceWords = 4;
   const int row_words = p->row_words;
   const int64_t row_bytes = int64_t{p->stages} * p->image_rows * 4;
@@ -217,7 +233,7 @@ inline int64_t SpreadImageWgradRows(bool odd, int64_t max_bytes, ImageWgradParam
   int chosen = row_words;
   for (int apart = 0; apart < 32 && apart * row_bytes <= max_bytes; apart += kPieceWords) {
     p->row_words = row_words + apart;
-    const int64_t reads = ImageWgradReads(odd, *p);
+    const int64_t reads = ImageWgradReads(form, *p);
     if (apart > 0 && reads >= best) continue;
     best = reads;
     chosen = p->row_words;
@@ -235,8 +251,9 @@ ImageWgradKernel ImageWgradKernelOf(int64_t groups) {
       return ImageWgrad<T, 2, kOdd>;
     case 3:
       return ImageWgrad<T, 3, kOdd>;
-    default:  // for even windows alone
-      return ImageWgrad<T, 5, false>;
+    default:  // of pairs alone
+      if constexpr (sizeof(T) == 2) return ImageWgrad<T, 5, false>;
+      return nullptr;
   }
 }
 
@@ -271,14 +288,15 @@ std::unique_ptr<const ThinPlan> MakeImageWgrad(const ThinProblem& problem, bool 
   }
   const int64_t in_channels = problem.in_channels;
   p.channels = static_cast<int>(problem.out_channels);
-  p.sixteen = Multiple(problem.in[2] * in_channels, 8);
+  p.sixteen = Multiple(problem.in[2] * in_channels, kPieceElements<T>);
   p.line = static_cast<int>(problem.in[2] * in_channels);
   p.step = static_cast<int>(problem.strides[2] * in_channels);
   p.padding_line = static_cast<int>(problem.padding_low[2] * in_channels);
   p.run = static_cast<int>(problem.kernel[2] * in_channels);
-  const bool odd = !Multiple(p.step, 2);
-  p.lead = !odd && !Multiple(p.padding_line, 2);
-  p.run_rows = static_cast<int>(odd ? p.run : CeilDivide(p.run + p.lead, 2) * 2);
+  const bool odd = !Multiple(p.step, kWordElements<T>);
+  const ImageWgradForm form = ImageWgradFormOf<T>(odd);
+  p.lead = !odd && !Multiple(p.padding_line, kWordElements<T>);
+  p.run_rows = static_cast<int>(form.apart ? p.run : CeilDivide(p.run + p.lead, 2) * 2);
   const int64_t window_rows = problem.kernel[0] * problem.kernel[1];
   const int64_t size = window_rows * p.run;
   if (window_rows * p.run_rows > kMaxWindow || size * p.channels > kMaxWeights) return nullptr;
@@ -289,17 +307,17 @@ std::unique_ptr<const ThinPlan> MakeImageWgrad(const ThinProblem& problem, bool 
   p.by_kernel_y = Divider(p.kernel_y);
   p.by_out_z = Divider(problem.out[0]);
 
-  const int64_t groups = ShareImageWgrad(odd, &p);
+  const int64_t groups = ShareImageWgrad(form, &p);
   const int64_t max_parts = problem.workspace_limit / (4 * size * p.channels);
   if (max_parts < 1) return nullptr;
-  int64_t shared_bytes = ChooseImageWgradTile(problem, odd, groups, max_parts, &p);
+  int64_t shared_bytes = ChooseImageWgradTile(problem, form, groups, max_parts, &p);
   if (shared_bytes == 0) return nullptr;
   p.by_plane_rows = Divider(p.plane_rows);
-  p.row_pieces = p.row_words * 2 / (p.sixteen ? 8 : 2);
+  p.row_pieces = p.row_words / (p.sixteen ? 4 : 1);
   const int64_t row_parts = CeilDivide(p.row_pieces, 32);
   p.by_row_parts = Divider(row_parts);
   p.image_parts = static_cast<int>(p.image_rows * row_parts);
-  shared_bytes += SpreadImageWgradRows(odd, SharedBytesOf(problem.device, 1) - shared_bytes, &p);
+  shared_bytes += SpreadImageWgradRows(form, SharedBytesOf(problem.device, 1) - shared_bytes, &p);
   if (int64_t{p.parts} * p.row_tiles * p.channel_tiles > kMaxPositions) return nullptr;
 
   PartsSumParams sum{};
@@ -308,8 +326,10 @@ std::unique_ptr<const ThinPlan> MakeImageWgrad(const ThinProblem& problem, bool 
   sum.parts = p.parts;
   sum.by_columns = Divider(sum.columns);
   SetWeights(problem, exchanged, &sum);
-  const ImageWgradKernel kernel =
-      odd ? ImageWgradKernelOf<T, true>(groups) : ImageWgradKernelOf<T, false>(groups);
+  ImageWgradKernel kernel = ImageWgradKernelOf<T, false>(groups);
+  if constexpr (kWordElements<T> > 1) {
+    if (odd) kernel = ImageWgradKernelOf<T, true>(groups);
+  }
   return std::make_unique<ImageWgradPlan>(exchanged ? "few_outputs_wgrad" : "image_wgrad", p,
                                           kernel, exchanged, shared_bytes, sum, PartsSum<T>,
                                           problem.device.block_shared_bytes);

@@ -130,6 +130,9 @@ inline cudaError_t LaunchPartsSum(PartsSumKernel kernel, PartsSumParams p, const
 
 inline bool Multiple(int64_t number, int64_t of) { return number % of == 0; }
 
+// Elements of 4 bytes.
+inline int64_t WordElements(ThinType type) { return type == ThinType::kTf32 ? 1 : 2; }
+
 // Whether positions and steps along all axes are numbers that the kernels count to.
 inline bool IsCountable(const ThinProblem& p) {
   int64_t positions = p.batch;

@@ -17,7 +17,9 @@ namespace {
 template <typename T>
 std::vector<std::unique_ptr<const ThinPlan>> CandidatesOf(const ThinProblem& problem) {
   std::vector<std::unique_ptr<const ThinPlan>> plans;
-  if (HasWindows(problem)) plans = WindowsCandidates<T>(problem);
+  if constexpr (sizeof(T) == 2) {
+    if (HasWindows(problem)) plans = WindowsCandidates<T>(problem);
+  }
   const auto add = [&](std::unique_ptr<const ThinPlan> plan) {
     if (plan != nullptr) plans.push_back(std::move(plan));
   };
@@ -42,13 +44,19 @@ std::vector<std::unique_ptr<const ThinPlan>> CandidatesOf(const ThinProblem& pro
 }  // namespace
 
 std::vector<std::unique_ptr<const ThinPlan>> ThinPlan::Candidates(const ThinProblem& problem) {
-  return problem.type == ThinType::kF16 ? CandidatesOf<__half>(problem)
-                                        : CandidatesOf<__nv_bfloat16>(problem);
+  switch (problem.type) {
+    case ThinType::kF16:
+      return CandidatesOf<__half>(problem);
+    case ThinType::kBF16:
+      return CandidatesOf<__nv_bfloat16>(problem);
+    default:
+      return CandidatesOf<float>(problem);
+  }
 }
 
 bool ThinPlan::IsFast(const ThinProblem& problem) {
   if (problem.in_channels <= kImageMaxChannels && problem.kind != ThinKind::kDgrad) return true;
-  if (HasWindows(problem)) {
+  if (problem.type != ThinType::kTf32 && HasWindows(problem)) {
     // Few channels, or a product that memory bounds.
     int64_t window = problem.in_channels;
     for (const int64_t size : problem.kernel) window *= size;

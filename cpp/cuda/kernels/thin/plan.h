@@ -1,15 +1,17 @@
-// Convolutions that memory bounds, with 16-bit elements, by CUDA kernels of this project on tensor
-// cores. Knows the CUDA runtime and nothing of XLA or cuDNN. The search is offered these kernels
-// where a call names them (kernels/plan.h); benchmarks/thin_kernels.cu measures them alone.
+// Convolutions that memory bounds, of 16-bit elements or of floats as TF32, by CUDA kernels of this
+// project on tensor cores. Knows the CUDA runtime and nothing of XLA or cuDNN. The search is offered
+// these kernels where a call names them (kernels/plan.h); benchmarks/thin_kernels.cu measures them
+// alone.
 //
 // Arrays lie batch, z, y, x, channel. The weights are read as they lie, in either order. Sums are
-// in float32. Each kernel's file says how it works; here is what it serves, and what it takes.
+// in float32. Each kernel's file says how it works; here is what it serves, and what it takes, of 16
+// bits. Of floats, what has as many bytes has half of the elements.
 //
-// Windows side by side (windows.cuh), fprop, dgrad and wgrad: the stride is the kernel along each
-// axis, there is neither padding nor dilation. These are up-convolutions (dgrad used forwards),
-// patch embeddings, 1x1 convolutions, and the gradients of all of them. Output channels are a
-// multiple of 8, the elements of a window's row are even in number. A window is a row of a matrix,
-// and each pass is one product.
+// Windows side by side (windows.cuh), fprop, dgrad and wgrad, of 16 bits: the stride is the kernel
+// along each axis, there is neither padding nor dilation. These are up-convolutions (dgrad used
+// forwards), patch embeddings, 1x1 convolutions, and the gradients of all of them. Output channels
+// are a multiple of 8, the elements of a window's row are even in number. A window is a row of a
+// matrix, and each pass is one product.
 //
 //   pass   result          rows      columns               depth
 //   fprop  y               windows   output channels       elements of a window
@@ -27,7 +29,8 @@
 //   window, is below about 300 on an H100; the tensor cores beyond.
 //
 // Image (image.cuh), fprop: at most 16 input channels, a multiple of 8 output channels, rows of an
-// even number of elements; any kernel, stride and padding, dilation along z and y.
+// even number of elements, if these have 16 bits; any kernel, stride and padding, dilation along z
+// and y.
 //
 //   Tile: rows of windows, up to 512 windows of one plane, by 64 output channels; a warp has 32
 //   windows at a time. The depth is the window's elements, each row of it padded to 8.
@@ -101,7 +104,8 @@
 namespace jax_convgrad {
 
 enum class ThinKind { kFprop, kDgrad, kWgrad };
-enum class ThinType { kF16, kBF16 };
+// Floats are multiplied as TF32.
+enum class ThinType { kF16, kBF16, kTf32 };
 // How weights lie: output channel, z, y, x, input channel; or z, y, x, input channel, output
 // channel.
 enum class ThinWeights { kOutIn, kInOut };

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "cuda/kernels/common/copy_async.cuh"
+#include "cuda/kernels/common/tf32.cuh"
 
 namespace emulated_cuda {
 
@@ -24,8 +25,6 @@ namespace jax_convgrad {
 
 inline void ShowTensorCores() {}
 
-inline float ToTf32(float value) { return value * (1 + 0.7213f / 2048); }
-
 constexpr int kProductColumns = 128;
 constexpr int kSwizzled = 32;
 constexpr int kSwizzleBytes = 1024;
@@ -37,22 +36,13 @@ inline void CommitProducts() {}
 template <int kPending>
 void WaitForProducts() {}
 
-// What the tensor core takes of a number.
-inline float Cut(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  bits &= ~uint32_t{0x1fff};
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
-
 // All threads of a block must call it together.
 inline void MultiplyAdd(const float (&a)[4], const float* b, int depth,
                         float (&sums)[kProductColumns / 2]) {
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x - lane;
   unsigned char& half = emulated_cuda::half_of[threadIdx.x];
   half ^= 1;
-  for (int i = 0; i < 4; ++i) emulated_cuda::told[half][threadIdx.x][i] = Cut(a[i]);
+  for (int i = 0; i < 4; ++i) emulated_cuda::told[half][threadIdx.x][i] = emulated_cuda::Tf32(a[i]);
   __syncthreads();
   const auto told = emulated_cuda::told[half] + warp;
   for (int i = 0; i < kProductColumns / 2; ++i) {
@@ -61,7 +51,7 @@ inline void MultiplyAdd(const float (&a)[4], const float* b, int depth,
     for (int k = 0; k < 8; ++k) {
       const float of_a = told[row % 8 * 4 + static_cast<unsigned>(k) % 4]
                              [row / 8 + static_cast<unsigned>(k) / 4 * 2];
-      sums[i] += of_a * Cut(b[Swizzled(column, (depth + k) / 4 * 4) + k % 4]);
+      sums[i] += of_a * emulated_cuda::Tf32(b[Swizzled(column, (depth + k) / 4 * 4) + k % 4]);
     }
   }
 }

@@ -13,6 +13,8 @@
 #include <cstring>
 
 #include "cuda/kernels/common/copy_async.cuh"
+#include "cuda/kernels/common/elements.cuh"
+#include "cuda/kernels/common/tf32.cuh"
 
 namespace emulated_cuda {
 
@@ -64,25 +66,27 @@ inline void LoadMatricesOfWarp(const LaneCall* lanes, bool transposed) {
   }
 }
 
-template <typename ToFloat>
+// `kElements` are in a word; to_float(word, which) makes a number of one.
+template <unsigned kElements, typename ToFloat>
 void MultiplyAddOfWarp(const LaneCall* lanes, const ToFloat& to_float) {
-  float a[16][16], b[16][8];
+  constexpr unsigned kDepth = 8 * kElements;
+  float a[16][kDepth], b[kDepth][8];
   for (unsigned i = 0; i < kWarpThreads; ++i) {
     const uint32_t* const in = static_cast<const uint32_t*>(lanes[i].in);
-    const unsigned g = i / 4, t = i % 4 * 2;
-    for (unsigned half = 0; half < 2; ++half) {
+    const unsigned g = i / 4, t = i % 4 * kElements;
+    for (unsigned which = 0; which < kElements; ++which) {
       for (unsigned r = 0; r < 4; ++r) {
-        a[g + r % 2 * 8][t + r / 2 * 8 + half] = to_float(HalfOf(in[r], half));
+        a[g + r % 2 * 8][t + r / 2 * kDepth / 2 + which] = to_float(in[r], which);
       }
       for (unsigned r = 0; r < 2; ++r)
-        b[t + r * 8 + half][g] = to_float(HalfOf(lanes[i].b[r], half));
+        b[t + r * kDepth / 2 + which][g] = to_float(lanes[i].b[r], which);
     }
   }
   for (unsigned i = 0; i < kWarpThreads; ++i) {
     float* const sums = static_cast<float*>(lanes[i].out);
     for (unsigned r = 0; r < 4; ++r) {
       const unsigned row = i / 4 + r / 2 * 8, column = i % 4 * 2 + r % 2;
-      for (unsigned k = 0; k < 16; ++k) sums[r] += a[row][k] * b[k][column];
+      for (unsigned k = 0; k < kDepth; ++k) sums[r] += a[row][k] * b[k][column];
     }
   }
 }
@@ -90,6 +94,11 @@ void MultiplyAddOfWarp(const LaneCall* lanes, const ToFloat& to_float) {
 }  // namespace emulated_cuda
 
 namespace jax_convgrad {
+
+template <typename T>
+constexpr int kWordElements = 4 / static_cast<int>(sizeof(T));
+template <typename T>
+constexpr int kPieceElements = 16 / static_cast<int>(sizeof(T));
 
 inline void LoadMatrices(const void* row, uint32_t (&matrices)[4]) {
   emulated_cuda::TogetherWithWarp(
@@ -107,8 +116,9 @@ inline void MultiplyAdd(const __nv_bfloat16*, const uint32_t (&a)[4], uint32_t b
                         float (&sums)[4]) {
   emulated_cuda::TogetherWithWarp(
       {emulated_cuda::WarpCall::kMultiplyAdd, a, sums, {b0, b1}}, [](const auto* lanes) {
-        emulated_cuda::MultiplyAddOfWarp(
-            lanes, [](uint16_t bits) { return __bfloat162float(__nv_bfloat16{bits}); });
+        emulated_cuda::MultiplyAddOfWarp<2>(lanes, [](uint32_t word, unsigned which) {
+          return __bfloat162float(__nv_bfloat16{emulated_cuda::HalfOf(word, which)});
+        });
       });
 }
 
@@ -116,9 +126,43 @@ inline void MultiplyAdd(const __half*, const uint32_t (&a)[4], uint32_t b0, uint
                         float (&sums)[4]) {
   emulated_cuda::TogetherWithWarp(
       {emulated_cuda::WarpCall::kMultiplyAdd, a, sums, {b0, b1}}, [](const auto* lanes) {
-        emulated_cuda::MultiplyAddOfWarp(lanes,
-                                         [](uint16_t bits) { return __half2float(__half{bits}); });
+        emulated_cuda::MultiplyAddOfWarp<2>(lanes, [](uint32_t word, unsigned which) {
+          return __half2float(__half{emulated_cuda::HalfOf(word, which)});
+        });
       });
+}
+
+inline void MultiplyAdd(const float*, const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                        float (&sums)[4]) {
+  emulated_cuda::TogetherWithWarp(
+      {emulated_cuda::WarpCall::kMultiplyAdd, a, sums, {b0, b1}}, [](const auto* lanes) {
+        emulated_cuda::MultiplyAddOfWarp<1>(lanes, [](uint32_t word, unsigned) {
+          float number;
+          std::memcpy(&number, &word, 4);
+          return emulated_cuda::Tf32(number);
+        });
+      });
+}
+
+template <typename T>
+uint32_t MultipliedWord(uint32_t word) {
+  if constexpr (sizeof(T) == 4) {
+    float number;
+    std::memcpy(&number, &word, 4);
+    number = ToTf32(number);
+    std::memcpy(&word, &number, 4);
+  }
+  return word;
+}
+
+template <typename T>
+uint32_t WordOf(const T* low, const T* high) {
+  uint32_t word = 0;
+  if (low != nullptr) std::memcpy(&word, low, sizeof(T));
+  if constexpr (sizeof(T) == 4) return MultipliedWord<T>(word);
+  uint16_t second = 0;
+  if (high != nullptr) std::memcpy(&second, high, 2);
+  return word | uint32_t{second} << 16;
 }
 
 inline uint32_t RoundedPair(const __nv_bfloat16*, float low, float high) {
