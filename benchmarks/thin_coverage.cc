@@ -24,8 +24,7 @@ std::string Reasons(const ThinProblem& p) {
       reasons += (reasons.empty() ? "" : "; ") + std::string(reason);
     }
   };
-  const int64_t word = WordElements(p.type);
-  const auto is_odd = [&](int64_t elements) { return !Multiple(elements, word); };
+  const auto is_odd = [](int64_t elements) { return !Multiple(elements, 2); };
   const bool fprop = p.kind == ThinKind::kFprop, dgrad = p.kind == ThinKind::kDgrad;
   bool belongs = false, beside = true, covered = true;
   for (size_t axis = 0; axis < 3; ++axis) {
@@ -33,7 +32,7 @@ std::string Reasons(const ThinProblem& p) {
              p.padding_low[axis] == 0;
     covered = covered && p.out[axis] * p.kernel[axis] == p.in[axis];
   }
-  if (beside && word == 2) {
+  if (beside && p.type != ThinType::kTf32) {
     belongs = true;
     add_if(dgrad && !covered, "windows: x has elements that no window reads");
     add_if(!Multiple(p.out_channels, 8), "windows: output channels are no multiple of 8");
@@ -45,7 +44,6 @@ std::string Reasons(const ThinProblem& p) {
     belongs = true;
     add_if(p.dilation[2] != 1, "image: dilation along x");
     add_if(!Multiple(p.out_channels, 8), "image: output channels are no multiple of 8");
-    add_if(is_odd(p.in[2] * p.in_channels), "image: a row has an odd size");
     add_if(fprop ? HasImage(p) : HasImageWgrad(p),
            "image: shared memory or the workspace is too small");
   }
@@ -54,7 +52,6 @@ std::string Reasons(const ThinProblem& p) {
     add_if(HasStrides(p), "image: dgrad with a stride");
     add_if(p.dilation[2] != 1, "image: dilation along x");
     add_if(!Multiple(p.in_channels, 8), "image: input channels are no multiple of 8");
-    add_if(is_odd(p.out[2] * p.out_channels), "image: a row has an odd size");
     add_if(!HasStrides(p) && HasImage(Exchanged(p)), "image: shared memory is too small");
   }
   const int64_t few = dgrad ? p.in_channels : p.out_channels;
@@ -66,7 +63,6 @@ std::string Reasons(const ThinProblem& p) {
     if (p.kind == ThinKind::kWgrad) {
       add_if(HasStrides(p), "few outputs: wgrad with a stride");
       add_if(p.dilation[2] != 1, "few outputs: dilation along x");
-      add_if(is_odd(p.out[2] * p.out_channels), "few outputs: a row has an odd size");
       add_if(!HasStrides(p) && HasImageWgrad(Exchanged(p)),
              "few outputs: shared memory or the workspace is too small");
     } else {

@@ -64,8 +64,6 @@ ThinProblem RandomImage(Random* random) {
     const int64_t high = Between(random, -2, window + 1);
     const int64_t extra = Between(random, 0, axes == 1 ? 900 : axes == 2 ? 60 : 12);
     p.in[i] = std::max<int64_t>(1, window - p.padding_low[i] - high) + extra;
-    // Copied by 4 bytes: elements of a line are even in number.
-    if (i == 2 && p.in[i] * p.in_channels % 2 != 0) ++p.in[i];
     p.out[i] = (p.in[i] + p.padding_low[i] + high - window) / p.strides[i] + 1;
   }
   p.device = RandomDevice(random);
@@ -81,7 +79,7 @@ ThinProblem RandomDeepImage(Random* random) {
   p.out_channels = 8;
   p.kernel = {Between(random, 4, 7), Between(random, 4, 7), Between(random, 1, 7)};
   p.strides[2] = Between(random, 1, 3);
-  p.in = {p.kernel[0], p.kernel[1], 2 * Between(random, 16, 150)};
+  p.in = {p.kernel[0], p.kernel[1], Between(random, 32, 300)};
   p.out[2] = (p.in[2] - p.kernel[2]) / p.strides[2] + 1;
   p.device = RandomDevice(random);
   return p;

@@ -18,7 +18,7 @@ MAX_CHANNELS = 16  # of a thin side
 MAX_COLUMNS = 32  # channels of a thin result times taps along the innermost axis
 MAX_PERIOD = 256  # channels of a thin dX times the innermost stride
 MAX_KERNEL = 64  # taps along an axis
-_WORD_ELEMENTS = {"float16": 2, "bfloat16": 2, "float32": 1}  # elements of 4 bytes
+_HALVES = {"float16", "bfloat16"}
 
 
 def thin_family(
@@ -30,8 +30,8 @@ def thin_family(
     the result, or for a weight gradient y, has few channels. The first that serves is the answer.
     """
     config = geometry.config
-    word = _WORD_ELEMENTS.get(str(np.dtype(dtype)))
-    if config.groups != 1 or word is None or (word == 1 and not tf32):
+    in_halves = str(np.dtype(dtype)) in _HALVES
+    if config.groups != 1 or not (in_halves or (np.dtype(dtype) == np.float32 and tf32)):
         return None
     y, kernel = geometry.out_spatial, geometry.kernel
     few, many = geometry.in_channels, geometry.out_channels
@@ -41,12 +41,12 @@ def thin_family(
     # Handlers get x without what negative padding leaves out.
     pairs = zip(geometry.in_spatial, config.padding, strict=True)
     x = [n + sum(min(p, 0) for p in pair) for n, pair in pairs]
-    if word == 2 and _has_windows(operator, geometry, x):
+    if in_halves and _has_windows(operator, geometry, x):
         return "windows"
-    if operator != "conv_dgrad" and _is_image(config.dilation, few, x[-1] * few % word, many):
+    if operator != "conv_dgrad" and _is_image(config.dilation, few, many):
         return "image"
     # With stride 1, y's gradient is an image too, whose windows are the pixels of x.
-    if math.prod(config.strides) == 1 and _is_image(config.dilation, many, y[-1] * many % word, few):
+    if math.prod(config.strides) == 1 and _is_image(config.dilation, many, few):
         if operator == "conv_dgrad":
             return "image"
         if operator == "conv_wgrad":
@@ -85,14 +85,6 @@ def _has_windows(operator: str, geometry: ConvGeometry, x: list[int]) -> bool:
     return beside and covers and even and geometry.out_channels % 8 == 0
 
 
-def _is_image(dilation: tuple[int, ...], channels: int, rest: int, others: int) -> bool:
-    """Whether an array of ``channels`` can be read as an image, for ``others`` on the other side.
-
-    ``rest`` elements of its rows are left over when words of 4 bytes are taken of them.
-    """
-    return (
-        channels <= MAX_CHANNELS
-        and dilation[-1] == 1
-        and others % 8 == 0
-        and rest == 0
-    )
+def _is_image(dilation: tuple[int, ...], channels: int, others: int) -> bool:
+    """Whether an array of ``channels`` can be read as an image, for ``others`` on the other side."""
+    return channels <= MAX_CHANNELS and dilation[-1] == 1 and others % 8 == 0

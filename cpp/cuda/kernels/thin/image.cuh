@@ -18,6 +18,7 @@
 #include "cuda/kernels/common/copy_async.cuh"
 #include "cuda/kernels/common/elements.cuh"
 #include "cuda/kernels/common/warp_product.cuh"
+#include "cuda/kernels/thin/starts.cuh"
 
 namespace jax_convgrad {
 
@@ -75,15 +76,21 @@ constexpr int64_t ImageTableBytes(int64_t units, int64_t windows) {
   return units * 4 * 16 + windows * 16;
 }
 
-// The output channel of column `column` of a warp's n-th product of 8, of 8: a lane's columns of
-// four products are then 8 neighbours.
+// Products of 8 columns of which a lane's columns are neighbours, 16 bytes of the result.
+template <typename T>
+constexpr int kImageStored = kPieceElements<T> / 2;
+
+// The output channel of column `column` of a warp's n-th product of 8, of 8.
+template <typename T>
 __device__ inline int ImageChannel(int n, int column) {
-  return n / 4 * 32 + column / 2 * 8 + n % 4 * 2 + column % 2;
+  constexpr int kStored = kImageStored<T>;
+  return n / kStored * (8 * kStored) + column / 2 * (2 * kStored) + n % kStored * 2 + column % 2;
 }
 
-// What a lane reads of two units.
+// What a lane reads of two units. The first in bytes; one more says that its row of the image is an
+// odd number of rows behind the window's first one.
 struct alignas(16) ImageWords {
-  uint32_t first, first_mask;  // the first in bytes
+  uint32_t first, first_mask;
   uint32_t second, second_mask;
 };
 
@@ -94,36 +101,49 @@ struct alignas(16) ImageWindow {
   int x, y;
 };
 
-// A lane's operands of two units: a word of both, of every eighth of 32 windows.
-template <typename T, bool kOdd>
-__device__ inline void LoadImage(const unsigned char* const (&from)[2][2],
-                                 const uint32_t (&shift)[2][2], const ImageWords& words,
+// Where a lane's windows begin, of which it has every eighth of 32: a word, and the bits before it.
+// With Starts::kOddRows this depends on the row that is read: the second is for those an odd number
+// of rows behind a window's first one.
+struct ImageStart {
+  const unsigned char* word;
+  uint32_t shift;
+};
+template <Starts kStarts>
+using ImageStarts = ImageStart[kStarts == Starts::kOddRows ? 2 : 1][2][2];
+
+// A lane's operands of two units: a word of both, of each of its windows.
+template <typename T, Starts kStarts>
+__device__ inline void LoadImage(const ImageStarts<kStarts>& starts, const ImageWords& words,
                                  uint32_t (&a)[2][4]) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int m = i / 4, half = i / 2 % 2, below = i % 2;
-    const uint32_t* const pairs =
-        reinterpret_cast<const uint32_t*>(from[m][below] + (half ? words.second : words.first));
-    uint32_t value = pairs[0];
-    if constexpr (kOdd) value = __funnelshift_r(value, pairs[1], shift[m][below]);
+    uint32_t at = half ? words.second : words.first;
+    ImageStart start = starts[0][m][below];
+    if constexpr (kStarts == Starts::kOddRows) {
+      if (at & 1) start = starts[1][m][below];
+      at &= ~1u;
+    }
+    const uint32_t* const pair = reinterpret_cast<const uint32_t*>(start.word + at);
+    uint32_t value = pair[0];
+    if constexpr (kStarts != Starts::kWords) value = __funnelshift_r(value, pair[1], start.shift);
     a[m][half * 2 + below] =
         MultipliedWord<T>(value & (half ? words.second_mask : words.first_mask));
   }
 }
 
 // Multiplies 32 windows with kProducts times 8 columns.
-template <typename T, bool kOdd, int kProducts>
-__device__ inline void MultiplyImage(const unsigned char* const (&from)[2][2],
-                                     const uint32_t (&shift)[2][2], const ImageWords* table,
+template <typename T, Starts kStarts, int kProducts>
+__device__ inline void MultiplyImage(const ImageStarts<kStarts>& starts, const ImageWords* table,
                                      int units, const uint4* weights, float (&sums)[2][8][4]) {
   uint32_t a[2][4];
-  LoadImage<T, kOdd>(from, shift, *table, a);
+  LoadImage<T, kStarts>(starts, *table, a);
 #pragma unroll 2
   for (int unit = 2; unit <= units; unit += 2) {
     // Of the next two units, so that nothing waits; behind the last, of the last again.
     if (unit < units) table += 4;
     uint32_t next[2][4];
-    LoadImage<T, kOdd>(from, shift, *table, next);
+    LoadImage<T, kStarts>(starts, *table, next);
 #pragma unroll
     for (int n = 0; n < kProducts; n += 2) {
       const uint4 b = weights[n * 16];
@@ -139,29 +159,26 @@ __device__ inline void MultiplyImage(const unsigned char* const (&from)[2][2],
   }
 }
 
-// Eight neighbouring channels of a window, of which `sums` has two of each of four products.
+// Writes the neighbouring channels that a lane has of a window: of each product, from `first` on,
+// two sums of the window's half.
 template <typename T>
-__device__ inline void StoreImage(const float (&sums)[8][4], int part, int half, T* to) {
+__device__ inline void StoreImage(const float (&sums)[8][4], int first, int half, T* to) {
   if constexpr (sizeof(T) == 2) {
     uint32_t words[4];
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      const float* const of = sums[part * 4 + n] + half * 2;
+      const float* const of = sums[first + n] + half * 2;
       words[n] = RoundedPair(static_cast<const T*>(nullptr), of[0], of[1]);
     }
     *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
   } else {
-#pragma unroll
-    for (int n = 0; n < 4; n += 2) {
-      const float* const of = sums[part * 4 + n] + half * 2;
-      const float* const next = sums[part * 4 + n + 1] + half * 2;
-      *reinterpret_cast<float4*>(to + n * 2) = make_float4(of[0], of[1], next[0], next[1]);
-    }
+    const float *const of = sums[first] + half * 2, *const next = sums[first + 1] + half * 2;
+    *reinterpret_cast<float4*>(to) = make_float4(of[0], of[1], next[0], next[1]);
   }
 }
 
-// kPiece elements are copied at once, of 16 or 4 bytes. kOdd: windows begin at odd elements too.
-template <typename T, int kPiece, bool kOdd>
+// kPiece elements are copied at once, of 16 or 4 bytes.
+template <typename T, int kPiece, Starts kStarts>
 __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
     ImageProduct(const __grid_constant__ ImageParams p) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
@@ -196,14 +213,22 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
   const auto first_element = [&](const Place& at) { return at.x * p.step - p.padding_line; };
   const auto first_staged = [](int element) { return element & ~(kPiece - 1); };
 
+  // The row of x, counted through all images, that the tile's first window reads first.
+  const auto first_line_of = [&](const Place& at) {
+    return (static_cast<int64_t>(at.image) * p.in[0] + at.z * p.strides[0] - p.padding[0]) *
+               p.in[1] +
+           at.y * p.strides[1] - p.padding[1];
+  };
+
   const auto copy = [&](int tile, uint32_t* to) {
     const Place at = place_of(tile);
     const int first = first_staged(first_element(at));
     const int first_z = at.z * p.strides[0] - p.padding[0];
     const int first_y = at.y * p.strides[1] - p.padding[1];
-    const int64_t line = (static_cast<int64_t>(at.image) * p.in[0] + first_z) * p.in[1] + first_y;
+    const int64_t line = first_line_of(at);
     const T* const tile_from = static_cast<const T*>(p.x) + line * p.line + first;
     const int row_step = kImageThreads / p.copy_lanes, first_row = thread / p.copy_lanes;
+    const int plane_lines = p.dilation[0] * p.in[1];
     const T* plane_from = tile_from + static_cast<int64_t>(first_row) * p.line;
     for (int plane = 0; plane < p.planes; ++plane, plane_from += p.plane) {
       const bool plane_exists = Inside(first_z + plane * p.dilation[0], p.in[0]);
@@ -211,7 +236,16 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
       uint32_t* staged = to + (plane * p.plane_rows + first_row) * p.row_words;
       for (int row = first_row; row < p.plane_rows; row += row_step) {
         const bool line_exists = plane_exists & Inside(first_y + row, p.in[1]);
+        const int in_front =
+            kStarts == Starts::kOddRows ? ElementsInFront(line + plane * plane_lines + row) : 0;
         for (int piece = thread % p.copy_lanes; piece < p.row_pieces; piece += p.copy_lanes) {
+          if constexpr (kStarts == Starts::kOddRows) {
+            const int element = first + piece * 2 - in_front;
+            CopyWord(staged + piece, from + piece * 2 - in_front,
+                     line_exists & Inside(element, p.line),
+                     line_exists & Inside(element + 1, p.line));
+            continue;
+          }
           CopyAsync<kPiece* static_cast<int>(sizeof(T))>(
               staged + piece * (kPiece / kWordElements<T>), from + piece * kPiece,
               line_exists & Inside(first + piece * kPiece, p.line));
@@ -234,9 +268,13 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
     int z = row;
     const int y = p.by_kernel_y.Split(&z);
     const int line = z * p.plane_rows + y * p.dilation[1];
+    const uint32_t behind =
+        kStarts == Starts::kOddRows
+            ? static_cast<uint32_t>(z * p.dilation[0] * p.in[1] + y * p.dilation[1]) & 1
+            : 0;
     // As ImageWords: two units' words of a lane are neighbours.
     table[i / 8 * 8 + i % 4 * 2 + i / 4 % 2] =
-        make_uint2(low || high ? static_cast<uint32_t>(line * p.row_words + word) * 4 : 0,
+        make_uint2(low || high ? static_cast<uint32_t>(line * p.row_words + word) * 4 + behind : 0,
                    (low ? 0xffffu : 0) | (high ? 0xffff0000u : 0));
     const auto place_of_weight = [&](int of_row) {
       int tap = of_row;
@@ -263,7 +301,7 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
     bool exists[4];
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      const int channel = first_channel + ImageChannel(n * 2 + part / 2, thread / 16);
+      const int channel = first_channel + ImageChannel<T>(n * 2 + part / 2, thread / 16);
       exists[n] = channel < p.out_channels;
       from[n] = static_cast<const T*>(p.w) + (exists[n] ? channel * p.w_channel : 0);
     }
@@ -293,26 +331,35 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
     const Place at = place_of(tile);
     const int element = first_element(at);
     const int offset = element - first_staged(element) - p.lead;
+    const int64_t first_line = first_line_of(at);
 
     const int64_t line = (static_cast<int64_t>(at.image) * p.out[0] + at.z) * p.out[1] + at.y;
-    T* const tile_to =
-        static_cast<T*>(p.y) + (line * p.out[2] + at.x) * p.out_channels + first_channel + t * 8;
+    T* const tile_to = static_cast<T*>(p.y) + (line * p.out[2] + at.x) * p.out_channels +
+                       first_channel + t * kPieceElements<T>;
     for (int first = warp * 32; first < tile_windows; first += kImageThreads) {
-      // Of 32 windows, a lane has every eighth: what it reads of each, and the bits before it.
-      const unsigned char* from[2][2];
-      uint32_t shift[2][2];
+      ImageStarts<kStarts> starts;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int start = offset + windows[min(first + i * 8 + g, tile_windows - 1)].element;
-        from[i / 2][i % 2] =
-            reinterpret_cast<const unsigned char*>(staged) + (start >> (kWordElements<T> - 1)) * 4;
-        shift[i / 2][i % 2] = kOdd ? static_cast<uint32_t>(start & 1) * 16 : 0;
+        const ImageWindow& window = windows[min(first + i * 8 + g, tile_windows - 1)];
+        const int start = offset + window.element;
+        int in_front = 0;
+        if constexpr (kStarts == Starts::kOddRows) {
+          in_front = ElementsInFront(first_line + window.y * p.strides[1]);
+        }
+#pragma unroll
+        for (ImageStart(&of_rows)[2][2] : starts) {
+          const int element = start + in_front;
+          of_rows[i / 2][i % 2] = {reinterpret_cast<const unsigned char*>(staged) +
+                                       (element >> (kWordElements<T> - 1)) * 4,
+                                   static_cast<uint32_t>(element & 1) * 16};
+          in_front ^= 1;
+        }
       }
       float sums[2][8][4] = {};
       if (both_halves) {
-        MultiplyImage<T, kOdd, 8>(from, shift, table_of_lane, p.units, weights_of_lane, sums);
+        MultiplyImage<T, kStarts, 8>(starts, table_of_lane, p.units, weights_of_lane, sums);
       } else {
-        MultiplyImage<T, kOdd, 4>(from, shift, table_of_lane, p.units, weights_of_lane, sums);
+        MultiplyImage<T, kStarts, 4>(starts, table_of_lane, p.units, weights_of_lane, sums);
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -322,10 +369,10 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
             (window < tile_windows) & (at.y + place.y < p.out[1]) & (at.x + place.x < p.out[2]);
         T* const to = tile_to + static_cast<int64_t>(place.pixel) * p.out_channels;
 #pragma unroll
-        for (int part = 0; part < 2; ++part) {
-          if (part == 1 && !both_halves) break;
-          if (exists && first_channel + part * 32 + t * 8 < p.out_channels) {
-            StoreImage(sums[i / 2], part, i % 2, to + part * 32);
+        for (int n = 0; n < 8; n += kImageStored<T>) {
+          if (n >= 4 && !both_halves) break;
+          if (exists && first_channel + n * 8 + t * kPieceElements<T> < p.out_channels) {
+            StoreImage(sums[i / 2], n, i % 2, to + n * 8);
           }
         }
       }

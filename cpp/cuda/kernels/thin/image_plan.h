@@ -49,8 +49,7 @@ constexpr int64_t kImageDivisions = 16;  // of a row into tiles, from the fewest
 inline bool HasImage(const ThinProblem& p) {
   return IsCountable(p) && p.kind == ThinKind::kFprop && p.in_channels <= kImageMaxChannels &&
          p.dilation[2] == 1 && p.alignment >= 16 && Multiple(p.out_channels, 8) &&
-         p.out_channels <= kMaxWindow && p.batch <= kMaxSize &&
-         Multiple(p.in[2] * p.in_channels, WordElements(p.type));
+         p.out_channels <= kMaxWindow && p.batch <= kMaxSize;
 }
 
 // The tile's rows of windows, and what is staged for them, `piece` elements at once.
@@ -121,8 +120,8 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
   p.step = static_cast<int>(problem.strides[2] * channels);
   p.padding_line = static_cast<int>(problem.padding_low[2] * channels);
   p.run = static_cast<int>(problem.kernel[2] * channels);
-  const bool odd = !Multiple(p.step, kWordElements<T>);
-  p.lead = !odd && !Multiple(p.padding_line, kWordElements<T>);
+  const Starts starts = StartsOf<T>(p.line, p.step);
+  p.lead = starts == Starts::kWords && !Multiple(p.padding_line, kWordElements<T>);
   p.window_rows = static_cast<int>(problem.kernel[0] * problem.kernel[1]);
   p.run_units = static_cast<int>(CeilDivide(p.run + p.lead, kImageUnit<T>));
   const int64_t units = RoundUp(int64_t{p.window_rows} * p.run_units, 2);
@@ -183,9 +182,12 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
                                   p.column_tiles, staging / ImageTileCost(p, best.x * best.y)));
   const int64_t all = int64_t{p.tile_step} * p.column_tiles;
   if (all > kMaxPositions) return nullptr;
-  ImageKernel kernel = ImageProduct<T, kPiece, false>;
-  if constexpr (kWordElements<T> > 1) {
-    if (odd) kernel = ImageProduct<T, kPiece, true>;
+  ImageKernel kernel = ImageProduct<T, kPiece, Starts::kWords>;
+  if constexpr (sizeof(T) == 2) {
+    if (starts == Starts::kElements) kernel = ImageProduct<T, kPiece, Starts::kElements>;
+    if constexpr (kPiece == 2) {
+      if (starts == Starts::kOddRows) kernel = ImageProduct<T, kPiece, Starts::kOddRows>;
+    }
   }
   return std::make_unique<ImagePlan>(exchanged ? "image_dgrad" : "image", p, kernel, exchanged, all,
                                      best.bytes, problem.device.block_shared_bytes);

@@ -29,6 +29,7 @@
 #include "cuda/kernels/common/elements.cuh"
 #include "cuda/kernels/common/warp_product.cuh"
 #include "cuda/kernels/thin/ring.cuh"
+#include "cuda/kernels/thin/starts.cuh"
 
 namespace jax_convgrad {
 
@@ -40,8 +41,8 @@ constexpr int kImageWgradDepth = 16;     // windows of a step
 
 // Rows that a lane reads apart from each other, of the two that it has of 16: all but pairs of
 // 16-bit elements at even places.
-template <typename T, bool kOdd>
-constexpr int kImageWgradApart = kOdd || sizeof(T) == 4 ? 2 : 1;
+template <typename T, Starts kStarts>
+constexpr int kImageWgradApart = kStarts == Starts::kWords && sizeof(T) == 2 ? 1 : 2;
 
 struct ImageWgradParams {
   const void* x;
@@ -100,10 +101,15 @@ __device__ inline uint32_t HighHalves(uint32_t first, uint32_t second) {
   return __byte_perm(first, second, 0x7632);
 }
 
+// Where a lane's four windows of a step begin. With Starts::kOddRows this depends on the row that
+// is read, the second is for those an odd number of rows behind a window's first one.
+template <Starts kStarts>
+using ImageWgradWindows = const unsigned char * [kStarts == Starts::kOddRows ? 2 : 1][4];
+
 // Multiplies kGroups times 16 elements of four windows of a lane with 32 channels, of which `b` has
 // the fragments.
-template <typename T, int kGroups, int kApart>
-__device__ inline void MultiplyHalves(const unsigned char* const (&windows)[4],
+template <typename T, Starts kStarts, int kGroups, int kApart>
+__device__ inline void MultiplyHalves(const ImageWgradWindows<kStarts>& windows,
                                       const int (&offsets)[kGroups][kApart],
                                       const uint32_t (&b)[2][4], float (&sums)[kGroups][4][4]) {
 #pragma unroll
@@ -115,7 +121,13 @@ __device__ inline void MultiplyHalves(const unsigned char* const (&windows)[4],
       for (int i = 0; i < 2; ++i) {
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-          element_of[i][k] = *reinterpret_cast<const uint16_t*>(windows[k] + offsets[group][i]);
+          const unsigned char* window = windows[0][k];
+          int offset = offsets[group][i];
+          if constexpr (kStarts == Starts::kOddRows) {
+            if (offset & 1) window = windows[1][k];
+            offset &= ~1;
+          }
+          element_of[i][k] = *reinterpret_cast<const uint16_t*>(window + offset);
         }
       }
 #pragma unroll
@@ -127,7 +139,7 @@ __device__ inline void MultiplyHalves(const unsigned char* const (&windows)[4],
       uint32_t pair[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        pair[k] = *reinterpret_cast<const uint32_t*>(windows[k] + offsets[group][0]);
+        pair[k] = *reinterpret_cast<const uint32_t*>(windows[0][k] + offsets[group][0]);
       }
       a[0] = LowHalves(pair[0], pair[1]);
       a[1] = HighHalves(pair[0], pair[1]);
@@ -145,7 +157,7 @@ __device__ inline void MultiplyHalves(const unsigned char* const (&windows)[4],
 // The same of floats. The lane's four channels of its first window lie at `gradient`, one for each
 // product, those of its next window four rows further.
 template <int kGroups>
-__device__ inline void MultiplyFloats(const unsigned char* const (&windows)[4],
+__device__ inline void MultiplyFloats(const ImageWgradWindows<Starts::kWords>& windows,
                                       const int (&offsets)[kGroups][2],
                                       const unsigned char* gradient, int row_bytes,
                                       float (&sums)[kGroups][4][4]) {
@@ -164,7 +176,7 @@ __device__ inline void MultiplyFloats(const unsigned char* const (&windows)[4],
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         a[i] = MultipliedWord<float>(
-            *reinterpret_cast<const uint32_t*>(windows[k + i / 2] + offsets[group][i % 2]));
+            *reinterpret_cast<const uint32_t*>(windows[0][k + i / 2] + offsets[group][i % 2]));
       }
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
@@ -181,9 +193,8 @@ __device__ inline int ImageWgradColumn(int n, int t, int i) {
   return sizeof(T) == 4 ? t * 8 + i * 4 + n : n * 8 + t * 2 + i;
 }
 
-// The first `kGroups` times 16 rows of the result that are a warp's, by 32 channels. kOdd: windows
-// begin at odd elements too.
-template <typename T, int kGroups, bool kOdd>
+// The first `kGroups` times 16 rows of the result that are a warp's, by 32 channels.
+template <typename T, int kGroups, Starts kStarts>
 __global__ void __launch_bounds__(kImageWgradThreads, 1)
     ImageWgrad(const __grid_constant__ ImageWgradParams p) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
@@ -201,7 +212,7 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
       (row_tile * p.row_warps + warp_abreast / p.channel_warps) * (kGroups * kImageWgradRows);
 
   constexpr int kElementBytes = static_cast<int>(sizeof(T)), kPiece = kPieceElements<T>;
-  constexpr int kApart = kImageWgradApart<T, kOdd>;
+  constexpr int kApart = kImageWgradApart<T, kStarts>;
   const int pieces = p.channel_warps * (kImageWgradChannels / kPiece);  // of a window's channels
   const int row_bytes = pieces * 16;
   const int gradient_bytes = p.steps * kImageWgradDepth * row_bytes;
@@ -278,6 +289,16 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
       const int element = first + piece * kCopied;
       const bool inside = Inside(z, p.in[0]) && Inside(y, p.in[1]) && Inside(element, p.line);
       const int64_t line = (static_cast<int64_t>(at.image) * p.in[0] + z) * p.in[1] + y;
+      if constexpr (kStarts == Starts::kOddRows) {
+        const int low = element - ElementsInFront(line);
+        const bool exists = Inside(z, p.in[0]) && Inside(y, p.in[1]);
+        if (piece < p.row_pieces) {
+          CopyWord(reinterpret_cast<uint32_t*>(staged),
+                   static_cast<const T*>(p.x) + (exists ? line * p.line + low : 0),
+                   exists && Inside(low, p.line), exists && Inside(low + 1, p.line));
+        }
+        continue;
+      }
       if (piece < p.row_pieces) {
         CopyAsync<kCopied * kElementBytes>(
             staged, static_cast<const T*>(p.x) + (inside ? line * p.line + element : 0), inside);
@@ -307,6 +328,7 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
     int row = min(window, p.windows - 1);
     const int column = p.by_tile_x.Split(&row);
     table[i] = row * p.strides[1] * p.row_words * 4 + column * p.step * kElementBytes;
+    if (kStarts == Starts::kOddRows) table[i] += row * p.strides[1] & 1;
   }
   const int rest = (p.steps * kImageWgradDepth - p.windows) * pieces;
   for (int i = thread; i < rest * p.stages; i += kImageWgradThreads) {
@@ -326,6 +348,9 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
       const int y = p.by_kernel_y.Split(&z);
       const int line = z * p.plane_rows + y * p.dilation[1];
       offsets[group][i] = line * p.row_words * 4 + element * kElementBytes;
+      if (kStarts == Starts::kOddRows) {
+        offsets[group][i] += (z * p.dilation[0] * p.in[1] + y * p.dilation[1]) & 1;
+      }
     }
   }
   // Where the lane finds a matrix's row of the gradient, of the first step and 16 channels. Lane t
@@ -347,7 +372,11 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
     CommitCopies();
     const unsigned char* const gradient = stages + stage * stage_bytes;
     if (++stage == p.stages) stage = 0;
-    const int element = first_element(place_of(tile));
+    const Place at = place_of(tile);
+    const int element = first_element(at);
+    const int first_in_front = ElementsInFront(
+        (static_cast<int64_t>(at.image) * p.in[0] + at.z * p.strides[0] - p.padding[0]) * p.in[1] +
+        at.y * p.strides[1] - p.padding[1]);
     const unsigned char* const image =
         gradient + gradient_bytes +
         ((element & (p.sixteen ? kPiece - 1 : kWordElements<T> - 1)) - p.lead) * kElementBytes;
@@ -355,8 +384,19 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
 #pragma unroll 1
     for (int step = depth_warp; step < p.steps; step += p.depth_warps) {
       const int4 starts = reinterpret_cast<const int4*>(table)[step * 4 + t];
-      const unsigned char* const windows[4] = {image + starts.x, image + starts.y, image + starts.z,
-                                               image + starts.w};
+      const int of_windows[4] = {starts.x, starts.y, starts.z, starts.w};
+      ImageWgradWindows<kStarts> windows;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if constexpr (kStarts == Starts::kOddRows) {
+          const int in_front = (of_windows[k] ^ first_in_front) & 1;
+          const unsigned char* const window = image + (of_windows[k] & ~1);
+          windows[0][k] = window + in_front * kElementBytes;
+          windows[1][k] = window + (in_front ^ 1) * kElementBytes;
+        } else {
+          windows[0][k] = image + of_windows[k];
+        }
+      }
       const unsigned char* const of_step = gradient + step * kImageWgradDepth * row_bytes;
       if constexpr (kElementBytes == 4) {
         MultiplyFloats(windows, offsets, of_step + of_gradient, row_bytes, sums);
@@ -365,7 +405,7 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
         uint32_t b[2][4];
         LoadTransposedMatrices(of_step + of_gradient, b[0]);
         LoadTransposedMatrices(of_step + (of_gradient ^ 32), b[1]);
-        MultiplyHalves<T>(windows, offsets, b, sums);
+        MultiplyHalves<T, kStarts>(windows, offsets, b, sums);
       }
     }
   }

@@ -70,16 +70,16 @@ struct ImageWgradForm {
 };
 
 template <typename T>
-ImageWgradForm ImageWgradFormOf(bool odd) {
+ImageWgradForm ImageWgradFormOf(Starts starts) {
   if (sizeof(T) == 4) return {true, 4, 3, 12};
-  if (odd) return {true, 2, 3, 9};
+  if (starts == Starts::kOddRows) return {true, 2, 2, 12};
+  if (starts == Starts::kElements) return {true, 2, 3, 9};
   return {false, 2, 5, 6};
 }
 
 inline bool HasImageWgrad(const ThinProblem& p) {
   return IsCountable(p) && p.kind == ThinKind::kWgrad && p.in_channels <= kImageWgradMaxChannels &&
-         p.dilation[2] == 1 && Multiple(p.out_channels, 8) && p.out_channels <= kMaxWindow &&
-         Multiple(p.in[2] * p.in_channels, WordElements(p.type));
+         p.dilation[2] == 1 && Multiple(p.out_channels, 8) && p.out_channels <= kMaxWindow;
 }
 
 // Cycles for 16 windows with `groups` times 16 rows for each of the row warps.
@@ -242,19 +242,16 @@ inline int64_t SpreadImageWgradRows(const ImageWgradForm& form, int64_t max_byte
   return (chosen - row_words) * row_bytes;
 }
 
-template <typename T, bool kOdd>
+// For ImageWgradForm's numbers of groups.
+template <typename T, Starts kStarts>
 ImageWgradKernel ImageWgradKernelOf(int64_t groups) {
-  switch (groups) {
-    case 1:
-      return ImageWgrad<T, 1, kOdd>;
-    case 2:
-      return ImageWgrad<T, 2, kOdd>;
-    case 3:
-      return ImageWgrad<T, 3, kOdd>;
-    default:  // of pairs alone
-      if constexpr (sizeof(T) == 2) return ImageWgrad<T, 5, false>;
-      return nullptr;
+  if (groups == 1) return ImageWgrad<T, 1, kStarts>;
+  if (groups == 2) return ImageWgrad<T, 2, kStarts>;
+  if constexpr (kStarts != Starts::kOddRows) {
+    if (groups == 3) return ImageWgrad<T, 3, kStarts>;
   }
+  if constexpr (kStarts == Starts::kWords && sizeof(T) == 2) return ImageWgrad<T, 5, kStarts>;
+  return nullptr;
 }
 
 // Where the rows, taps of few channels each, and the columns of the sums lie in the weights.
@@ -293,9 +290,9 @@ std::unique_ptr<const ThinPlan> MakeImageWgrad(const ThinProblem& problem, bool 
   p.step = static_cast<int>(problem.strides[2] * in_channels);
   p.padding_line = static_cast<int>(problem.padding_low[2] * in_channels);
   p.run = static_cast<int>(problem.kernel[2] * in_channels);
-  const bool odd = !Multiple(p.step, kWordElements<T>);
-  const ImageWgradForm form = ImageWgradFormOf<T>(odd);
-  p.lead = !odd && !Multiple(p.padding_line, kWordElements<T>);
+  const Starts starts = StartsOf<T>(p.line, p.step);
+  const ImageWgradForm form = ImageWgradFormOf<T>(starts);
+  p.lead = starts == Starts::kWords && !Multiple(p.padding_line, kWordElements<T>);
   p.run_rows = static_cast<int>(form.apart ? p.run : CeilDivide(p.run + p.lead, 2) * 2);
   const int64_t window_rows = problem.kernel[0] * problem.kernel[1];
   const int64_t size = window_rows * p.run;
@@ -326,9 +323,10 @@ std::unique_ptr<const ThinPlan> MakeImageWgrad(const ThinProblem& problem, bool 
   sum.parts = p.parts;
   sum.by_columns = Divider(sum.columns);
   SetWeights(problem, exchanged, &sum);
-  ImageWgradKernel kernel = ImageWgradKernelOf<T, false>(groups);
-  if constexpr (kWordElements<T> > 1) {
-    if (odd) kernel = ImageWgradKernelOf<T, true>(groups);
+  ImageWgradKernel kernel = ImageWgradKernelOf<T, Starts::kWords>(groups);
+  if constexpr (sizeof(T) == 2) {
+    if (starts == Starts::kElements) kernel = ImageWgradKernelOf<T, Starts::kElements>(groups);
+    if (starts == Starts::kOddRows) kernel = ImageWgradKernelOf<T, Starts::kOddRows>(groups);
   }
   return std::make_unique<ImageWgradPlan>(exchanged ? "few_outputs_wgrad" : "image_wgrad", p,
                                           kernel, exchanged, shared_bytes, sum, PartsSum<T>,

@@ -13,8 +13,10 @@
 #include <string>
 #include <utility>
 
+#include "cuda/kernels/common/warp_product.cuh"
 #include "cuda/kernels/thin/parts_sum.cuh"
 #include "cuda/kernels/thin/plan.h"
+#include "cuda/kernels/thin/starts.cuh"
 #include "ffi/integers.h"
 
 namespace jax_convgrad {
@@ -130,9 +132,6 @@ inline cudaError_t LaunchPartsSum(PartsSumKernel kernel, PartsSumParams p, const
 
 inline bool Multiple(int64_t number, int64_t of) { return number % of == 0; }
 
-// Elements of 4 bytes.
-inline int64_t WordElements(ThinType type) { return type == ThinType::kTf32 ? 1 : 2; }
-
 // Whether positions and steps along all axes are numbers that the kernels count to.
 inline bool IsCountable(const ThinProblem& p) {
   int64_t positions = p.batch;
@@ -147,6 +146,13 @@ inline bool IsCountable(const ThinProblem& p) {
     if (positions > kMaxPositions) return false;
   }
   return p.alignment >= 16 && p.batch <= kMaxSize;
+}
+
+// Of an image with `line` elements in a row, and `step` between neighbouring windows.
+template <typename T>
+Starts StartsOf(int64_t line, int64_t step) {
+  if (!Multiple(line, kWordElements<T>)) return Starts::kOddRows;
+  return Multiple(step, kWordElements<T>) ? Starts::kWords : Starts::kElements;
 }
 
 // With stride 1, the gradient of y and x may exchange their roles: each pixel of x is a window of

@@ -1,11 +1,11 @@
 // Convolutions that memory bounds, of 16-bit elements or of floats as TF32, by CUDA kernels of this
-// project on tensor cores. Knows the CUDA runtime and nothing of XLA or cuDNN. The search is offered
-// these kernels where a call names them (kernels/plan.h); benchmarks/thin_kernels.cu measures them
-// alone.
+// project on tensor cores. Knows the CUDA runtime and nothing of XLA or cuDNN. The search is
+// offered these kernels where a call names them (kernels/plan.h); benchmarks/thin_kernels.cu
+// measures them alone.
 //
 // Arrays lie batch, z, y, x, channel. The weights are read as they lie, in either order. Sums are
-// in float32. Each kernel's file says how it works; here is what it serves, and what it takes, of 16
-// bits. Of floats, what has as many bytes has half of the elements.
+// in float32. Each kernel's file says how it works; here is what it serves, and what it takes, of
+// 16 bits. Of floats, what has as many bytes has half of the elements.
 //
 // Windows side by side (windows.cuh), fprop, dgrad and wgrad, of 16 bits: the stride is the kernel
 // along each axis, there is neither padding nor dilation. These are up-convolutions (dgrad used
@@ -28,9 +28,8 @@
 //   are copied by 4 bytes). Bound: memory while the depth, or for wgrad the smaller of channels and
 //   window, is below about 300 on an H100; the tensor cores beyond.
 //
-// Image (image.cuh), fprop: at most 16 input channels, a multiple of 8 output channels, rows of an
-// even number of elements, if these have 16 bits; any kernel, stride and padding, dilation along z
-// and y.
+// Image (image.cuh), fprop: at most 16 input channels, a multiple of 8 output channels; any kernel,
+// stride and padding, dilation along z and y.
 //
 //   Tile: rows of windows, up to 512 windows of one plane, by 64 output channels; a warp has 32
 //   windows at a time. The depth is the window's elements, each row of it padded to 8.
@@ -49,8 +48,8 @@
 //   threads. Bound: memory up to windows of about 150 elements on an H100, if they begin at even
 //   elements (64 channels of 16 windows are 2 KB, about 160 cycles of a multiprocessor's share of
 //   memory; each 16 elements take 12 of the tensor cores' cycles and 13 instructions a scheduler);
-//   the issue of instructions beyond. Where windows begin at odd elements too, memory up to
-//   about 80.
+//   the issue of instructions beyond. Where windows begin at odd elements too, memory up to about
+//   80; where rows have an odd number of elements, less.
 //
 // Few outputs (few_outputs.cuh), fprop and dgrad: at most 16 channels in the result, and at most 32
 // of them times taps along x; the other side has a multiple of 8; any kernel, padding and dilation,
@@ -67,17 +66,15 @@
 //   taps.
 //
 // Few outputs (image.cuh), dgrad: at most 16 output channels, a multiple of 8 input channels,
-// stride 1, rows of y of an even number of elements; any kernel and padding, dilation along z and
-// y. y's gradient is the image, each pixel of x a window of it, and this is fprop with reversed
-// taps: what lies around y's gradient is multiplied as zeros. Tile, shared memory, registers and
-// bound are those of image fprop.
+// stride 1; any kernel and padding, dilation along z and y. y's gradient is the image, each pixel
+// of x a window of it, and this is fprop with reversed taps: what lies around y's gradient is
+// multiplied as zeros. Tile, shared memory, registers and bound are those of image fprop.
 //
 // Few outputs (image_wgrad.cuh), wgrad: at most 16 output channels, a multiple of 8 input channels,
-// stride 1, rows of y of an even number of elements; any kernel and padding, dilation along z and
-// y. x and y's gradient exchange their roles: y's gradient is the image and each pixel of x a
-// window of it. So what lies around y's gradient is multiplied as zeros, and a NaN of x that only
-// some taps read is in the gradients of all. Tile, shared memory, registers and bound are those of
-// image wgrad.
+// stride 1; any kernel and padding, dilation along z and y. x and y's gradient exchange their
+// roles: y's gradient is the image and each pixel of x a window of it. So what lies around y's
+// gradient is multiplied as zeros, and a NaN of x that only some taps read is in the gradients of
+// all. Tile, shared memory, registers and bound are those of image wgrad.
 //
 // How tiles follow from the device: of the choices that its shared memory admits, windows take the
 // one with the most blocks on a multiprocessor, since one's stores hide behind another's products;
