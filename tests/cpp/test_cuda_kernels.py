@@ -17,14 +17,17 @@ pytestmark = pytest.mark.cpp
 PROBLEMS = 100
 
 
-@pytest.fixture(scope="module", params=["depthwise", "dilated", "thin_kernels"])
+@pytest.fixture(scope="module", params=["depthwise", "dilated", "thin_kernels", "thin_kernels bulk"])
 def fuzz(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The compiled tests/cpp/NAME_fuzz.cc."""
+    """The compiled tests/cpp/NAME_fuzz.cc; "NAME bulk" is a device with bulk copies."""
+    name, *bulk = request.param.split()
     # The emulated files come first: what is made of instructions is among them.
     return native.build(
-        tmp_path_factory.mktemp(request.param),
-        [f"tests/cpp/{request.param}_fuzz.cc"],
+        tmp_path_factory.mktemp(name),
+        [f"tests/cpp/{name}_fuzz.cc"],
         "-Wno-unknown-pragmas",
+        "-Wno-psabi",
+        f"-DEMULATED_BULK_COPIES={len(bulk)}",
         headers=("tests/cpp/emulated_cuda", "cpp"),
     )
 
@@ -36,6 +39,6 @@ def test_random_problems(fuzz: pathlib.Path, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fuzz", ["thin_kernels"], indirect=True)
+@pytest.mark.parametrize("fuzz", ["thin_kernels", "thin_kernels bulk"], indirect=True)
 def test_problems_beyond_32_bits(fuzz: pathlib.Path) -> None:
     native.run(fuzz, "large")

@@ -93,7 +93,7 @@ inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
 
 namespace jax_convgrad {
 constexpr size_t kSharedBytes_ = 227 * 1024;  // kernels that want more than 48 KiB ask for it
-alignas(16) inline unsigned char shared_memory[kSharedBytes_];
+alignas(1024) inline unsigned char shared_memory[kSharedBytes_];
 }  // namespace jax_convgrad
 
 namespace emulated_cuda {
@@ -102,7 +102,10 @@ constexpr size_t kStackBytes = 256 * 1024;
 
 constexpr unsigned kWarpThreads = 32;
 
-enum class State { kReady, kAtWarpBarrier, kAtBlockBarrier, kDone };
+// Turns of all other warps that a thread may wait for something else than a barrier.
+constexpr int kMaxPolls = 4;
+
+enum class State { kReady, kPolling, kAtWarpBarrier, kAtBlockBarrier, kDone };
 
 // One thread of a block, on a stack of its own.
 struct Fiber {
@@ -160,6 +163,7 @@ inline void RunWarp(unsigned first, unsigned last) {
       threadIdx.x = i;
       swapcontext(&block.scheduler, &block.fibers[i].context);
     }
+    if (Any(State::kPolling, first, last)) return;
     if (!Any(State::kAtWarpBarrier, first, last)) continue;
     if (Any(State::kAtBlockBarrier, first, last) || Any(State::kDone, first, last)) {
       Fail("threads of its warp wait for others that are elsewhere");
@@ -180,12 +184,19 @@ inline void Run(unsigned threads) {
   }
   std::vector<unsigned> warps((threads + kWarpThreads - 1) / kWarpThreads);
   std::iota(warps.begin(), warps.end(), 0u);
+  int polls = 0;
   while (Any(State::kReady, 0, threads)) {
     std::shuffle(warps.begin(), warps.end(), turns);
     for (const unsigned warp : warps) {
       RunWarp(warp * kWarpThreads, min((warp + 1) * kWarpThreads, threads));
     }
-    Release(State::kAtBlockBarrier, 0, threads);
+    if (!Any(State::kPolling, 0, threads)) {
+      Release(State::kAtBlockBarrier, 0, threads);
+      polls = 0;
+    } else if (++polls == kMaxPolls) {
+      Fail("threads wait for what does not come");
+    }
+    Release(State::kPolling, 0, threads);
   }
 }
 

@@ -76,10 +76,10 @@ struct Elements<T, N, true> {
   }
 };
 
-// The block's dynamic shared memory.
+// The block's dynamic shared memory, aligned as what is swizzled in it needs (bulk_copy.cuh).
 template <typename S>
 __device__ inline S* SharedMemory() {
-  extern __shared__ __align__(16) unsigned char shared_memory[];
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
   return reinterpret_cast<S*>(shared_memory);
 }
 

@@ -14,88 +14,12 @@
 
 #include <cstdint>
 
-#include "cuda/kernels/common/copy_async.cuh"
 #include "cuda/kernels/common/elements.cuh"
 #include "cuda/kernels/common/warp_product.cuh"
-#include "cuda/kernels/thin/ring.cuh"
+#include "cuda/kernels/thin/few_outputs_copies.cuh"
+#include "cuda/kernels/thin/few_outputs_params.cuh"
 
 namespace jax_convgrad {
-
-constexpr int kFewThreads = 256;
-// Of a multiprocessor, as registers allow.
-template <int kColumns>
-constexpr int kFewBlocks = kColumns < 4 ? 2 : 1;
-constexpr int kFewUnits = 2;  // of a warp: 32 pixels of the source, for one row of the result
-constexpr int kFewTileUnits = kFewUnits * kFewThreads / 32;
-constexpr int kFewPieces = 4;  // of 16 bytes, of a pixel in a step
-constexpr int kFewPixelBytes = kFewPieces * 16;
-constexpr int kFewCopied = kFewThreads / kFewPieces;  // pixels, at once
-constexpr int kFewAdded = 4;                          // elements that a thread adds at once
-
-// Channels of the source in a step.
-template <typename T>
-constexpr int kFewDepth = kFewPieces * kPieceElements<T>;
-
-// Floats between the products of two neighbouring pixels. An odd number of eights: four pixels then
-// begin in different banks.
-template <int kColumns>
-constexpr int kFewPitch = 8 * (kColumns | 1);
-
-// dgrad along an axis: the taps that read anything for a position of the result, and what they
-// read. With strides and dilation divided by their common factor: every stride-th tap, and a
-// position less by the dilation each time.
-struct FewAxis {
-  int common = 1;  // factor of stride and dilation
-  int stride = 1, dilation = 1;
-  int inverse = 1;  // of the dilation, modulo the stride
-  // Added to a position of the result, padding included, so that nothing below is negative.
-  int shift = 0, shift_strides = 0;
-  // The same for the first position that is read, which is rounded up to whole strides.
-  int first_shift = 0, first_strides = 0;
-  Divider by_common, by_stride, by_whole_stride;
-};
-
-struct FewParams {
-  const void* source;
-  const void* w;
-  void* result;
-  int source_size[3], result_size[3];
-  int kernel[3], strides[3], padding[3], dilation[3];
-  int channels;                     // of the source
-  int few;                          // of the result
-  int columns;                      // few * kernel x
-  int64_t w_tap, w_channel, w_few;  // elements between weights
-  int steps;                        // of kFewDepth
-  int stages;                       // of steps in shared memory at once: 2, 3 or 4
-  int tile_x;                       // pixels of the source, a multiple of 32
-  int tile_y;                       // rows of the result
-  int result_x;                     // pixels of the result that a tile has
-  int source_rows, source_planes;   // that a tile reads
-  // A thread copies every `across`-th pixel of every `copy_rows`-th row.
-  int across, copy_rows;
-  int64_t source_jump, source_plane;  // elements between such rows, and between planes
-  int tiles, tile_step;               // in all, between those of a block
-  // Threads that add up the elements of a row of a tile, and how many rows are added at once. Where
-  // the threads are fewer than the elements, their number is a multiple of FewPeriod, so that a
-  // thread's elements have the same taps: they read what is `add_pixels` of the source apart.
-  int add_lanes, add_rows, add_pixels;
-  bool add_along_x;  // several elements of a row at once, not of a column
-  Divider by_units_x, by_steps, by_add_lanes, by_add_rows, by_few;
-  Divider by_tiles_x, by_tiles_y, by_planes;
-  FewAxis axes[3];
-};
-
-__device__ inline int FewStageBytes(const FewParams& p) {
-  return p.source_planes * p.source_rows * p.tile_x * kFewPixelBytes;
-}
-
-// The first position of the source that result `at` reads along an axis, inside or not.
-template <bool kDgrad>
-__device__ inline int FirstRead(const FewParams& p, int axis, int at) {
-  if constexpr (!kDgrad) return at * p.strides[axis] - p.padding[axis];
-  const FewAxis& a = p.axes[axis];
-  return a.by_whole_stride.Quotient(at + a.first_shift) - a.first_strides;
-}
 
 // The taps that read for result `at`: `tap`, the one `tap_step` behind it, and so on. They read
 // `source`, what is `source_step` behind it, and so on, inside the source or not.
@@ -166,73 +90,10 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
   float* const products = reinterpret_cast<float*>(stages + p.stages * stage_bytes);
   uint4* const weights = reinterpret_cast<uint4*>(products + p.tile_y * p.tile_x * kPitch);
 
-  struct Place {
-    int image, z, y, x;  // of a tile's first pixel of the result
-  };
-  const auto place_of = [&](int tile) {
-    Place place;
-    place.x = p.by_tiles_x.Split(&tile) * p.result_x;
-    place.y = p.by_tiles_y.Split(&tile) * p.tile_y;
-    place.z = p.by_planes.Split(&tile);
-    place.image = tile;
-    return place;
-  };
-  // The byte of 8 channels of a pixel of a stage: eight neighbours' lie in different banks. That of
-  // the pixel 8 further is 8 * kFewPixelBytes further.
-  const auto place_in_stage = [](int pixel, int piece) {
-    return (pixel * kFewPieces + (piece ^ (pixel / 2 % kFewPieces))) * 16;
-  };
-
-  const int copy_x = thread / kFewPieces & (p.across - 1);  // a power of two
-  const int copy_row = thread / kFewPieces >= p.across;     // there are one or two
-  const int copy_piece = thread % kFewPieces;
-  const int copy_to = place_in_stage(copy_row * p.tile_x + copy_x, copy_piece);
-  int copy_tile = first_tile, copy_step = 0, copy_stage = 0;
-  int from_z = 0, from_y = 0, from_x = 0;  // of the tile that is copied
-  const T* copy_from = nullptr;
-  const auto copy_next = [&] {
-    if (copy_tile < p.tiles) {
-      if (copy_step == 0) {
-        const Place at = place_of(copy_tile);
-        from_z = FirstRead<kDgrad>(p, 0, at.z);
-        from_y = FirstRead<kDgrad>(p, 1, at.y);
-        from_x = FirstRead<kDgrad>(p, 2, at.x) + copy_x;
-        const int64_t row =
-            (static_cast<int64_t>(at.image) * p.source_size[0] + from_z) * p.source_size[1] +
-            from_y + copy_row;
-        copy_from = static_cast<const T*>(p.source) +
-                    (row * p.source_size[2] + from_x) * p.channels + copy_piece * kPieceElements<T>;
-      }
-      const bool channels_exist =
-          copy_step * kFewDepth<T> + copy_piece * kPieceElements<T> < p.channels;
-      unsigned char* of_plane = stages + copy_stage * stage_bytes + copy_to;
-      const T* from_plane = copy_from;
-      for (int plane = 0; plane < p.source_planes; ++plane) {
-        const bool plane_exists = channels_exist && Inside(from_z + plane, p.source_size[0]);
-        for (int x = 0; x < p.tile_x; x += p.across) {
-          const bool exists = plane_exists && Inside(from_x + x, p.source_size[2]);
-          const T* from = from_plane + x * p.channels;
-          unsigned char* to = of_plane + x * kFewPixelBytes;
-#pragma unroll 4
-          for (int line = copy_row; line < p.source_rows; line += p.copy_rows) {
-            CopyAsync(to, from, exists && Inside(from_y + line, p.source_size[1]));
-            from += p.source_jump;
-            to += p.copy_rows * row_bytes;
-          }
-        }
-        from_plane += p.source_plane;
-        of_plane += p.source_rows * row_bytes;
-      }
-      copy_from += kFewDepth<T>;
-      if (++copy_step == p.steps) {
-        copy_step = 0;
-        copy_tile += p.tile_step;
-      }
-      if (++copy_stage == p.stages) copy_stage = 0;
-    }
-    CommitCopies();
-  };
-  for (int i = 1; i < p.stages; ++i) copy_next();
+  FewCopiesOf<T, kDgrad> copies(p, stages,
+                                reinterpret_cast<BulkBarrier*>(
+                                    weights + p.kernel[0] * p.kernel[1] * p.steps * kColumns * 32));
+  copies.Begin();
 
   // By row of taps, step, eight columns, lane: four words of weights.
   {
@@ -265,11 +126,11 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
   int lane_bytes[kFewPieces / 2];
 #pragma unroll
   for (int k = 0; k < kFewPieces / 2; ++k) {
-    lane_bytes[k] = place_in_stage(lane % 16, k * 2 + lane / 16);
+    lane_bytes[k] = FewPlaceInStage(lane % 16, k * 2 + lane / 16);
   }
   int stage = 0;
   for (int tile = first_tile; tile < p.tiles; tile += p.tile_step) {
-    const Place at = place_of(tile);
+    const FewPlace at = FewPlaceOf(p, tile);
     const FewTaps of_z = TapsOf<kDgrad>(p, 0, at.z);
     const int first_plane =
         of_z.tap < p.kernel[0] ? of_z.source - FirstRead<kDgrad>(p, 0, at.z) : 0;
@@ -288,8 +149,8 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
     }
     float sums[kFewUnits][2][kColumns][4] = {};
     for (int step = 0; step < p.steps; ++step) {
-      WaitForOldest(p.stages);
-      copy_next();
+      copies.Wait();
+      copies.Next();
       const unsigned char* const staged = stages + stage * stage_bytes;
       if (++stage == p.stages) stage = 0;
 #pragma unroll

@@ -4,6 +4,7 @@
 #define JAX_CONVGRAD_CUDA_KERNELS_THIN_FEW_OUTPUTS_PLAN_H_
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -21,27 +22,38 @@ using FewKernel = void (*)(FewParams);
 class FewPlan : public KernelPlan<FewParams> {
  public:
   FewPlan(std::string name, const FewParams& params, Kernel kernel, bool gradient, int64_t blocks,
-          int64_t shared_bytes, int64_t block_shared_bytes)
+          int64_t shared_bytes, int64_t block_shared_bytes, const TensorShape& source)
       : KernelPlan(std::move(name), params, kernel,
                    {kFewThreads, shared_bytes, block_shared_bytes}),
         gradient_(gradient),
-        blocks_(blocks) {}
+        blocks_(blocks),
+        source_(source),
+        needs_map_(NeedsTensorMap(kernel)) {}
 
   cudaError_t Run(const ThinArrays& arrays, cudaStream_t stream) const override {
     FewParams called = params();
     called.source = gradient_ ? arrays.y : arrays.x;
     called.w = arrays.w;
     called.result = gradient_ ? arrays.x : arrays.y;
+    if (needs_map_) {
+      const cudaError_t status = EncodeTensorMap(called.source, source_, &called.map);
+      if (status != cudaSuccess) return status;
+    }
     return LaunchWith(called, blocks_, stream);
   }
 
  private:
   const bool gradient_;
   const int64_t blocks_;
+  const TensorShape source_;
+  const bool needs_map_;
 };
 
 constexpr int64_t kFewMaxChannels = 16;
 constexpr int64_t kFewMaxColumns = 32;
+constexpr int64_t kFewMaxStages = 4;
+constexpr int64_t kFewMaxBox = 256;  // pixels
+constexpr int64_t kFewBarrierBytes = kFewMaxStages * static_cast<int64_t>(sizeof(BulkBarrier));
 // With one block on a multiprocessor instead of two, more time is spent waiting.
 constexpr double kFewCostOfOneBlock = 1.5;
 
@@ -103,7 +115,8 @@ inline bool SetFewAxis(const ThinProblem& problem, size_t axis, FewAxis* a) {
 }
 
 template <typename T, int kColumns>
-std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, FewParams p) {
+std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, const FewParams& common) {
+  FewParams p = common;
   const bool gradient = problem.kind == ThinKind::kDgrad;
   const ThinProblem::PerAxis& result = gradient ? problem.in : problem.out;
   const int64_t planes = ReadBy(problem, 0, 1);
@@ -139,8 +152,9 @@ std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, FewParams 
       const int64_t stage_bytes = planes * choice.rows * x * kFewPixelBytes;
       if (stage_bytes > problem.device.block_shared_bytes) continue;
       for (int64_t at_once = kFewBlocks<kColumns>; at_once > 0 && choice.at_once == 0; --at_once) {
-        for (int64_t stages = 4; stages > 1 && choice.at_once == 0; --stages) {
-          choice.bytes = stages * stage_bytes + y * x * kFewPitch<kColumns> * 4 + weight_bytes;
+        for (int64_t stages = kFewMaxStages; stages > 1 && choice.at_once == 0; --stages) {
+          choice.bytes = stages * stage_bytes + y * x * kFewPitch<kColumns> * 4 + weight_bytes +
+                         kFewBarrierBytes;
           if (choice.bytes > SharedBytesOf(problem.device, at_once)) continue;
           choice.stages = stages;
           choice.at_once = at_once;
@@ -168,6 +182,23 @@ std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, FewParams 
   p.copy_rows = static_cast<int>(copy_rows);
   p.source_jump = copy_rows * p.source_size[2] * p.channels;
   p.source_plane = int64_t{p.source_size[1]} * p.source_size[2] * p.channels;
+  // As many rows at once as a box may have pixels in a row.
+  const int64_t boxes_x = CeilDivide(best.x, kFewMaxBox);
+  const bool whole = boxes_x == 1;
+  TensorShape source;
+  source.element_bytes = sizeof(T);
+  const int64_t sizes[] = {p.channels, p.source_size[2], p.source_size[1], p.source_size[0],
+                           problem.batch};
+  const int64_t box[] = {kFewDepth<T>, best.x / boxes_x, whole ? best.rows : 1, whole ? planes : 1,
+                         1};
+  std::copy(std::begin(sizes), std::end(sizes), source.sizes);
+  std::copy(std::begin(box), std::end(box), source.box);
+  p.box_x = static_cast<int>(box[1]);
+  p.box_rows = static_cast<int>(box[2]);
+  p.boxes_y = static_cast<int>(best.rows / box[2]);
+  p.boxes = static_cast<int>(boxes_x * (best.rows / box[2]) * (planes / box[3]));
+  p.by_boxes_x = Divider(boxes_x);
+  p.by_boxes_y = Divider(p.boxes_y);
   const int64_t tiles_x = CeilDivide(result[2], best.result_x);
   const int64_t tiles_y = CeilDivide(result[1], best.y);
   p.tiles = static_cast<int>(problem.batch * result[0] * tiles_y * tiles_x);
@@ -195,7 +226,7 @@ std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, FewParams 
   const FewKernel kernel =
       gradient ? FewOutputs<T, true, kColumns> : FewOutputs<T, false, kColumns>;
   return std::make_unique<FewPlan>("few_outputs", p, kernel, gradient, p.tile_step, best.bytes,
-                                   problem.device.block_shared_bytes);
+                                   problem.device.block_shared_bytes, source);
 }
 
 template <typename T>

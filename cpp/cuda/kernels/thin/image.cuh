@@ -348,10 +348,10 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
         }
 #pragma unroll
         for (ImageStart(&of_rows)[2][2] : starts) {
-          const int element = start + in_front;
+          const int begin = start + in_front;
           of_rows[i / 2][i % 2] = {reinterpret_cast<const unsigned char*>(staged) +
-                                       (element >> (kWordElements<T> - 1)) * 4,
-                                   static_cast<uint32_t>(element & 1) * 16};
+                                       (begin >> (kWordElements<T> - 1)) * 4,
+                                   static_cast<uint32_t>(begin & 1) * 16};
           in_front ^= 1;
         }
       }

@@ -55,8 +55,8 @@ inline double Waves(int64_t tiles, int64_t multiprocessors, int64_t at_once) {
 
 template <typename Params>
 cudaError_t Launch(void (*kernel)(Params), int64_t blocks, int64_t threads, int64_t shared_bytes,
-                   cudaStream_t stream, Params params) {
-  void* arguments[] = {&params};
+                   cudaStream_t stream, const Params& params) {
+  void* arguments[] = {const_cast<Params*>(&params)};
   return cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)),
                           dim3(static_cast<unsigned>(threads)), arguments,
                           static_cast<size_t>(shared_bytes), stream);

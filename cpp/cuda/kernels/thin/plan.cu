@@ -14,6 +14,8 @@
 namespace jax_convgrad {
 namespace {
 
+constexpr int64_t kMaxFloatsSideBySide = 256;
+
 template <typename T>
 std::vector<std::unique_ptr<const ThinPlan>> CandidatesOf(const ThinProblem& problem) {
   std::vector<std::unique_ptr<const ThinPlan>> plans;
@@ -55,11 +57,14 @@ std::vector<std::unique_ptr<const ThinPlan>> ThinPlan::Candidates(const ThinProb
 }
 
 bool ThinPlan::IsFast(const ThinProblem& problem) {
+  int64_t window = problem.in_channels;
+  for (const int64_t size : problem.kernel) window *= size;
+  const bool windows = HasWindows(problem);
+  // Of floats, large windows side by side are images too, whose weights take all shared memory.
+  if (windows && problem.type == ThinType::kTf32 && window > kMaxFloatsSideBySide) return false;
   if (problem.in_channels <= kImageMaxChannels && problem.kind != ThinKind::kDgrad) return true;
-  if (problem.type != ThinType::kTf32 && HasWindows(problem)) {
+  if (windows && problem.type != ThinType::kTf32) {
     // Few channels, or a product that memory bounds.
-    int64_t window = problem.in_channels;
-    for (const int64_t size : problem.kernel) window *= size;
     return problem.in_channels <= kImageMaxChannels || window * problem.out_channels <= 256 * 128;
   }
   if (problem.kind == ThinKind::kWgrad || !HasFewOutputs(problem)) return true;
