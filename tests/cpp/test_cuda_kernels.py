@@ -14,7 +14,7 @@ from support import native
 
 pytestmark = pytest.mark.cpp
 
-PROBLEMS = 100
+PROBLEMS = 60
 
 
 @pytest.fixture(scope="module", params=["depthwise", "dilated", "thin_kernels", "thin_kernels bulk"])

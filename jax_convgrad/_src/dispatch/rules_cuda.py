@@ -33,6 +33,7 @@ _DOUBLE = {
 }
 _DEPTHWISE = {"is_depthwise": True, "multiplier": 1}
 _GROUPED = {"is_dense": False}
+_SMALL_PATCHES = {"in_channels": at_most(4), "out_channels": at_most(128), "taps": at_most(16)}
 _FEW_ON_BOTH_SIDES = {
     "thin_family": "windows",
     "in_channels": at_most(64),
@@ -72,14 +73,20 @@ SM_90 = RuleTable(
             evidence=(),
         ),
         Rule(
-            name="small patches of thin images, forward and dW",
-            when={
-                "thin_family": "windows",
-                "operator": {"conv_fprop", "conv_wgrad"},
-                "in_channels": at_most(4),
-                "out_channels": at_most(128),
-                "taps": at_most(16),
-            },
+            name="small patches of thin images, except dX in 16 bits",
+            when=(
+                {
+                    "thin_family": "windows",
+                    "operator": {"conv_fprop", "conv_wgrad"},
+                    **_SMALL_PATCHES,
+                },
+                {
+                    "dtype": "float32",
+                    "thin_family": {"image", "few_outputs"},
+                    "has_nonoverlapping_windows": True,
+                    **_SMALL_PATCHES,
+                },
+            ),
             backend="cudnn",
             reason="this project's kernel reads the image once, in place",
             evidence=(
