@@ -90,9 +90,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
   float* const products = reinterpret_cast<float*>(stages + p.stages * stage_bytes);
   uint4* const weights = reinterpret_cast<uint4*>(products + p.tile_y * p.tile_x * kPitch);
 
-  FewCopiesOf<T, kDgrad> copies(p, stages,
-                                reinterpret_cast<BulkBarrier*>(
-                                    weights + p.kernel[0] * p.kernel[1] * p.steps * kColumns * 32));
+  FewCopiesOf<T, kDgrad> copies(p, stages, FewBarriersOf<kColumns>(p, weights));
   copies.Begin();
 
   // By row of taps, step, eight columns, lane: four words of weights.
@@ -104,15 +102,17 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
     for (int part = thread / 128; part < parts; part += kFewThreads / 128) {
       int row = part / kColumns;
       const int channel = p.by_steps.Split(&row) * kFewDepth<T> + first;
-      int tap = part % kColumns * 8 + of_lane / 4;  // the column
-      const bool exists = tap < p.columns && channel < p.channels;
+      const int column = part % kColumns * 8 + of_lane / 4;
+      const bool exists = column < p.columns && channel < p.channels;
+      int tap = column;
       const int few = p.by_few.Split(&tap);
       tap += row * p.kernel[2];
       // Channels are even in number.
       const T* const from = static_cast<const T*>(p.w) +
                             (exists ? tap * p.w_tap + channel * p.w_channel + few * p.w_few : 0);
-      reinterpret_cast<uint32_t*>(weights)[part * 128 + word] =
-          WordOf(exists ? from : nullptr, exists ? from + p.w_channel : nullptr);
+      const uint32_t both = WordOf(exists ? from : nullptr, exists ? from + p.w_channel : nullptr);
+      // The sums of columns that do not exist are not read, whatever their weights.
+      if (column < p.columns) reinterpret_cast<uint32_t*>(weights)[part * 128 + word] = both;
     }
   }
 

@@ -24,6 +24,15 @@ __device__ inline int FewPlaceInStage(int pixel, int piece) {
   return (pixel * kFewPieces + (piece ^ (pixel / 2 % kFewPieces))) * 16;
 }
 
+// The barriers of the stages lie where the last eight columns have the weights of their last one,
+// if that does not exist, else behind the weights.
+template <int kColumns>
+__device__ inline BulkBarrier* FewBarriersOf(const FewParams& p, uint4* weights) {
+  const int parts = p.kernel[0] * p.kernel[1] * p.steps * kColumns;
+  return reinterpret_cast<BulkBarrier*>(
+      p.columns < kColumns * 8 ? weights + (kColumns - 1) * 32 + 28 : weights + parts * 32);
+}
+
 // A tile's first pixel of the result.
 struct FewPlace {
   int image, z, y, x;

@@ -121,7 +121,9 @@ std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, const FewP
   const ThinProblem::PerAxis& result = gradient ? problem.in : problem.out;
   const int64_t planes = ReadBy(problem, 0, 1);
   const int64_t rows_of_taps = problem.kernel[0] * problem.kernel[1];
-  const int64_t weight_bytes = rows_of_taps * p.steps * kColumns * 512;
+  // With the barriers, as FewBarriersOf has them.
+  const int64_t weight_bytes =
+      rows_of_taps * p.steps * kColumns * 512 + (p.columns < kColumns * 8 ? 0 : kFewBarrierBytes);
 
   // Instructions of a warp for a tile. Wanted are the fewest in all, those of a last wave that is
   // not full included, and two blocks on a multiprocessor if these do not take much more.
@@ -153,8 +155,7 @@ std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, const FewP
       if (stage_bytes > problem.device.block_shared_bytes) continue;
       for (int64_t at_once = kFewBlocks<kColumns>; at_once > 0 && choice.at_once == 0; --at_once) {
         for (int64_t stages = kFewMaxStages; stages > 1 && choice.at_once == 0; --stages) {
-          choice.bytes = stages * stage_bytes + y * x * kFewPitch<kColumns> * 4 + weight_bytes +
-                         kFewBarrierBytes;
+          choice.bytes = stages * stage_bytes + y * x * kFewPitch<kColumns> * 4 + weight_bytes;
           if (choice.bytes > SharedBytesOf(problem.device, at_once)) continue;
           choice.stages = stages;
           choice.at_once = at_once;

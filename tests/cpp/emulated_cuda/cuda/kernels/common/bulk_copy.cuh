@@ -73,11 +73,18 @@ constexpr bool kHasBulkCopies = EMULATED_BULK_COPIES;
 
 class BulkBarrier {
  public:
-  void Init() { emulated_cuda::bulk_rounds[this] = {}; }
+  void Init() {
+    state_ = kState;
+    emulated_cuda::bulk_rounds[this] = {};
+  }
 
-  void Expect(int bytes) { emulated_cuda::bulk_rounds[this].expected += bytes; }
+  void Expect(int bytes) {
+    Check();
+    emulated_cuda::bulk_rounds[this].expected += bytes;
+  }
 
   void Wait(uint32_t odd) {
+    Check();
     emulated_cuda::BulkRounds& rounds = emulated_cuda::bulk_rounds[this];
     while ((rounds.done & 1) == odd && rounds.begun.empty()) {
       emulated_cuda::WaitAs(emulated_cuda::State::kPolling);
@@ -90,6 +97,12 @@ class BulkBarrier {
   }
 
  private:
+  static constexpr uint64_t kState = 0x0123456789abcdef;
+
+  void Check() const {
+    if (state_ != kState) emulated_cuda::Fail("something was written where a barrier is");
+  }
+
   uint64_t state_;
 };
 
