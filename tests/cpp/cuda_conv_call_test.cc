@@ -526,10 +526,17 @@ void TestThinProblems() {
   CHECK(thin_problems[0].in == (ThinProblem::PerAxis{1, 1, 10}));
   CHECK(thin_problems[0].strides == (ThinProblem::PerAxis{1, 1, 3}));
 
+  TestCall floats = ThinCall(700, "heuristic");
+  floats.x_type = floats.w_type = floats.y_type = XLA_FFI_DataType_F32;
+  thin_problems.clear();
+  CHECK(EngineOf(floats) == "native_thin_image" && thin_problems.size() == 1);
+  CHECK(thin_problems[0].type == ThinType::kTf32);
+
   // What the kernels are not made for does not reach them.
   thin_problems.clear();
   TestCall other = ThinCall(700, "heuristic");
   other.x_type = other.w_type = other.y_type = XLA_FFI_DataType_F32;
+  other.allow_tf32 = false;
   CHECK(EngineOf(other) == "eng11");
   other = ThinCall(700, "heuristic");
   other.y_type = XLA_FFI_DataType_F32;
