@@ -17,7 +17,10 @@ pytestmark = pytest.mark.cpp
 PROBLEMS = 60
 
 
-@pytest.fixture(scope="module", params=["depthwise", "dilated", "thin_kernels", "thin_kernels bulk"])
+@pytest.fixture(
+    scope="module",
+    params=["depthwise", "dilated", "thin_kernels", "thin_kernels bulk", "transpose"],
+)
 def fuzz(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The compiled tests/cpp/NAME_fuzz.cc; "NAME bulk" is a device with bulk copies."""
     name, *bulk = request.param.split()
