@@ -87,7 +87,7 @@ class Case:
         if platform == "cuda":
             results.append(ffi_caller.Array((WORKSPACE,), "uint8", (0,)))
             attributes |= {"allow_tf32": np.bool_(True), "deterministic": np.bool_(False)}
-            attributes |= {"search": "heuristic", "generation": np.int64(0)}
+            attributes |= {"search": "heuristic", "generation": np.int64(0), "weights": "OXI"}
         target = f"jax_convgrad_conv_{operator}"
         return ffi_caller.Recorded(target, tuple(map(array, roles[:2])), tuple(results), attributes)
 

@@ -24,6 +24,7 @@ namespace jax_convgrad {
 // Attributes of a call on CUDA.
 struct CudaConvConfig {
   ConvConfig conv;
+  std::string_view weights;
   bool allow_tf32;
   bool deterministic;
   std::string_view search;
@@ -34,6 +35,7 @@ struct CudaConvConfig {
 
 // The attributes are flat.
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(::jax_convgrad::CudaConvConfig, JAX_CONVGRAD_CONV_ATTRIBUTES,
+                                      ::xla::ffi::StructMember<std::string_view>("weights"),
                                       ::xla::ffi::StructMember<bool>("allow_tf32"),
                                       ::xla::ffi::StructMember<bool>("deterministic"),
                                       ::xla::ffi::StructMember<std::string_view>("search"),
@@ -89,7 +91,7 @@ struct CheckedCall {
   }
 };
 
-ffi::ErrorOr<CheckedCall> Check(const RawCall& raw, SearchMode mode) {
+ffi::ErrorOr<CheckedCall> Check(const RawCall& raw, SearchMode mode, WeightsOrder weights) {
   const ConvKind kind = raw.kind;
   const ffi::ErrorOr<ConvGeometry> geometry =
       ConvGeometry::Make(kind, raw.config.conv, raw.x, raw.w, raw.y);
@@ -115,6 +117,12 @@ ffi::ErrorOr<CheckedCall> Check(const RawCall& raw, SearchMode mode) {
   problem.geometry = Widened(*geometry);
   problem.operand_type = operand_type;
   problem.result_type = result_type;
+  // With one output channel, or one weight for each, both orders are the same: one problem, whose
+  // weights no engine has to reorder.
+  const bool in_one_order =
+      call.empty || problem.geometry.out_channels == 1 ||
+      raw.w.element_count() == static_cast<size_t>(problem.geometry.out_channels);
+  problem.weights = in_one_order ? WeightsOrder::kOXI : weights;
   // Ignored for other types, so that it does not make two problems of one.
   problem.allow_tf32 = raw.config.allow_tf32 || operand_type != ffi::DataType::F32;
   problem.deterministic = raw.config.deterministic;
@@ -133,12 +141,17 @@ ffi::ErrorOr<std::shared_ptr<const CheckedCall>> FindOrCheck(const RawCall& raw)
     return ffi::Unexpected(InvalidArgument(ConvName(raw.kind), ": search is \"", raw.config.search,
                                            "\", expected default, heuristic or exhaustive"));
   }
+  const std::optional<WeightsOrder> weights = WeightsOrderNamed(raw.config.weights);
+  if (!weights) {
+    return ffi::Unexpected(InvalidArgument(ConvName(raw.kind), ": weights is \"",
+                                           raw.config.weights, "\", expected OXI or XIO"));
+  }
   CallKey key = ConvCallKey(raw.kind, raw.config.conv, raw.x, raw.w, raw.y);
-  key.Add(static_cast<int64_t>(*mode) * 4 + (raw.config.allow_tf32 ? 2 : 0) +
-          (raw.config.deterministic ? 1 : 0));
+  key.Add(static_cast<int64_t>(*mode) * 8 + static_cast<int64_t>(*weights) * 4 +
+          (raw.config.allow_tf32 ? 2 : 0) + (raw.config.deterministic ? 1 : 0));
   key.Add(raw.config.generation).Add(raw.device);
   key.Add(static_cast<int64_t>(raw.workspace.size_bytes()));
-  return calls->Find(key, [&] { return Check(raw, *mode); });
+  return calls->Find(key, [&] { return Check(raw, *mode, *weights); });
 }
 
 // The sizes of a call, for the text of an error; empty if it has not been checked.

@@ -22,6 +22,7 @@
 #include "cuda/kernels/depthwise/plan.h"
 #include "cuda/kernels/dilated/plan.h"
 #include "cuda/kernels/thin/plan.h"
+#include "cuda/kernels/transpose/launch.h"
 #include "fake_cudnn.h"
 #include "ffi/error.h"
 
@@ -86,7 +87,18 @@ std::vector<ThinOffer> thin_offers;
 std::vector<ThinProblem> thin_problems;  // for which plans were asked
 bool thin_is_fast = true;
 
+FakeCudnn* fake = nullptr;
+cudaError_t transpose_status = cudaSuccess;
+
 }  // namespace
+
+// Writes down that it would run, among what cuDNN runs.
+cudaError_t LaunchTranspose(const void* from, void* to, int64_t rows, int64_t columns,
+                            int64_t element_bytes, cudaStream_t) {
+  fake->log.push_back(
+      Text("transpose ", from, " ", to, " ", rows, "x", columns, " of ", element_bytes));
+  return transpose_status;
+}
 
 std::unique_ptr<const DepthwisePlan> DepthwisePlan::Make(const DepthwiseProblem&) {
   if (!has_native) return nullptr;
@@ -112,8 +124,6 @@ bool ThinPlan::IsFast(const ThinProblem&) { return thin_is_fast; }
 
 namespace {
 
-FakeCudnn* fake = nullptr;
-
 using List = std::vector<int64_t>;
 
 // A call by its parts, each of which a test may change.
@@ -125,7 +135,7 @@ struct TestCall {
   List x_spec{0, 1, 2, 3}, w_spec{0, 1, 2, 3}, y_spec{0, 1, 2, 3};
   int64_t groups = 2, generation = 0;
   bool allow_tf32 = true, deterministic = false;
-  std::string search = "heuristic";
+  std::string search = "heuristic", weights = "OXI";
   int32_t device = 0;
   uintptr_t address = 4096;
   ConvKind kind = ConvKind::kFprop;
@@ -175,13 +185,15 @@ Outcome Run(TestCall call, int32_t stage) {
        call.search.data()},
       list("strides", call.strides),
       list("w_spec", call.w_spec),
+      {"weights", XLA_FFI_AttrType_STRING, 0, static_cast<int64_t>(call.weights.size()),
+       call.weights.data()},
       list("x_spec", call.x_spec),
       list("y_spec", call.y_spec)};
   char text[4096] = "";
   Outcome outcome;
   outcome.code = CallHandler(handlers[kind][stage == kInitialize ? 0 : 1], stage,
                              reinterpret_cast<void*>(uintptr_t{8}), call.device, 2, 4,
-                             of_kinds[kind], 12, attributes, text, sizeof(text));
+                             of_kinds[kind], 13, attributes, text, sizeof(text));
   outcome.text = text;
   return outcome;
 }
@@ -235,6 +247,9 @@ void TestEveryPartOfACallCounts() {
   add([](TestCall& call) { call.search = "heuristics"; });
   add([](TestCall& call) { call.search = "exhaustive"; });
   add([](TestCall& call) { call.search = ""; });
+  for (const char* weights : {"XIO", "OIX", "XI", ""}) {
+    add([&](TestCall& call) { call.weights = weights; });
+  }
   add([](TestCall& call) { call.allow_tf32 = false; });
   add([](TestCall& call) { call.deterministic = true; });
   add([](TestCall& call) { call.generation = 1; });
@@ -266,6 +281,11 @@ void TestEveryPartOfACallCounts() {
   TestCall odd;
   odd.address += 2;
   CHECK(RunBoth(odd).text.find("alignment 2") != std::string::npos);
+  TestCall unknown;
+  unknown.weights = "HWIO";
+  const Outcome outcome = RunBoth(unknown);
+  CHECK(outcome.code == XLA_FFI_Error_Code_INVALID_ARGUMENT);
+  CHECK(outcome.text == "conv_fprop: weights is \"HWIO\", expected OXI or XIO");
 }
 
 void TestACallAgainMakesNothing() {
@@ -514,6 +534,13 @@ void TestThinProblems() {
     CHECK(p.device.multiprocessors == 132 && p.device.shared_bytes == 233472 &&
           p.device.block_shared_bytes == 232448);
   }
+  TestCall other_order = ThinCall(700, "heuristic");
+  other_order.weights = "XIO";
+  thin_problems.clear();
+  CHECK(EngineOf(other_order) == "native_thin_image" && thin_problems.size() == 1);
+  CHECK(thin_problems[0].weights == ThinWeights::kInOut);
+  CHECK(thin_problems[0].workspace_limit == (1 << 16) - kWorkspaceAlignment);
+
   // One axis, and the other type.
   TestCall line = ThinCall(700, "heuristic");
   line.x_type = line.w_type = line.y_type = XLA_FFI_DataType_F16;
@@ -574,6 +601,166 @@ void TestThinEnginesThatFail() {
   ClearPlans();
 }
 
+// Weights of 16 output channels and 4 * 3 * 2 others in XIO, for engines that read OXI.
+TestCall ReorderedCall(int64_t generation, ConvKind kind = ConvKind::kFprop) {
+  TestCall call;
+  call.kind = kind;
+  call.weights = "XIO";
+  call.generation = generation;
+  return call;
+}
+
+constexpr int64_t kCopyBytes = 1536;  // 16 * 24 floats
+
+// What ran since `first`: transpositions, and cuDNN's engines with the addresses of x, w and y.
+Names RanSince(size_t first) {
+  Names ran;
+  for (size_t i = first; i < fake->log.size(); ++i) {
+    const std::string& line = fake->log[i];
+    if (line.rfind("transpose", 0) == 0 || line.rfind("execute", 0) == 0) ran.push_back(line);
+  }
+  return ran;
+}
+
+void TestWeightsThatAreReordered() {
+  FakeEngine engine = Engine(11);
+  engine.workspace = engine.plan_workspace = 100;
+  fake->heuristics = {{CUDNN_HEUR_MODE_A, {engine}}};
+  // Where Run puts the arrays.
+  const std::string w = "0x2000", copy = "0x4000";
+  const std::string to_copy = Text("transpose ", w, " ", copy, " 24x16 of 4");
+  const std::string from_copy = Text("transpose ", copy, " ", w, " 16x24 of 4");
+  for (const ConvKind kind : {ConvKind::kFprop, ConvKind::kDgrad, ConvKind::kWgrad}) {
+    const TestCall call = ReorderedCall(900, kind);
+    const std::string text = RunBoth(call).text;
+    CHECK(text.find(", alignment 16, weights XIO, on an emulated device") != std::string::npos);
+    const auto plan = ListPlans().front().second->plan;
+    CHECK(plan->engine() == "eng11" && plan->needs_handle());
+    CHECK(plan->workspace_bytes() == kCopyBytes + 100);
+    const size_t before = fake->log.size();
+    CHECK(Run(call, kExecute).code == 0);
+    const Names ran = RanSince(before);
+    CHECK(ran.size() == 2);
+    const bool result = kind == ConvKind::kWgrad;
+    CHECK(ran[result ? 1 : 0] == (result ? from_copy : to_copy));
+    // The engine has the copy, and the workspace behind it.
+    CHECK(ran[result ? 0 : 1].find("= 0x1000 0x4000 0x3000;1000:3= 1 2 3;1003:6= 0x4600;") !=
+          std::string::npos);
+    CHECK(fake->log.back() == ran[1]);
+
+    // In the other order it is another plan, which reorders nothing.
+    TestCall other = call;
+    other.weights = "OXI";
+    CHECK(RunBoth(other).text.find("weights") == std::string::npos);
+    CHECK(ListPlans().front().second->plan->workspace_bytes() == 100);
+    const size_t again = fake->log.size();
+    CHECK(Run(other, kExecute).code == 0 && RanSince(again).size() == 1);
+    CHECK(ListPlans()[0].second->plan != plan && ListPlans()[1].second->plan == plan);
+  }
+  // A weight gradient in float32 of 16-bit operands is reordered as float32.
+  TestCall mixed = ReorderedCall(901, ConvKind::kWgrad);
+  mixed.x_type = mixed.y_type = XLA_FFI_DataType_BF16;
+  CHECK(RunBoth(mixed).code == 0 && fake->log.back() == from_copy);
+  mixed = ReorderedCall(901);
+  mixed.x_type = mixed.w_type = XLA_FFI_DataType_BF16;
+  size_t before = fake->log.size();
+  CHECK(RunBoth(mixed).code == 0);
+  CHECK(RanSince(before).front() == Text("transpose ", w, " ", copy, " 24x16 of 2"));
+
+  // A saved choice is of one order.
+  const std::string text = RunBoth(ReorderedCall(902)).text;
+  fake->heuristics = {{CUDNN_HEUR_MODE_A, {Engine(12), engine}}};
+  LoadChoices({{text, "eng11"}});
+  TestCall other = ReorderedCall(903);
+  CHECK(EngineOf(other) == "eng11");
+  other.weights = "OXI";
+  CHECK(EngineOf(other) == "eng12");
+  ClearPlans();
+}
+
+// One output channel, or one weight for each: nothing to reorder.
+void TestWeightsInOneOrder() {
+  TestCall call = ReorderedCall(910);
+  call.w = {1, 8, 3, 2}, call.y[1] = call.groups = 1;
+  TestCall pointwise = ReorderedCall(910);
+  pointwise.x = {2, 1, 9, 10}, pointwise.w = {16, 1, 1, 1}, pointwise.y = {2, 16, 6, 4};
+  pointwise.groups = 1;
+  for (const TestCall& each : {call, pointwise}) {
+    const size_t before = fake->log.size();
+    CHECK(RunBoth(each).text.find("weights") == std::string::npos);
+    for (const std::string& line : RanSince(before)) CHECK(line.rfind("execute", 0) == 0);
+  }
+}
+
+void TestTheLimitOfReorderedWeights() {
+  FakeEngine large = Engine(11), unknown = Engine(12);
+  large.workspace = large.plan_workspace = 1000;
+  unknown.workspace = -1;
+  unknown.plan_workspace = 500;
+  fake->heuristics = {{CUDNN_HEUR_MODE_A, {large, unknown, Engine(13)}}};
+  TestCall call = ReorderedCall(920);
+  const auto engine_with = [&](int64_t limit) {
+    call.workspace = {limit + kWorkspaceAlignment};
+    return EngineOf(call);
+  };
+  CHECK(engine_with(kCopyBytes + 1000) == "eng11");
+  CHECK(engine_with(kCopyBytes + 999) == "eng12");
+  CHECK(ListPlans().front().second->plan->workspace_bytes() == kCopyBytes + 500);
+  CHECK(engine_with(kCopyBytes + 499) == "eng13");
+  CHECK(engine_with(kCopyBytes) == "eng13");
+  // No room for the copy: no engine, whether it needs memory of its own or not.
+  for (const int64_t limit : {kCopyBytes - 1, int64_t{0}}) {
+    call.workspace = {limit + kWorkspaceAlignment};
+    const Outcome outcome = Run(call, kInitialize);
+    CHECK(outcome.code == XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
+    CHECK(outcome.text.find("eng11: needs a workspace of 2536 bytes; eng12: needs a workspace of "
+                            "2036 bytes; eng13: needs a workspace of 1536 bytes") !=
+          std::string::npos);
+    CHECK(outcome.text.find("with a workspace of 1536 bytes more engines could be tried, see "
+                            "jax_convgrad.set_workspace_limit") != std::string::npos);
+  }
+  // A thin engine, which needs no copy, is left.
+  thin_offers = {{"image"}};
+  TestCall thin = ThinCall(921, "default");
+  thin.weights = "XIO";
+  thin.workspace = {kWorkspaceAlignment};
+  CHECK(EngineOf(thin) == "native_thin_image");
+  thin_offers.clear();
+}
+
+void TestReorderingThatFails() {
+  fake->heuristics = {{CUDNN_HEUR_MODE_A, {Engine(11)}}};
+  for (const ConvKind kind : {ConvKind::kFprop, ConvKind::kWgrad}) {
+    const TestCall call = ReorderedCall(930, kind);
+    CHECK(RunBoth(call).code == 0);
+    transpose_status = cudaErrorInvalidValue;
+    const int64_t executed = fake->calls["execute"];
+    const Outcome outcome = Run(call, kExecute);
+    transpose_status = cudaSuccess;
+    CHECK(outcome.code == XLA_FFI_Error_Code_INTERNAL);
+    CHECK(outcome.text.find("reordering the weights for engine eng11, conv_") != std::string::npos);
+    CHECK(outcome.text.find("weights XIO: cudaError: an error") != std::string::npos);
+    // What fails in front of the engine keeps it from running.
+    CHECK(fake->calls["execute"] == executed + (kind == ConvKind::kWgrad ? 1 : 0));
+  }
+}
+
+// The project's kernels that read one order take part in it too, without a handle.
+void TestOwnKernelsOnReorderedWeights() {
+  has_native = true;
+  TestCall call = ReorderedCall(940);
+  call.w = {8, 1, 3, 2};
+  call.y[1] = call.groups = 8;
+  CHECK(EngineOf(call) == "native_depthwise");
+  const auto plan = ListPlans().front().second->plan;
+  CHECK(!plan->needs_handle() && !plan->owns_kernels() && plan->workspace_bytes() == 256);
+  const size_t before = fake->log.size();
+  const int64_t runs = native_runs;
+  CHECK(Run(call, kExecute).code == 0 && native_runs == runs + 1);
+  CHECK(RanSince(before) == Names{"transpose 0x2000 0x4000 6x8 of 4"});
+  has_native = false;
+}
+
 }  // namespace
 }  // namespace jax_convgrad
 
@@ -595,5 +782,10 @@ int main(int, char** arguments) {
   TestPlacesOfThinEngines();
   TestThinProblems();
   TestThinEnginesThatFail();
+  TestWeightsThatAreReordered();
+  TestWeightsInOneOrder();
+  TestTheLimitOfReorderedWeights();
+  TestReorderingThatFails();
+  TestOwnKernelsOnReorderedWeights();
   CHECK(fake->misuses == 0);
 }

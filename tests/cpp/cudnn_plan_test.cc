@@ -101,6 +101,20 @@ void TestNotes() {
   CHECK(!candidates->transforms(0) && candidates->transforms(2));
 }
 
+// Both orders of the weights are two problems; the text of one is what it was without the other.
+void TestOrdersOfWeights() {
+  CHECK(WeightsOrderNamed("OXI") == WeightsOrder::kOXI);
+  CHECK(WeightsOrderNamed("XIO") == WeightsOrder::kXIO);
+  for (const char* other : {"", "oxi", "OIX", "OXI ", "HWIO"}) CHECK(!WeightsOrderNamed(other));
+  const ConvProblem problem = Problem(ConvKind::kFprop);
+  ConvProblem other = problem;
+  other.weights = WeightsOrder::kXIO;
+  CHECK(problem == problem && other == other && !(problem == other));
+  CHECK(ConvProblemHash()(problem) != ConvProblemHash()(other));
+  CHECK(problem.ToString().find("weights") == std::string::npos);
+  CHECK(other.ToString() == problem.ToString() + ", weights XIO");
+}
+
 void TestEnginesWithErrata() {
   ConvProblem problem = Problem(ConvKind::kWgrad);
   Reset({Engine(1), Engine(2)});
@@ -312,6 +326,7 @@ int main(int, char** arguments) {
   TestNames();
   TestOrderAndDuplicates();
   TestNotes();
+  TestOrdersOfWeights();
   TestEnginesWithErrata();
   TestDescriptors();
   TestPlans();

@@ -47,6 +47,7 @@ def test_calls(fake: pathlib.Path, tmp_path: pathlib.Path) -> None:
         "tests/cpp/cuda_conv_call_test.cc",
         "benchmarks/ffi_caller.cc",
         "cpp/cuda/conv_handlers.cc",
+        "cpp/cuda/cudnn/reordered.cc",
         "cpp/cuda/cudnn/late_engines.cc",
         "cpp/cuda/cudnn/scratch.cc",
         "cpp/cuda/cudnn/cache.cc",

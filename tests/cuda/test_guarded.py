@@ -79,8 +79,53 @@ def test_convolutions(seed: int, stream: int) -> None:
         deterministic=bool(rng.random() < 0.2),
         generation=registry.cuda_module().generation(),
     )
-    what = failure(call, stream, WORKSPACE, allow_tf32=allow_tf32, **settings.attributes)
+    attributes = {"weights": "OXI", "allow_tf32": allow_tf32, **settings.attributes}
+    what = failure(call, stream, WORKSPACE, **attributes)
     assert not what, what
+
+
+@pytest.mark.parametrize("seed", SEEDS[: len(SEEDS) // 4])
+def test_engines_on_reordered_weights(seed: int, stream: int) -> None:
+    """Engines that read one order of the weights, on those that lie in the other.
+
+    Of cuDNN's and, for depthwise and dilated problems, of this project's: one after the other.
+    """
+    rng = np.random.default_rng(seed)
+    call = drawn_convs.Call.draw(rng, DTYPES, order="XIO", rounds_parts=True)
+    module = registry.cuda_module()
+    allow_tf32 = np.bool_(rng.random() < 0.5)
+
+    def run() -> tuple[str, dict[str, Any]]:
+        settings = Settings(search="heuristic", generation=module.generation())
+        attributes = {"weights": "XIO", "allow_tf32": allow_tf32, **settings.attributes}
+        return failure(call, stream, WORKSPACE, **attributes), module.plans()[0]
+
+    module.clear_plans()
+    what, first = run()
+    assert not what, what
+    shapes = call.case.w
+    one_order = shapes[0] == 1 or np.prod(shapes[1:]) == 1
+    assert ("weights XIO" in first["problem"]) == (not one_order), first
+    for engine in _engines_of(call, stream, allow_tf32):
+        module.clear_plans()
+        module.load_choices([(first["problem"], engine)])
+        what, plan = run()
+        assert not what, f"{engine}: {what}"
+        assert plan["engine"] == engine or "does not work" in plan["note"], f"{call}: {plan}"
+    module.clear_plans()
+
+
+def _engines_of(call: drawn_convs.Call, stream: int, allow_tf32: np.bool_) -> list[str]:
+    """Up to four engines that a search times for a call in XIO and finds to work."""
+    module = registry.cuda_module()
+    module.clear_plans()
+    settings = Settings(search="default", generation=module.generation())
+    attributes = {"weights": "XIO", "allow_tf32": allow_tf32, **settings.attributes}
+    what = failure(call, stream, WORKSPACE, **attributes)
+    assert not what, what
+    plan = module.plans()[0]
+    timed = [t["engine"] for t in plan["tried"] if not t["failure"]]
+    return [engine for engine in timed if not engine.startswith("native_thin")][:4]
 
 
 @pytest.mark.parametrize("seed", THIN_SEEDS)
@@ -89,11 +134,13 @@ def test_thin_kernels(seed: int, stream: int) -> None:
     rng = np.random.default_rng(seed)
     call = drawn_thin.draw(rng)
     module = registry.cuda_module()
+    order = drawn_thin.weights_order(call)
     limit = drawn_thin.workspace_limit(rng, call) + module.workspace_alignment
 
     def run() -> tuple[str, dict[str, Any]]:
         settings = Settings(search="heuristic", generation=module.generation())
-        what = failure(call, stream, limit, allow_tf32=np.bool_(True), **settings.attributes)
+        attributes = {"weights": order, "allow_tf32": np.bool_(True), **settings.attributes}
+        what = failure(call, stream, limit, **attributes)
         return what, module.plans()[0]
 
     module.clear_plans()

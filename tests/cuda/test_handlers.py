@@ -781,7 +781,7 @@ def _call(
             "x_spec": (0, 3, 1, 2), "w_spec": (3, 2, 0, 1), "y_spec": (0, 3, 1, 2),
         }.items()
     }  # fmt: skip
-    attributes |= {"groups": np.int64(1), "allow_tf32": np.bool_(True)}
+    attributes |= {"groups": np.int64(1), "weights": "OXI", "allow_tf32": np.bool_(True)}
     attributes |= settings.current().attributes | changes
     results = [
         jax.ShapeDtypeStruct(shape, operands[0].dtype), jax.ShapeDtypeStruct((size,), jnp.uint8)
@@ -805,6 +805,8 @@ def _call(
         ({"padding_high": np.asarray((2**62, 2**62), np.int64)}, "y has shape|overflow"),
         ({"allow_tf32": np.int64(1)}, "allow_tf32|attribute|scalar"),
         ({"search": "fast"}, "default, heuristic or exhaustive"),
+        ({"weights": "HWIO"}, "expected OXI or XIO"),
+        ({"weights": np.int64(1)}, "weights|attribute|string"),
         ({"generation": np.bool_(True)}, "generation|attribute|scalar"),
     ],
 )

@@ -204,6 +204,7 @@ def test_attributes() -> None:
         "x_spec": "dense<[0, 3, 1, 2]>",
         "w_spec": "dense<[3, 2, 0, 1]>",
         "y_spec": "dense<[0, 3, 1, 2]>",
+        "weights": '"OXI"',
         "allow_tf32": "true",
         "search": '"default"',
         "deterministic": "false",

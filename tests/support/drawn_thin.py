@@ -1,7 +1,8 @@
 """Random convolutions that the thin CUDA kernels serve, as calls of the handlers, and their engines' names.
 
-Each family of kernels has its own draw, in which its limits are met: padded, cropped and unread windows, odd
-steps, channels and columns that fill no tile. thin/plan.h says what each serves.
+The weights lie in either order that the kernels read. Each family of kernels has its own draw, in which its
+limits are met: padded, cropped and unread windows, odd steps, channels and columns that fill no tile.
+thin/plan.h says what each serves.
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ def draw(rng: np.random.Generator) -> Call:
 def workspace_limit(rng: np.random.Generator, call: Call) -> int:
     """Bytes for the partial sums of one, three or very many parts of a weight gradient."""
     return 4 * math.prod(call.case.w) * _of(rng, (1, 3, 100))
+
+
+def weights_order(call: Call) -> str:
+    """Of a call's weights: the attribute `weights` of its handler."""
+    return "OXI" if call.case.layout[1].startswith("O") else "XIO"
 
 
 def _windows(rng: np.random.Generator) -> tuple[str, Case]:
@@ -134,14 +140,16 @@ def _case(
     padding: list[tuple[int, int]] | None = None,
 ) -> Case:
     letters = "DHW"[-len(kernel) :]
+    batch = int(rng.integers(1, 4))
+    weights = f"O{letters}I" if rng.random() < 0.5 else f"{letters}IO"
     return Case(
         "thin",
-        (int(rng.integers(1, 4)), channels, *spatial),
+        (batch, channels, *spatial),
         (outputs, channels, *kernel),
         tuple(strides),
         tuple(padding or [(0, 0)] * len(kernel)),
         tuple(dilation),
-        layout=(f"N{letters}C", f"O{letters}I", f"N{letters}C"),
+        layout=(f"N{letters}C", weights, f"N{letters}C"),
     )
 
 

@@ -177,7 +177,7 @@ bool Transforms(const EngineConfig& config) {
 }
 
 auto Fields(const ConvProblem& p) {
-  return std::tie(p.kind, p.operand_type, p.result_type, p.allow_tf32, p.deterministic,
+  return std::tie(p.kind, p.operand_type, p.result_type, p.weights, p.allow_tf32, p.deterministic,
                   p.workspace_limit, p.alignment, p.device);
 }
 
@@ -287,6 +287,12 @@ class DnnPlan : public ConvPlan {
 
 }  // namespace
 
+std::optional<WeightsOrder> WeightsOrderNamed(std::string_view name) {
+  if (name == "OXI") return WeightsOrder::kOXI;
+  if (name == "XIO") return WeightsOrder::kXIO;
+  return std::nullopt;
+}
+
 ConvGeometry Widened(const ConvGeometry& geometry) {
   if (geometry.spatial != 1) return geometry;
   ConvGeometry g = geometry;
@@ -311,17 +317,17 @@ std::string ConvProblem::ToString() const {
   return Text(ConvName(kind), ": ", geometry.ToString(), ", ", operand_type, " to ", result_type,
               allow_tf32 || operand_type != ffi::DataType::F32 ? "" : ", no TF32",
               deterministic ? ", deterministic" : "", ", workspace limit ", workspace_limit,
-              ", alignment ", alignment);
+              ", alignment ", alignment, weights == WeightsOrder::kXIO ? ", weights XIO" : "");
 }
 
 size_t ConvProblemHash::operator()(const ConvProblem& p) const {
   size_t hash = 0;
   const ConvGeometry& g = p.geometry;
-  for (int64_t value :
-       {static_cast<int64_t>(p.kind), static_cast<int64_t>(p.operand_type),
-        static_cast<int64_t>(p.result_type), static_cast<int64_t>(p.allow_tf32),
-        static_cast<int64_t>(p.deterministic), p.workspace_limit, p.alignment,
-        static_cast<int64_t>(p.device), g.batch, g.in_channels, g.out_channels, g.groups}) {
+  for (int64_t value : {static_cast<int64_t>(p.kind), static_cast<int64_t>(p.operand_type),
+                        static_cast<int64_t>(p.result_type), static_cast<int64_t>(p.weights),
+                        static_cast<int64_t>(p.allow_tf32), static_cast<int64_t>(p.deterministic),
+                        p.workspace_limit, p.alignment, static_cast<int64_t>(p.device), g.batch,
+                        g.in_channels, g.out_channels, g.groups}) {
     Mix(&hash, value);
   }
   for (const ConvGeometry::PerAxis& values :

@@ -10,12 +10,24 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "ffi/conv.h"
 #include "ffi/error.h"
 
 namespace jax_convgrad {
+
+// How weights lie in memory, the outermost axis first. Both have the taps (X) and the input
+// channels (I) of an output channel (O) in the same order.
+enum class WeightsOrder {
+  kOXI,  // as cuDNN reads them
+  kXIO,
+};
+
+// The order with the name that calls have for it, "OXI" or "XIO".
+std::optional<WeightsOrder> WeightsOrderNamed(std::string_view name);
 
 // Every field that decides which engine may run, and which is best.
 struct ConvProblem {
@@ -23,6 +35,7 @@ struct ConvProblem {
   ConvGeometry geometry;  // with at least two spatial axes, see Widened
   ffi::DataType operand_type = ffi::DataType::F32;
   ffi::DataType result_type = ffi::DataType::F32;
+  WeightsOrder weights = WeightsOrder::kOXI;
   bool allow_tf32 = true;
   bool deterministic = false;
   int64_t workspace_limit = 0;  // bytes
@@ -31,7 +44,8 @@ struct ConvProblem {
 
   bool operator==(const ConvProblem& other) const;
 
-  // One line with every field but the device's number, for messages and as a key in files.
+  // One line with every field but the device's number, for messages and as a key in files. Weights
+  // in kOXI are not mentioned: files that know no other order stay valid.
   std::string ToString() const;
 };
 
@@ -68,8 +82,9 @@ class ConvPlan {
                          const ConvBuffers& buffers) const = 0;
 };
 
-// The engines that cuDNN's heuristics propose for a problem, best guess first, without those that
-// the problem's demands on precision and determinism forbid and those that errata.h excludes.
+// The engines that cuDNN's heuristics propose for a problem with weights in kOXI, best guess first,
+// without those that the problem's demands on precision and determinism forbid and those that
+// errata.h excludes.
 class ConvCandidates {
  public:
   static ffi::ErrorOr<ConvCandidates> Query(const ConvProblem& problem, cudnnHandle_t handle);

@@ -7,6 +7,7 @@
 
 #include "cuda/cudnn/handle.h"
 #include "cuda/cudnn/late_engines.h"
+#include "cuda/cudnn/reordered.h"
 #include "cuda/cudnn/workspace_cost.h"
 #include "cuda/status.h"
 
@@ -50,14 +51,16 @@ class Event {
 using Plan = std::shared_ptr<const ConvPlan>;
 
 // The candidates for a problem: the engines that cuDNN's heuristics propose, in their order, and
-// the project's own kernels that serve it, before and behind them.
+// the project's own kernels that serve it, before and behind them. All take the weights as the
+// problem has them.
 class CandidateList {
  public:
   static ffi::ErrorOr<CandidateList> Query(const ConvProblem& problem, const DnnHandle& handle) {
     // If cuDNN has no engine, the project's own kernels may still serve, and the other way round.
     ffi::ErrorOr<NativePlans> native = MakeNativePlans(problem);
-    ffi::ErrorOr<ConvCandidates> dnn = ConvCandidates::Query(problem, handle.get());
-    CandidateList list;
+    ffi::ErrorOr<ConvCandidates> dnn =
+        ConvCandidates::Query(WithWeightsAsOXI(problem), handle.get());
+    CandidateList list(problem);
     if (native.has_error()) {
       list.note_ = Text("the project's own kernels failed: ", native.error().message());
     } else {
@@ -88,7 +91,8 @@ class CandidateList {
   }
   int64_t workspace_bytes(size_t i) const {
     const Plan native = Native(i);
-    return native != nullptr ? native->workspace_bytes() : dnn_->workspace_bytes(i - DnnFirst());
+    if (native != nullptr) return native->workspace_bytes();
+    return WithWeightsCopy(problem_, dnn_->workspace_bytes(i - DnnFirst()));
   }
   // Whether it is one of the project's own.
   bool native(size_t i) const { return Native(i) != nullptr; }
@@ -97,10 +101,14 @@ class CandidateList {
   }
   ffi::ErrorOr<Plan> Build(size_t i) const {
     if (Plan native = Native(i)) return native;
-    return dnn_->Build(i - DnnFirst());
+    ffi::ErrorOr<Plan> plan = dnn_->Build(i - DnnFirst());
+    if (plan.has_error()) return plan;
+    return Reordered(problem_, *std::move(plan));
   }
 
  private:
+  explicit CandidateList(const ConvProblem& problem) : problem_(problem) {}
+
   size_t DnnCount() const { return dnn_ ? dnn_->size() : 0; }
   // The number of cuDNN's first engine.
   size_t DnnFirst() const { return native_.before.size(); }
@@ -111,6 +119,7 @@ class CandidateList {
     return i < behind ? nullptr : native_.behind[i - behind];
   }
 
+  ConvProblem problem_;
   NativePlans native_;
   std::optional<ConvCandidates> dnn_;
   std::string note_;

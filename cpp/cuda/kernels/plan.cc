@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/cudnn/reordered.h"
 #include "cuda/kernels/common/device_attribute.h"
 #include "cuda/kernels/depthwise/plan.h"
 #include "cuda/kernels/dilated/plan.h"
@@ -175,7 +176,7 @@ ffi::ErrorOr<NativePlans> MakeThin(const ConvProblem& problem) {
        cudaDevAttrMaxSharedMemoryPerBlockOptin});
   if (numbers.has_error()) return ffi::Unexpected(numbers.error());
   thin.kind = KindOf<ThinKind>(problem.kind);
-  thin.weights = ThinWeights::kOutIn;  // as all calls have them
+  thin.weights = problem.weights == WeightsOrder::kXIO ? ThinWeights::kInOut : ThinWeights::kOutIn;
   SetSizes(problem, &thin);
   thin.in_channels = g.in_channels;
   thin.out_channels = g.out_channels;
@@ -198,11 +199,12 @@ ffi::ErrorOr<NativePlans> MakeNativePlans(const ConvProblem& problem) {
   if (thin.has_error()) return ffi::Unexpected(thin.error());
   NativePlans plans = *std::move(thin);
   const bool dense = problem.geometry.groups == 1;
-  ffi::ErrorOr<Plan> other = dense ? MakeDilated(problem) : MakeDepthwise(problem);
+  const ConvProblem read = WithWeightsAsOXI(problem);
+  ffi::ErrorOr<Plan> other = dense ? MakeDilated(read) : MakeDepthwise(read);
   if (other.has_error()) return ffi::Unexpected(other.error());
   if (*other != nullptr) {
     const bool fast = !dense || FillsDilatedTiles(problem.geometry);
-    (fast ? plans.before : plans.behind).push_back(*std::move(other));
+    (fast ? plans.before : plans.behind).push_back(Reordered(problem, *std::move(other)));
   }
   return plans;
 }

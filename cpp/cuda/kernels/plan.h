@@ -27,7 +27,8 @@ struct NativePlans {
 // "native_thin_...", convolutions without groups that memory bounds, in 16 bits or float32 as TF32,
 // with sums in float32. thin/plan.h has the names and what each serves.
 //
-// All are deterministic. The current device is the problem's.
+// The thin engines read the weights in either order, the others as kOXI (cudnn/reordered.h). All
+// are deterministic. The current device is the problem's.
 ffi::ErrorOr<NativePlans> MakeNativePlans(const ConvProblem& problem);
 
 }  // namespace jax_convgrad

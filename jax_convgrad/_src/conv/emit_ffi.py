@@ -132,6 +132,7 @@ def _call(
     result_layouts = [layouts[roles[2]]]
     if platform == "cuda":
         assert settings is not None
+        attributes["weights"] = "OXI"
         attributes["allow_tf32"] = np.bool_(allows_tf32(problem.precision))
         attributes |= settings.attributes
         arrays = (*((a.shape, a.dtype) for a in operands), (shape, dtype))
