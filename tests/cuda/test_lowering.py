@@ -167,6 +167,96 @@ def test_activations_are_asked_for_channels_last_and_weights_output_channels_fir
         assert wgrad.result_layouts == [weights, (0,)]
 
 
+def _layer_calls(
+    numbers: tuple[str, str, str],
+    channels: tuple[int, int],
+    dtype: Any = jnp.bfloat16,
+    **keywords: Any,
+) -> list[Call]:
+    """dgrad, fprop and wgrad of 3x3 windows on images of 16x16."""
+    sizes = {"N": 2, "H": 16, "W": 16, "C": channels[0]}
+    x = tuple(sizes[axis] for axis in numbers[0])
+    w = tuple({"O": channels[1], "I": channels[0]}.get(axis, 3) for axis in numbers[1])
+
+    def layer(x: Any, w: Any) -> Any:
+        return jax_convgrad.conv_fprop(x, w, padding="SAME", dimension_numbers=numbers, **keywords)
+
+    with jax.enable_x64(True):
+        y = jax.eval_shape(layer, *(jax.ShapeDtypeStruct(s, dtype) for s in (x, w))).shape
+        return by_target(calls(lowered(gradients(layer), y, x, w, dtype=dtype)))
+
+
+@pytest.mark.parametrize(
+    "numbers, channels, keywords, orders",
+    [
+        # Of an image: thin kernels compute all three.
+        (NHWC, (4, 16), {}, ["XIO"] * 3),
+        (NHWC, (16, 4), {}, ["XIO"] * 3),
+        # With a stride none computes the weight gradient of few output channels.
+        (NHWC, (64, 4), {"strides": 2}, ["OXI", "XIO", "OXI"]),
+        (NHWC, (4, 16), {"dtype": jnp.float32}, ["XIO"] * 3),
+        (NHWC, (4, 16), {"dtype": jnp.float32, "precision": "highest"}, ["OXI"] * 3),
+        (NHWC, (4, 16), {"dtype": jnp.float64}, ["OXI"] * 3),
+        # Not thin.
+        (NHWC, (24, 32), {}, ["OXI"] * 3),
+        # Thin, but the weights lie in another order already.
+        (NCHW, (4, 16), {}, ["OXI"] * 3),
+        (("NHWC", "OHWI", "NHWC"), (4, 16), {}, ["OXI"] * 3),
+        (("NHWC", "HWOI", "NHWC"), (4, 16), {}, ["OXI"] * 3),
+        # The order of activations does not matter.
+        (("NCHW", "HWIO", "NHWC"), (4, 16), {}, ["XIO"] * 3),
+    ],
+)  # fmt: skip
+def test_thin_kernels_get_the_weights_as_they_lie(
+    numbers: tuple[str, str, str],
+    channels: tuple[int, int],
+    keywords: dict[str, Any],
+    orders: list[str],
+) -> None:
+    found = _layer_calls(numbers, channels, **keywords)
+    assert [call.attributes["weights"] for call in found] == [f'"{order}"' for order in orders]
+    weights = numbers[1]
+    for call, order in zip(found, orders, strict=True):
+        axes = "OHWI" if order == "OXI" else "HWIO"
+        layout = tuple(weights.index(axis) for axis in axes)
+        if call.target.endswith("wgrad"):
+            assert call.result_layouts == [layout, (0,)]
+        else:
+            assert call.operand_layouts[1] == layout
+            assert call.result_layouts[1] == (0,)
+
+
+def test_weights_of_symbolic_sizes_are_asked_for_as_cudnn_reads_them() -> None:
+    batch, rows = jax.export.symbolic_shape("b, h")
+    for shape, order in (((batch, 16, 16, 4), "XIO"), ((2, rows, 16, 4), "OXI")):
+        f = jax.jit(lambda x, w: jax_convgrad.conv_fprop(x, w, dimension_numbers=NHWC))
+        exported = jax.export.export(
+            f, platforms=["cuda"], disabled_checks=jax_convgrad.export_checks()
+        )(
+            jax.ShapeDtypeStruct(shape, jnp.bfloat16),
+            jax.ShapeDtypeStruct((3, 3, 4, 16), jnp.bfloat16),
+        )
+        assert f'weights = "{order}"' in exported.mlir_module()
+
+
+@pytest.mark.usefixtures("settings_as_they_come")
+def test_a_copy_of_the_weights_fits_the_workspace() -> None:
+    """Which engines that read another order need. Where the limit has no room for it, XLA reorders."""
+    copy = 2 * 9 * 4 * 16 + 128  # rounded up to 256
+    assert copy % 256 == 0
+    thin = _layer_calls(NHWC, (4, 16))
+    other = _layer_calls(("NHWC", "OHWI", "NHWC"), (4, 16))
+    for call, without in zip(thin, other, strict=True):
+        assert call.workspace_bytes == without.workspace_bytes + copy
+    for limit, order in ((copy, "XIO"), (copy - 1, "OXI"), (0, "OXI"), (2**40, "XIO")):
+        jax_convgrad.set_workspace_limit(limit)
+        for call, unlimited in zip(_layer_calls(NHWC, (4, 16)), thin, strict=True):
+            assert call.attributes["weights"] == f'"{order}"'
+            assert call.workspace_bytes == min(
+                limit + emit_ffi._WORKSPACE_ALIGNMENT, unlimited.workspace_bytes
+            )
+
+
 def test_an_nchw_network_is_lowered_without_transposes() -> None:
     def network(x: Any, w1: Any, w2: Any) -> Any:
         hidden = jax.nn.relu(
@@ -756,7 +846,8 @@ def test_the_part_of_one_device() -> None:
     (call,) = calls(text)
     assert call.target == "jax_convgrad_conv_wgrad"
     assert "tensor<2x8x8x16xf32>, tensor<2x8x8x32xf32>) -> (tensor<3x3x16x32xf32>" in text
-    assert call.operand_layouts == [(0, 1, 2, 3)] * 2 and call.result_layouts[0] == (3, 0, 1, 2)
+    assert call.operand_layouts == [(0, 1, 2, 3)] * 2 and call.result_layouts[0] == (0, 1, 2, 3)
+    assert call.attributes["weights"] == '"XIO"'
     assert text.count("stablehlo.all_reduce") == 1
     assert call.attributes["deterministic"] == "false" and call.workspace_bytes > 2**20
 

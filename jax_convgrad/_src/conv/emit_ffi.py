@@ -2,8 +2,14 @@
 
 The handlers take activations channels-last. We ask XLA for that through the operands' layouts, so a
 channels-last network pays nothing, and elsewhere XLA converts where it suits it best. On CUDA we ask for an
-order of the weights as well (output channel, kernel, input channel): cuDNN's channels-last engines accept
-other orders and compute wrong results with them. The CPU handlers accept any order.
+order of the weights as well, see NOTE [Order of weights]. The CPU handlers accept any order.
+
+NOTE [Order of weights]. cuDNN's channels-last engines read weights in the order output channel, kernel, input
+channel (OXI). They accept other orders and compute wrong results with them. Where the weights lie in another
+order, XLA reorders them at every call. The thin CUDA kernels read kernel, input channel, output channel (XIO)
+as well, the order of Flax's arrays (HWIO). So weights that lie like this are passed to the problems which
+these kernels serve as they are. If the search finds an engine of cuDNN's to be faster there, even with the
+time that reordering takes, the handler reorders them for it, in the workspace.
 
 NOTE [Uneven padding]. cuDNN's errata exclude the engines that are wrong where the two sides of an axis are
 padded differently (NOTE [One padding per axis], cudnn/errata.cc). That leaves one engine for weight
@@ -25,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -34,9 +40,10 @@ from jax import Array, lax
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.conv.arrays import pad_spatial
-from jax_convgrad._src.conv.geometry import ConvConfig, Role
+from jax_convgrad._src.conv.geometry import ConvConfig, ConvGeometry, Role
 from jax_convgrad._src.conv.precision import allows_tf32
 from jax_convgrad._src.dispatch.problem import ROLES, ConvProblem
+from jax_convgrad._src.dispatch.thin_cuda import thin_family
 from jax_convgrad._src.runtime.registry import CONV_TARGETS
 from jax_convgrad._src.runtime.settings import Settings
 from jax_convgrad._src.shapes import Pairs, Shape
@@ -44,6 +51,9 @@ from jax_convgrad._src.shapes import Pairs, Shape
 _WORKSPACE_ALIGNMENT = 256
 _MEBIBYTE = 2**20
 _MIN_WORKSPACE = 32 * _MEBIBYTE
+
+# Of weights in memory, the outermost axis first: output channel (O), kernel (X), input channel (I).
+WeightsOrder = Literal["OXI", "XIO"]
 
 
 def emit(
@@ -124,28 +134,31 @@ def _call(
     attributes = attributes_of(config)
     layouts: dict[Role, Any] = {
         "x": channels_last(numbers.lhs_spec),
-        "w": channels_last(numbers.rhs_spec) if platform == "cuda" else None,
+        "w": None,
         "y": channels_last(numbers.out_spec),
     }
     roles = ROLES[problem.operator]
     results = [jax.ShapeDtypeStruct(shape, dtype)]
-    result_layouts = [layouts[roles[2]]]
+    workspace_layouts: list[None] = []
     if platform == "cuda":
         assert settings is not None
-        attributes["weights"] = "OXI"
+        arrays = (*((a.shape, a.dtype) for a in operands), (shape, dtype))
+        named = dict(zip(roles, arrays, strict=True))
+        limit = settings.workspace_limit
+        order = weights_order(problem, config, named, limit)
+        layouts["w"] = weights_layout(numbers.rhs_spec, order)
+        attributes["weights"] = order
         attributes["allow_tf32"] = np.bool_(allows_tf32(problem.precision))
         attributes |= settings.attributes
-        arrays = (*((a.shape, a.dtype) for a in operands), (shape, dtype))
         fast = not _is_strict(operands[0], problem.precision)
-        named = dict(zip(roles, arrays, strict=True))
-        size = _workspace_size(config, named, fast, settings.workspace_limit)
+        size = _workspace_size(config, named, fast, limit, order)
         results.append(jax.ShapeDtypeStruct((size,), jnp.uint8))
-        result_layouts.append(None)
+        workspace_layouts.append(None)
     call = jax.ffi.ffi_call(
         CONV_TARGETS[problem.operator],
         results,
         input_layouts=[layouts[role] for role in roles[:2]],
-        output_layouts=result_layouts,
+        output_layouts=[layouts[roles[2]], *workspace_layouts],
     )
     return call(*operands, **attributes)[0]
 
@@ -166,8 +179,47 @@ def attributes_of(config: ConvConfig) -> dict[str, Any]:
     }
 
 
+def weights_order(
+    problem: ConvProblem,
+    config: ConvConfig,
+    arrays: dict[Role, tuple[Shape, Any]],
+    limit: int | None,
+) -> WeightsOrder:
+    """The order in which a call on CUDA takes its weights: see NOTE [Order of weights].
+
+    It is XIO where the logical array lies like that, thin kernels serve what the handler gets (``config`` and
+    ``arrays``), and the workspace ``limit`` has room for the copy of other engines. With less, no engine might
+    be left: thin kernels for weight gradients need a workspace, too.
+    """
+    numbers = config.dimension_numbers
+    if tuple(weights_layout(numbers.rhs_spec, "XIO")) != tuple(range(len(numbers.rhs_spec))):
+        return "OXI"
+    if problem.result_dtype != problem.dtype:
+        return "OXI"
+    geometry = ConvGeometry.make(problem.operator, config, arrays["x"][0], arrays["w"][0])
+    tf32 = allows_tf32(problem.precision)
+    if thin_family(problem.operator, geometry, problem.dtype, tf32) is None:
+        return "OXI"
+    return "OXI" if limit is not None and limit < _copy_size(*arrays["w"]) else "XIO"
+
+
+def weights_layout(spec: Sequence[int], order: WeightsOrder) -> tuple[int, ...]:
+    """Major-to-minor order of weights with dimension specification ``spec``."""
+    return channels_last(spec) if order == "OXI" else (*spec[2:], spec[1], spec[0])
+
+
+def _copy_size(shape: Shape, dtype: Any) -> int:
+    """Bytes of the workspace that a handler takes for an array of known sizes in another order."""
+    size = math.prod(shape) * jnp.dtype(dtype).itemsize
+    return size + -size % _WORKSPACE_ALIGNMENT
+
+
 def _workspace_size(
-    config: ConvConfig, arrays: dict[Role, tuple[Shape, Any]], fast: bool, limit: int | None
+    config: ConvConfig,
+    arrays: dict[Role, tuple[Shape, Any]],
+    fast: bool,
+    limit: int | None,
+    order: WeightsOrder = "OXI",
 ) -> Any:
     """Bytes of the workspace that a call on CUDA brings along, as a second result.
 
@@ -184,6 +236,8 @@ def _workspace_size(
       23998 without), with the channels of dense 16-bit arrays filled up to a multiple of 8 (fcn8_up, 21
       channels: forward 276 us with 86 MiB, 188334 without; its gradients found every fast engine to
       need the copies of all three arrays, 98 MiB, and ran at 1778 us with 87).
+
+    For weights in XIO there is room for one more copy of them.
     """
     numbers = config.dimension_numbers
     channels = {
@@ -207,6 +261,10 @@ def _workspace_size(
             size += 2 * math.prod(shape) * max(itemsize, 4)
         else:
             size += math.prod(shape) * itemsize
+    if order == "XIO":
+        copy = _copy_size(*arrays["w"])
+        limit_if_fast += copy
+        size += copy
     # Sizes may be symbolic: an exported program knows them when it runs.
     if fast and config.groups == 1:
         size = compat.min_dim(size, limit_if_fast)
