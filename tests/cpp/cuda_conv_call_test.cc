@@ -52,6 +52,7 @@ namespace {
 
 std::atomic<bool> has_native{false};
 std::atomic<int64_t> native_runs{0};
+std::atomic<int64_t> depthwise_limit{-1};  // of the workspace, of the last depthwise problem
 
 // One of the project's plans, in place of its kernels, which need a device.
 template <typename Kernels, typename Arrays>
@@ -100,8 +101,9 @@ cudaError_t LaunchTranspose(const void* from, void* to, int64_t rows, int64_t co
   return transpose_status;
 }
 
-std::unique_ptr<const DepthwisePlan> DepthwisePlan::Make(const DepthwiseProblem&) {
+std::unique_ptr<const DepthwisePlan> DepthwisePlan::Make(const DepthwiseProblem& problem) {
   if (!has_native) return nullptr;
+  depthwise_limit = problem.workspace_limit;
   return std::make_unique<FakeKernels<DepthwisePlan, DepthwiseArrays>>();
 }
 
@@ -758,6 +760,13 @@ void TestOwnKernelsOnReorderedWeights() {
   const int64_t runs = native_runs;
   CHECK(Run(call, kExecute).code == 0 && native_runs == runs + 1);
   CHECK(RanSince(before) == Names{"transpose 0x2000 0x4000 6x8 of 4"});
+  // They may use what the copy leaves.
+  CHECK(depthwise_limit == (1 << 16) - kWorkspaceAlignment - 256);
+  call.workspace = {100 + kWorkspaceAlignment};
+  const Outcome outcome = Run(call, kInitialize);
+  CHECK(depthwise_limit == 0);
+  CHECK(outcome.code == XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
+  CHECK(outcome.text.find("native_depthwise: needs a workspace of 256 bytes") != std::string::npos);
   has_native = false;
 }
 

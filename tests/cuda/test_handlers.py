@@ -252,6 +252,61 @@ def test_native_kernels_leave_multipliers_to_cudnn(rng: np.random.Generator) -> 
     assert "native_depthwise" not in {plan["engine"] for plan in plans.list()}
 
 
+# Weights in the order of Flax, which thin kernels read as it is and others after a reordering.
+
+FLAX_CASES = [
+    Case("image", (2, 4, 12, 10), (16, 4, 3, 3), (), "SAME", layout=NHWC),
+    Case("few-outputs", (2, 32, 9, 11), (4, 32, 3, 3), (), "SAME", layout=NHWC),
+    Case("windows", (2, 8, 12, 8), (24, 8, 2, 2), (2, 2), layout=NHWC),
+    Case("one-output", (2, 16, 9, 11), (1, 16, 3, 3), (), "SAME", layout=NHWC),
+]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("case", FLAX_CASES, ids=ids)
+def test_every_engine_gets_the_weights_that_it_reads(
+    case: Case, dtype: str, rng: np.random.Generator
+) -> None:
+    x, w, dy = case.data(rng, dtype)
+    x_spec, w_spec, y_spec = case.numbers
+    run = value_and_gradients(functools.partial(jax_convgrad.conv_fprop, **case.operator_keywords))
+    arrays = _in_layout(case, x, w, dy, dtype)
+    plans.clear()
+    jax.block_until_ready(run(*arrays))
+    found = {plan["problem"]: plan for plan in plans.list()}
+    # With one output channel both orders are one.
+    assert {", weights XIO" in problem for problem in found} == {case.w[0] > 1}, found
+    assert len(found) == 3
+    engines = {
+        problem: [t["engine"] for t in plan["tried"] if not t["failure"]]
+        for problem, plan in found.items()
+    }
+    names = {name for timed in engines.values() for name in timed}
+    assert any(name.startswith("native_thin_") for name in names), engines
+    assert any(name.startswith("eng") for name in names), engines
+    for i in range(max(map(len, engines.values()))):
+        plans.clear()
+        chosen = {problem: timed[min(i, len(timed) - 1)] for problem, timed in engines.items()}
+        registry.cuda_module().load_choices(list(chosen.items()))
+        results = jax.block_until_ready(run(*arrays))
+        assert {plan["problem"]: plan["engine"] for plan in plans.list()} == chosen
+        for operator, got, spec, expected in zip(
+            ("conv_fprop", "conv_dgrad", "conv_wgrad"),
+            results,
+            (y_spec, x_spec, w_spec),
+            conv_oracle(case, x, w, dy),
+            strict=True,
+        ):
+            (engine,) = (e for problem, e in chosen.items() if problem.startswith(operator))
+            canonical = _canonical(got, spec)
+            if engine.startswith("native_"):
+                assert_exact(canonical, expected, dtype, engine)
+            # Some of cuDNN's round partial sums.
+            error = np.abs(np.asarray(canonical, np.float64) - expected).max()
+            assert error < 0.02 * np.abs(expected).max(), engine
+    plans.clear()
+
+
 # Dilated gradients in TF32.
 
 DILATED_CASES = [

@@ -188,8 +188,8 @@ def weights_order(
     """The order in which a call on CUDA takes its weights: see NOTE [Order of weights].
 
     It is XIO where the logical array lies like that, thin kernels serve what the handler gets (``config`` and
-    ``arrays``), and the workspace ``limit`` has room for the copy of other engines. With less, no engine might
-    be left: thin kernels for weight gradients need a workspace, too.
+    ``arrays``), and the workspace ``limit`` has room for the copy that other engines need. With less, no
+    engine might be left: thin kernels for weight gradients need a workspace, too.
     """
     numbers = config.dimension_numbers
     if tuple(weights_layout(numbers.rhs_spec, "XIO")) != tuple(range(len(numbers.rhs_spec))):
