@@ -52,6 +52,7 @@ JOBS = {
     "cpp/cuda/kernels/dilated": "gradients of dilated convolutions on Hopper",
     "cpp/cuda/kernels/resample": "resizes",
     "cpp/cuda/kernels/thin": "convolutions that memory bounds, on tensor cores; not in use yet",
+    "cpp/cuda/kernels/transpose": "weights into the other order in memory",
     "cpp/ffi": "what both modules share: attributes, the size check, errors, guards",
     "tests": "configuration; folders follow jax_convgrad/_src and cpp",
     "tests/bench": "the benchmark",
