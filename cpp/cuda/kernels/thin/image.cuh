@@ -37,7 +37,6 @@ struct ImageParams {
   void* y;
   int in[3], out[3], strides[3], padding[3], dilation[3];
   int out_channels;
-  int columns;       // output channels that shared memory has weights of: all 64 or the first 32
   int line;          // elements of an image's row
   int step;          // elements between windows that are neighbours along x
   int padding_line;  // elements in front of a row
@@ -70,8 +69,8 @@ struct ImageParams {
 constexpr int64_t ImageStageBytes(int64_t rows, int64_t row_words) {
   return (rows * row_words + 4) * 4;
 }
-constexpr int64_t ImageWeightsBytes(int64_t units, int64_t columns) {
-  return units * kImageUnitWords * columns * 4;
+constexpr int64_t ImageWeightsBytes(int64_t units) {
+  return units * kImageUnitWords * kImageColumns * 4;
 }
 constexpr int64_t ImageTableBytes(int64_t units, int64_t windows) {
   return units * 4 * 16 + windows * 16;
@@ -136,8 +135,7 @@ __device__ inline void LoadImage(const ImageStarts<kStarts>& starts, const Image
 // Multiplies 32 windows with kProducts times 8 columns.
 template <typename T, Starts kStarts, int kProducts>
 __device__ inline void MultiplyImage(const ImageStarts<kStarts>& starts, const ImageWords* table,
-                                     int units, const uint4* weights, int columns,
-                                     float (&sums)[2][8][4]) {
+                                     int units, const uint4* weights, float (&sums)[2][8][4]) {
   uint32_t a[2][4];
   LoadImage<T, kStarts>(starts, *table, a);
 #pragma unroll 2
@@ -155,7 +153,7 @@ __device__ inline void MultiplyImage(const ImageStarts<kStarts>& starts, const I
         MultiplyAdd(static_cast<const T*>(nullptr), a[m], b.z, b.w, sums[m][n + 1]);
       }
     }
-    weights += columns * 2;
+    weights += 128;
 #pragma unroll
     for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = next[i / 4][i % 4];
   }
@@ -191,7 +189,8 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
 
   uint32_t* const stages = SharedMemory<uint32_t>();
   uint32_t* const weights = stages + 2 * stage_words;
-  uint2* const table = reinterpret_cast<uint2*>(weights + p.units * kImageUnitWords * p.columns);
+  uint2* const table =
+      reinterpret_cast<uint2*>(weights + p.units * (kImageUnitWords * kImageColumns));
   int2* const places = reinterpret_cast<int2*>(table + p.units * 4);
   ImageWindow* const windows = reinterpret_cast<ImageWindow*>(places + p.units * 4);
   const int tile_windows = p.tile_x * p.tile_y;
@@ -311,10 +310,9 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
       const int2 at = places[(unit + part % 2) * 4 + word];
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        if (n * 16 >= p.columns) break;
         const T* const low = exists[n] && at.x >= 0 ? from[n] + at.x : nullptr;
         const T* const high = exists[n] && at.y >= 0 ? from[n] + at.y : nullptr;
-        weights[(unit / 2 * (p.columns / 16) + n) * kImageThreads + thread] = WordOf(low, high);
+        weights[(unit * 2 + n) * kImageThreads + thread] = WordOf(low, high);
       }
     }
   }
@@ -359,11 +357,9 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
       }
       float sums[2][8][4] = {};
       if (both_halves) {
-        MultiplyImage<T, kStarts, 8>(starts, table_of_lane, p.units, weights_of_lane, p.columns,
-                                     sums);
+        MultiplyImage<T, kStarts, 8>(starts, table_of_lane, p.units, weights_of_lane, sums);
       } else {
-        MultiplyImage<T, kStarts, 4>(starts, table_of_lane, p.units, weights_of_lane, p.columns,
-                                     sums);
+        MultiplyImage<T, kStarts, 4>(starts, table_of_lane, p.units, weights_of_lane, sums);
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {

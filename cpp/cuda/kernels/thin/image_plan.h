@@ -114,7 +114,6 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
   }
   const int64_t channels = problem.in_channels;
   p.out_channels = static_cast<int>(problem.out_channels);
-  p.columns = p.out_channels > kImageColumns / 2 ? kImageColumns : kImageColumns / 2;
   SetWeights(problem, exchanged, &p);
   p.line = static_cast<int>(problem.in[2] * channels);
   p.plane = problem.kernel[0] > 1 ? problem.dilation[0] * problem.in[1] * p.line : 0;
@@ -150,8 +149,7 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
       choice.y = CeilDivide(problem.out[1], CeilDivide(problem.out[1], rows));
       SetTile<T>(problem, kPiece, choice.x, choice.y, &p);
       choice.bytes = 2 * ImageStageBytes(int64_t{p.planes} * p.plane_rows, p.row_words) +
-                     ImageWeightsBytes(units, p.columns) +
-                     ImageTableBytes(units, choice.x * choice.y);
+                     ImageWeightsBytes(units) + ImageTableBytes(units, choice.x * choice.y);
       choice.at_once = kImageBlocks;
       while (choice.at_once > 0 && choice.bytes > SharedBytesOf(problem.device, choice.at_once)) {
         --choice.at_once;
