@@ -81,14 +81,15 @@ __device__ inline uint32_t MultipliedWord(uint32_t word) {
   return word;
 }
 
-// A word of two 16-bit elements, or of the first alone if that is a float; null is zero.
+// A word of two 16-bit elements, or of the first alone if that is a float. What is not inside is
+// zero, and not read.
 template <typename T>
-__device__ inline uint32_t WordOf(const T* low, const T* high) {
+__device__ inline uint32_t WordOf(const T* low, bool low_inside, const T* high, bool high_inside) {
   if constexpr (sizeof(T) == 4) {
-    return low != nullptr ? MultipliedWord<T>(__float_as_uint(*low)) : 0;
+    return low_inside ? MultipliedWord<T>(BitsOf<uint32_t>(*low)) : 0;
   } else {
-    const uint32_t first = low != nullptr ? BitsOf<uint16_t>(*low) : 0;
-    const uint32_t second = high != nullptr ? BitsOf<uint16_t>(*high) : 0;
+    const uint32_t first = low_inside ? BitsOf<uint16_t>(*low) : 0;
+    const uint32_t second = high_inside ? BitsOf<uint16_t>(*high) : 0;
     return first | second << 16;
   }
 }

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
       // Channels are even in number.
       const T* const from = static_cast<const T*>(p.w) +
                             (exists ? tap * p.w_tap + channel * p.w_channel + few * p.w_few : 0);
-      const uint32_t both = WordOf(exists ? from : nullptr, exists ? from + p.w_channel : nullptr);
+      const uint32_t both = WordOf(from, exists, from + p.w_channel, exists);
       // The sums of columns that do not exist are not read, whatever their weights.
       if (column < p.columns) reinterpret_cast<uint32_t*>(weights)[part * 128 + word] = both;
     }

@@ -310,9 +310,8 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
       const int2 at = places[(unit + part % 2) * 4 + word];
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        const T* const low = exists[n] && at.x >= 0 ? from[n] + at.x : nullptr;
-        const T* const high = exists[n] && at.y >= 0 ? from[n] + at.y : nullptr;
-        weights[(unit * 2 + n) * kImageThreads + thread] = WordOf(low, high);
+        weights[(unit * 2 + n) * kImageThreads + thread] =
+            WordOf(from[n] + at.x, exists[n] && at.x >= 0, from[n] + at.y, exists[n] && at.y >= 0);
       }
     }
   }

@@ -156,12 +156,12 @@ uint32_t MultipliedWord(uint32_t word) {
 }
 
 template <typename T>
-uint32_t WordOf(const T* low, const T* high) {
+uint32_t WordOf(const T* low, bool low_inside, const T* high, bool high_inside) {
   uint32_t word = 0;
-  if (low != nullptr) std::memcpy(&word, low, sizeof(T));
+  if (low_inside) std::memcpy(&word, low, sizeof(T));
   if constexpr (sizeof(T) == 4) return MultipliedWord<T>(word);
   uint16_t second = 0;
-  if (high != nullptr) std::memcpy(&second, high, 2);
+  if (high_inside) std::memcpy(&second, high, 2);
   return word | uint32_t{second} << 16;
 }
 
