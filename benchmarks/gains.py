@@ -66,7 +66,7 @@ BENCH = (
 # Of these, the ones made since patch layers are matrix products.
 WITH_PRODUCTS = {"h100/unseen_patches.json"}
 # What the surveys wrote.
-SURVEYS = ("cpu/backends.json", "h100/backends.json", "h100/thin.json")
+SURVEYS = ("cpu/backends.json", "h100/backends.json", "h100/thin.json", "h100/thin_f32.json")
 # The files name devices. cpu/backends.json has the class of the first, cpu/guarded.txt of the second.
 CLASSES = {
     "Intel(R) Xeon(R) Processor": "amx",

@@ -4,9 +4,9 @@
     python benchmarks/thin_coverage.py benchmarks/thin_cases.json --only stem
 
 A row has a layer's pass, the backend that the rules of CUDA give it, and the thin kernels' plans, the first
-choice first, or why there is none. float32 is multiplied as TF32. Only "cudnn" asks the search, which these plans are offered to: behind
-"gemm" and "xla" they can be measured with `bench --backend cudnn`, and never run otherwise. Layers without
-groups are looked at. Needs g++ and neither a GPU nor the CUDA toolkit.
+choice first, or why there is none. float32 is multiplied as TF32. Only "cudnn" asks the search, which these
+plans are offered to: behind "gemm" and "xla" they can be measured with `bench --backend cudnn`, and never run
+otherwise. Layers without groups are looked at. Needs g++ and neither a GPU nor the CUDA toolkit.
 """
 
 from __future__ import annotations

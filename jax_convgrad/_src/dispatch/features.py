@@ -56,8 +56,8 @@ class ConvFeatures:
       has_nonoverlapping_windows: each element of x is in exactly one window.
       is_beyond_memory: no memory holds x with its padding, or dy with the zeros of the strides.
       is_thin: the thin kernels of the CPU at hand compute it: float32, dense, one or two spatial axes.
-      thin_family: of the thin CUDA kernels, which serve 16 bits and TF32: "windows", "image" or "few_outputs";
-        None if none of them computes it.
+      thin_family: of the thin CUDA kernels, which serve 16 bits and TF32: "windows", "image" or
+        "few_outputs"; None if none of them computes it.
     """
 
     operator: str

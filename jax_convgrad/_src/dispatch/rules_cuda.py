@@ -1,4 +1,5 @@
-"""The backend of a convolution on CUDA, as measured on one H100: benchmarks/h100/backends.json and thin.json.
+"""The backend of a convolution on CUDA, as measured on one H100: benchmarks/h100/backends.json, thin.json and
+thin_f32.json.
 
 Where cuDNN and XLA's program for the same operator tie, the rule chooses XLA, which fuses, unless other
 layers of the rule gain from cuDNN or there is nothing to fuse.
@@ -18,6 +19,10 @@ def _thin(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"h100/thin.json#{case}#{pass_}" for pass_ in passes)
 
 
+def _thin_f32(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"h100/thin_f32.json#{case}#{pass_}" for pass_ in passes)
+
+
 def _in_a_program(pass_: str, *programs: str) -> tuple[str, ...]:
     return tuple(f"h100/dense_steps.json#{program}#{pass_}" for program in programs)
 
@@ -34,6 +39,7 @@ _DOUBLE = {
 _DEPTHWISE = {"is_depthwise": True, "multiplier": 1}
 _GROUPED = {"is_dense": False}
 _SMALL_PATCHES = {"in_channels": at_most(4), "out_channels": at_most(128), "taps": at_most(16)}
+_FEW_TO_MANY = {"in_channels": at_most(16), "out_channels": at_least(256), "taps": at_least(2)}
 _FEW_ON_BOTH_SIDES = {
     "thin_family": "windows",
     "in_channels": at_most(64),
@@ -92,6 +98,9 @@ SM_90 = RuleTable(
             evidence=(
                 *_thin("conv convnext_stem bf16 (64x224x224, 3 to 96, k4 s4)", "fprop", "dw"),
                 *_thin("conv swin3d_patch bf16 (4x96x96x96, 1 to 48, k2 s2)", "fprop", "dw"),
+                *_thin_f32(
+                    "conv convnext_stem_f32 f32 (64x224x224, 3 to 96, k4 s4)", "fprop", "dx", "dw"
+                ),
             ),
         ),
         Rule(
@@ -145,6 +154,26 @@ SM_90 = RuleTable(
             ),
         ),
         Rule(
+            name="gradients of patches of few channels",
+            when=(
+                *_product(operator="conv_dgrad", **_FEW_TO_MANY),
+                {
+                    "dtype": "float32",
+                    "allows_tf32": True,
+                    "has_nonoverlapping_windows": True,
+                    "operator": "conv_wgrad",
+                    **_FEW_TO_MANY,
+                },
+            ),
+            backend="gemm",
+            reason="a matrix product reads the gradient of many channels once",
+            evidence=(
+                *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "dx"),
+                *_measured("conv patch2_16ch f32 (64x64x64, 16 to 1536, k2 s2)", "dx", "dw"),
+                *_thin_f32("conv patch2_16ch_f32 f32 (64x64x64, 16 to 1536, k2 s2)", "dx"),
+            ),
+        ),
+        Rule(
             name="few input channels",
             when={"thin_family": "image", "operator": {"conv_fprop", "conv_wgrad"}},
             backend="cudnn",
@@ -161,7 +190,19 @@ SM_90 = RuleTable(
                 *_thin("convt fsrcnn_up bf16 (16x128x128, 56 to 1, k9 s3 p4 op2)", "dx", "dw"),
                 *_thin("conv encodec_in bf16 (16x24000, 1 to 32, k7 s1 p3)", "fprop", "dw"),
                 *_thin("conv demucs_in bf16 (4x343980, 2 to 48, k8 s4 p2)", "fprop", "dw"),
+                *_thin_f32("conv stem7x7_f32 f32 (64x224x224, 3 to 64, k7 s2 p3)", "fprop", "dw"),
+                *_thin_f32(
+                    "conv inception_stem_f32 f32 (64x299x299, 3 to 32, k3 s2)", "fprop", "dw"
+                ),
+                *_thin_f32("conv encodec_in_f32 f32 (16x24000, 1 to 32, k7 s1 p3)", "fprop", "dw"),
+                *_thin_f32(
+                    "conv unet3d_in_f32 f32 (2x128x128x128, 1 to 32, k3 s1 p1)", "fprop", "dw"
+                ),
+                *_thin_f32("convt dcgan_out_f32 f32 (128x32x32, 128 to 3, k4 s2 p1)", "dx", "dw"),
+                *_thin_f32("conv patch2_16ch_f32 f32 (64x64x64, 16 to 1536, k2 s2)", "fprop"),
+                *_thin_f32("conv dqn_in_f32 f32 (256x84x84, 4 to 32, k8 s4)", "dw"),
             ),
+            against=_thin_f32("conv dqn_in_f32 f32 (256x84x84, 4 to 32, k8 s4)", "fprop"),
         ),
         Rule(
             name="gradients of few output channels",
@@ -178,6 +219,9 @@ SM_90 = RuleTable(
                 *_thin("conv unet_mask_head bf16 (8x512x512, 64 to 2, k1 s1)", "dx", "dw"),
                 *_thin("conv encodec_out bf16 (16x24000, 32 to 1, k7 s1 p3)", "dx", "dw"),
                 *_thin("conv unet3d_head bf16 (2x128x128x128, 32 to 3, k1 s1)", "dx", "dw"),
+                *_thin_f32("conv cyclegan_out_f32 f32 (4x256x256, 64 to 3, k7 s1 p3)", "dx", "dw"),
+                *_thin_f32("conv stylegan_rgb_f32 f32 (8x256x256, 64 to 3, k1 s1)", "dx", "dw"),
+                *_thin_f32("conv encodec_out_f32 f32 (16x24000, 32 to 1, k7 s1 p3)", "dx", "dw"),
             ),
         ),
         Rule(
@@ -207,6 +251,11 @@ SM_90 = RuleTable(
                 *_thin("convt fsrcnn_up bf16 (16x128x128, 56 to 1, k9 s3 p4 op2)", "fprop"),
                 *_thin("conv encodec_in bf16 (16x24000, 1 to 32, k7 s1 p3)", "dx"),
                 *_thin("conv demucs_in bf16 (4x343980, 2 to 48, k8 s4 p2)", "dx"),
+                *_thin_f32("conv stem7x7_f32 f32 (64x224x224, 3 to 64, k7 s2 p3)", "dx"),
+                *_thin_f32("conv cyclegan_out_f32 f32 (4x256x256, 64 to 3, k7 s1 p3)", "fprop"),
+                *_thin_f32("conv sdvae_out_f32 f32 (2x512x512, 128 to 3, k3 s1 p1)", "fprop"),
+                *_thin_f32("conv unet3d_head_f32 f32 (2x128x128x128, 32 to 3, k1 s1)", "fprop"),
+                *_thin_f32("convt demucs_out_f32 f32 (4x85000, 48 to 4, k8 s4 p2)", "fprop"),
             ),
         ),
         Rule(
@@ -590,8 +639,6 @@ SM_90 = RuleTable(
                 *_measured("conv downsample2 bf16 (64x56x56, 96 to 192, k2 s2)", "dx"),
             ),
             against=(
-                *_measured("conv patch2_16ch f32 (64x64x64, 16 to 1536, k2 s2)", "dx"),
-                *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "dx"),
                 *_measured("conv reduce2 bf16 (8x32x32, 320 to 320, k2 s2)", "dx"),
                 *_thin("convt sam_up bf16 (8x64x64, 256 to 64, k2 s2)", "fprop"),
             ),
@@ -611,7 +658,6 @@ SM_90 = RuleTable(
             evidence=(
                 *_measured("conv downsample2 bf16 (64x56x56, 96 to 192, k2 s2)", "fprop"),
                 *_measured("conv reduce2 bf16 (8x32x32, 320 to 320, k2 s2)", "fprop"),
-                *_measured("conv patch2_16ch f32 (64x64x64, 16 to 1536, k2 s2)", "fprop"),
                 *_measured("conv reduce4 f32 (8x64x64, 128 to 128, k4 s4)", "fprop"),
             ),
             against=(
@@ -619,7 +665,6 @@ SM_90 = RuleTable(
                 *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "fprop"),
                 *_measured("conv reduce4 bf16 (8x64x64, 128 to 128, k4 s4)", "fprop"),
                 *_measured("conv reduce8 bf16 (8x128x128, 64 to 64, k8 s8)", "fprop"),
-                *_thin("convt sam_up bf16 (8x64x64, 256 to 64, k2 s2)", "dx"),
             ),
         ),
         Rule(
@@ -643,7 +688,6 @@ SM_90 = RuleTable(
                 *_measured("conv patch4_8ch bf16 (64x128x128, 8 to 256, k4 s4)", "dw"),
             ),
             against=(
-                *_measured("conv patch2_16ch f32 (64x64x64, 16 to 1536, k2 s2)", "dw"),
                 *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "dw"),
                 *_thin("convt sam_up bf16 (8x64x64, 256 to 64, k2 s2)", "dw"),
             ),

@@ -21,13 +21,12 @@ MAX_KERNEL = 64  # taps along an axis
 _HALVES = {"float16", "bfloat16"}
 
 
-def thin_family(
-    operator: str, geometry: ConvGeometry, dtype: Any, tf32: bool = True
-) -> str | None:
+def thin_family(operator: str, geometry: ConvGeometry, dtype: Any, tf32: bool = True) -> str | None:
     """The family of thin kernels that computes an operator in ``dtype``, None if there is none.
 
-    ``tf32`` says whether float32 may be rounded to TF32. "windows": windows side by side, in 16 bits. "image": the side that each window reads has few channels. "few_outputs":
-    the result, or for a weight gradient y, has few channels. The first that serves is the answer.
+    ``tf32`` says whether float32 may be rounded to TF32. "windows": windows side by side, in 16 bits.
+    "image": the side that each window reads has few channels. "few_outputs": the result, or for a weight
+    gradient y, has few channels. The first that serves is the answer.
     """
     config = geometry.config
     in_halves = str(np.dtype(dtype)) in _HALVES
