@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
+import jax
 import numpy as np
 
 from jax_convgrad.bench import float64
@@ -84,8 +85,10 @@ def _exact(case: Case, inputs: Inputs, passes: Sequence[str]) -> dict[str, np.nd
 
 
 def _result(form: JaxForm, case: Case, pass_: str, key: str, inputs: Inputs) -> np.ndarray:
-    (runner,) = form.runners(case, pass_, "NHWC")
-    return runner.fetch(runner.call(runner.load(inputs)))[key]
+    # On a GPU operands may be rounded to TF32 otherwise: the sums are looked at, not the products.
+    with jax.default_matmul_precision("highest"):
+        (runner,) = form.runners(case, pass_, "NHWC")
+        return runner.fetch(runner.call(runner.load(inputs)))[key]
 
 
 def products(case: Case, pass_: str) -> int:

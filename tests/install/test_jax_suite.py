@@ -130,9 +130,10 @@ def test_the_tolerance_of_known_ones_is_below_float32_s_rounding(
     draws = [[rng.standard_normal(shape).astype(np.float32) for shape in shapes] for _ in range(20)]
     with jax.enable_x64(True):
         exact = [np.asarray(layer(*(array.astype(float) for array in draw))) for draw in draws]
-    theirs = [np.asarray(layer(*draw)) for draw in draws]
-    with jax_convgrad.install():
-        ours = [np.asarray(layer(*draw)) for draw in draws]
+    with jax.default_matmul_precision("highest"):
+        theirs = [np.asarray(layer(*draw)) for draw in draws]
+        with jax_convgrad.install():
+            ours = [np.asarray(layer(*draw)) for draw in draws]
     assert not np.allclose(theirs, exact, rtol=1e-6, atol=1e-6)
     own, lax_s = (
         np.mean([relative_error(*pair) for pair in zip(results, exact, strict=True)])

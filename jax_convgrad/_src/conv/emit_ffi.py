@@ -40,7 +40,7 @@ from jax import Array, lax
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.conv.arrays import pad_spatial
-from jax_convgrad._src.conv.geometry import ConvConfig, ConvGeometry, Role
+from jax_convgrad._src.conv.geometry import ConvConfig, Role
 from jax_convgrad._src.conv.precision import allows_tf32
 from jax_convgrad._src.dispatch.problem import ROLES, ConvProblem
 from jax_convgrad._src.dispatch.thin_cuda import thin_family
@@ -145,7 +145,7 @@ def _call(
         arrays = (*((a.shape, a.dtype) for a in operands), (shape, dtype))
         named = dict(zip(roles, arrays, strict=True))
         limit = settings.workspace_limit
-        order = weights_order(problem, config, named, limit)
+        order = weights_order(problem, named["w"], limit)
         layouts["w"] = weights_layout(numbers.rhs_spec, order)
         attributes["weights"] = order
         attributes["allow_tf32"] = np.bool_(allows_tf32(problem.precision))
@@ -180,27 +180,23 @@ def attributes_of(config: ConvConfig) -> dict[str, Any]:
 
 
 def weights_order(
-    problem: ConvProblem,
-    config: ConvConfig,
-    arrays: dict[Role, tuple[Shape, Any]],
-    limit: int | None,
+    problem: ConvProblem, weights: tuple[Shape, Any], limit: int | None
 ) -> WeightsOrder:
     """The order in which a call on CUDA takes its weights: see NOTE [Order of weights].
 
-    It is XIO where the logical array lies like that, thin kernels serve what the handler gets (``config`` and
-    ``arrays``), and the workspace ``limit`` has room for the copy that other engines need. With less, no
-    engine might be left: thin kernels for weight gradients need a workspace, too.
+    ``weights`` are their logical shape and dtype. It is XIO where the logical array lies like that, thin
+    kernels serve the problem, and the workspace ``limit`` has room for the copy that other engines need.
+    With less, no engine might be left: thin kernels for weight gradients need a workspace, too.
     """
-    numbers = config.dimension_numbers
+    numbers = problem.geometry.config.dimension_numbers
     if tuple(weights_layout(numbers.rhs_spec, "XIO")) != tuple(range(len(numbers.rhs_spec))):
         return "OXI"
     if problem.result_dtype != problem.dtype:
         return "OXI"
-    geometry = ConvGeometry.make(problem.operator, config, arrays["x"][0], arrays["w"][0])
     tf32 = allows_tf32(problem.precision)
-    if thin_family(problem.operator, geometry, problem.dtype, tf32) is None:
+    if thin_family(problem.operator, problem.geometry, problem.dtype, tf32) is None:
         return "OXI"
-    return "OXI" if limit is not None and limit < _copy_size(*arrays["w"]) else "XIO"
+    return "OXI" if limit is not None and limit < _copy_size(*weights) else "XIO"
 
 
 def weights_layout(spec: Sequence[int], order: WeightsOrder) -> tuple[int, ...]:
