@@ -38,6 +38,7 @@ struct dim3 {
 
 inline dim3 threadIdx{0}, blockIdx{0}, blockDim{0};
 
+using std::max;
 using std::min;
 
 struct alignas(8) float2 {

@@ -82,15 +82,15 @@ __device__ inline uint32_t MultipliedWord(uint32_t word) {
 }
 
 // A word of two 16-bit elements, or of the first alone if that is a float. What is not inside is
-// zero, and not read.
+// zero. It is read all the same, so that no read waits for a condition: both may be read.
 template <typename T>
 __device__ inline uint32_t WordOf(const T* low, bool low_inside, const T* high, bool high_inside) {
   if constexpr (sizeof(T) == 4) {
-    return low_inside ? MultipliedWord<T>(BitsOf<uint32_t>(*low)) : 0;
+    const uint32_t word = MultipliedWord<T>(BitsOf<uint32_t>(*low));
+    return low_inside ? word : 0;
   } else {
-    const uint32_t first = low_inside ? BitsOf<uint16_t>(*low) : 0;
-    const uint32_t second = high_inside ? BitsOf<uint16_t>(*high) : 0;
-    return first | second << 16;
+    const uint32_t first = BitsOf<uint16_t>(*low), second = BitsOf<uint16_t>(*high);
+    return (low_inside ? first : 0) | (high_inside ? second << 16 : 0);
   }
 }
 

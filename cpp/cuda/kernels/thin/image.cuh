@@ -311,7 +311,8 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         weights[(unit * 2 + n) * kImageThreads + thread] =
-            WordOf(from[n] + at.x, exists[n] && at.x >= 0, from[n] + at.y, exists[n] && at.y >= 0);
+            WordOf(from[n] + max(at.x, 0), exists[n] && at.x >= 0, from[n] + max(at.y, 0),
+                   exists[n] && at.y >= 0);
       }
     }
   }

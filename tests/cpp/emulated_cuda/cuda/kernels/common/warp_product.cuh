@@ -158,11 +158,11 @@ uint32_t MultipliedWord(uint32_t word) {
 template <typename T>
 uint32_t WordOf(const T* low, bool low_inside, const T* high, bool high_inside) {
   uint32_t word = 0;
-  if (low_inside) std::memcpy(&word, low, sizeof(T));
-  if constexpr (sizeof(T) == 4) return MultipliedWord<T>(word);
+  std::memcpy(&word, low, sizeof(T));
+  if constexpr (sizeof(T) == 4) return low_inside ? MultipliedWord<T>(word) : 0;
   uint16_t second = 0;
-  if (high_inside) std::memcpy(&second, high, 2);
-  return word | uint32_t{second} << 16;
+  std::memcpy(&second, high, 2);
+  return (low_inside ? word : 0) | (high_inside ? uint32_t{second} << 16 : 0);
 }
 
 inline uint32_t RoundedPair(const __nv_bfloat16*, float low, float high) {
