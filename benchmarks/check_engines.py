@@ -22,6 +22,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -36,8 +37,7 @@ from support.layouts import from_layout, to_layout
 
 import jax_convgrad
 from jax_convgrad import plans
-from jax_convgrad._src.conv import arguments, emit_ffi
-from jax_convgrad._src.conv.geometry import ConvGeometry
+from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
 
 # Name -> dtype and precision.
@@ -174,64 +174,37 @@ def check(case: Case, operator: str, kind: str) -> list[dict[str, Any]]:
     x, w, dy = case.data(rng, dtype)
     y, dx, dw = conv_oracle(case, x, w, dy)
     x_spec, w_spec, y_spec = case.numbers
-    first, second, spec, truth, shape = {
-        "conv_fprop": ((x, x_spec), (w, w_spec), y_spec, y, "y_shape"),
-        "conv_dgrad": ((dy, y_spec), (w, w_spec), x_spec, dx, "x_shape"),
-        "conv_wgrad": ((x, x_spec), (dy, y_spec), w_spec, dw, "w_shape"),
-    }[operator]
-    operands = [jnp.asarray(to_layout(a, s), dtype) for a, s in (first, second)]
-    x_shape, w_shape = (to_layout(a, s).shape for a, s in ((x, x_spec), (w, w_spec)))
-    keywords = dict(case.operator_keywords)
-    numbers = keywords.pop("dimension_numbers", None)
-    defaults = {"strides": 1, "padding": "VALID", "dilation": 1, "groups": 1}
-    config = arguments.make_config(
-        operator, x_shape, w_shape, **(defaults | keywords), dimension_numbers=numbers
+    x, w, dy = (
+        jnp.asarray(to_layout(a, s), dtype) for a, s in ((x, x_spec), (w, w_spec), (dy, y_spec))
     )
-    geometry = ConvGeometry.make(operator, config, x_shape, w_shape)
-    crop, config = emit_ffi.split_negative(config)
-    cropped = list(geometry.x_shape)
-    for axis, pair in zip(x_spec[2:], crop, strict=True):
-        cropped[axis] += sum(pair)
-    result_shape = {
-        "y_shape": geometry.y_shape, "x_shape": tuple(cropped), "w_shape": tuple(w_shape)
-    }[shape]  # fmt: skip
-    if operator != "conv_dgrad":
-        operands[0] = emit_ffi._crop(operands[0], crop, x_spec)
-
-    @jax.jit
-    def run(*arrays: Any) -> Any:
-        out = emit_ffi._call(
-            operator,
-            "cuda",
-            config,
-            precision,
-            result_shape,
-            jnp.dtype(dtype),
-            *arrays,
-        )
-        return (
-            emit_ffi._crop(out, tuple((-a, -b) for a, b in crop), x_spec)
-            if shape == "x_shape"
-            else out
-        )
-
+    keywords = case.operator_keywords | {"precision": precision}
+    run, operands, spec, truth = {
+        "conv_fprop": (partial(jax_convgrad.conv_fprop, **keywords), (x, w), y_spec, y),
+        "conv_dgrad": (
+            partial(jax_convgrad.conv_dgrad, x_shape=x.shape, **keywords), (dy, w), x_spec, dx
+        ),
+        "conv_wgrad": (
+            partial(jax_convgrad.conv_wgrad, w_shape=w.shape, **keywords), (x, dy), w_spec, dw
+        ),
+    }[operator]  # fmt: skip
     what = {"operator": operator, "case": case.id, "dtype": kind}
     plans.clear()
     try:
-        jax.block_until_ready(run(*operands))
+        with override_backend("cudnn"):
+            compiled = jax.jit(run).lower(*operands).compile()
+        jax.block_until_ready(compiled(*operands))
     except jax.errors.JaxRuntimeError as error:
         return [what | {"engine": "none", "error": str(error)[:300], "wrong": False}]
-    (plan,) = plans.list()
     rows = []
-    for engine in [t["engine"] for t in plan["tried"] if not t["failure"]]:
-        plans.clear()
-        registry.cuda_module().remember_choices([(plan["problem"], engine)])
-        got = np.asarray(from_layout(run(*operands), spec)).astype(np.float64)
-        (used,) = plans.list()
-        if used["engine"] != engine:
-            continue
-        error = float(np.abs(got - truth).max() / max(np.abs(truth).max(), 1))
-        rows.append(what | {"engine": engine, "error": error, "wrong": not error < 0.1})
+    for plan in plans.list():
+        for engine in [t["engine"] for t in plan["tried"] if not t["failure"]]:
+            plans.clear()
+            registry.cuda_module().remember_choices([(plan["problem"], engine)])
+            got = np.asarray(from_layout(compiled(*operands), spec)).astype(np.float64)
+            if engine not in [used["engine"] for used in plans.list()]:
+                continue
+            apart = float(np.abs(got - truth).max() / max(np.abs(truth).max(), 1))
+            rows.append(what | {"engine": engine, "error": apart, "wrong": not apart < 0.1})
     return rows
 
 
