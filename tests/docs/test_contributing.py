@@ -51,7 +51,7 @@ JOBS = {
     "cpp/cuda/kernels/depthwise": "depthwise convolutions",
     "cpp/cuda/kernels/dilated": "gradients of dilated convolutions on Hopper",
     "cpp/cuda/kernels/resample": "resizes",
-    "cpp/cuda/kernels/thin": "convolutions that memory bounds, on tensor cores; not in use yet",
+    "cpp/cuda/kernels/thin": "thin convolutions (few channels), and windows side by side, on tensor cores",
     "cpp/cuda/kernels/transpose": "weights into the other order in memory",
     "cpp/ffi": "what both modules share: attributes, the size check, errors, guards",
     "tests": "configuration; folders follow jax_convgrad/_src and cpp",
@@ -129,7 +129,9 @@ def listing() -> str:
     """The tree, as CONTRIBUTING.md has it."""
     lines = []
     for folder in folders():
-        lines.append(f"{folder + '/':36}{JOBS[folder]}".rstrip())
+        if not JOBS[folder]:  # others lie in it, and nothing else
+            continue
+        lines.append(f"{folder + '/':34}  {JOBS[folder]}")
         lines += textwrap.wrap(
             "  ".join(files(folder)),
             100,
