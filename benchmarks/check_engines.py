@@ -193,6 +193,8 @@ def check(case: Case, operator: str, kind: str) -> list[dict[str, Any]]:
         with override_backend("cudnn"):
             return jax.block_until_ready(jax.jit(run)(*operands))
 
+    module = registry.cuda_module()
+    assert module is not None
     what = {"operator": operator, "case": case.id, "dtype": kind}
     plans.clear()
     try:
@@ -203,7 +205,7 @@ def check(case: Case, operator: str, kind: str) -> list[dict[str, Any]]:
     for plan in plans.list():
         for engine in [t["engine"] for t in plan["tried"] if not t["failure"]]:
             plans.clear()
-            registry.cuda_module().load_choices([(plan["problem"], engine)])
+            module.load_choices([(plan["problem"], engine)])
             got = np.asarray(from_layout(result(), spec)).astype(np.float64)
             if engine not in [used["engine"] for used in plans.list()]:
                 continue

@@ -26,6 +26,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -99,12 +100,12 @@ def main() -> None:
 def programs() -> Iterator[tuple[str, Callable[[], Program]]]:
     """What there is to run: a name, and what makes the function with its arguments."""
     for name in ("bfloat16", "float32"):
-        yield f"six layers, {name}: step", lambda name=name: six_layers(name, step=True)
-        yield f"six layers, {name}: forward", lambda name=name: six_layers(name, step=False)
+        yield f"six layers, {name}: step", partial(six_layers, name, step=True)
+        yield f"six layers, {name}: forward", partial(six_layers, name, step=False)
     for name, task in models_flax.TASKS.items():
         if task.kind != "unet" or len(task.x) == 4:  # 3-D is the handlers' altogether
-            yield f"{name}: step", lambda task=task: of_model(task, step=True)
-            yield f"{name}: forward", lambda task=task: of_model(task, step=False)
+            yield f"{name}: step", partial(of_model, task, step=True)
+            yield f"{name}: forward", partial(of_model, task, step=False)
 
 
 def six_layers(dtype: str, step: bool) -> Program:
@@ -170,7 +171,8 @@ class Measured:
 
 def measure(function: Callable[..., Any], arguments: tuple[Any, ...]) -> dict[str, Measured]:
     """One program by each contender."""
-    compiled, samples = {}, {contender: [] for contender in CONTENDERS}
+    compiled: dict[str, Any] = {}
+    samples: dict[str, list[float]] = {contender: [] for contender in CONTENDERS}
     for contender, (operators, captured) in CONTENDERS.items():
         with computed_by_handlers(operators):
             jax_convgrad.install()

@@ -26,16 +26,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONTENDERS = ("lax", "default", "heuristic", "exhaustive", "loaded")
 PHASES = ("lower", "compile", "first run", "first call", "step")
 TIMEOUT = 300
 
-Step = Callable[..., Any]  # (state, *batch) -> (state, loss)
+Step = Any  # a jitted function (state, *batch) -> (state, loss)
 
 
 # --- The models -----------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def superres(layers: ModuleType) -> tuple[Step, tuple[Any, ...]]:
     defaults = example.parse_arguments([])
     rng = np.random.default_rng(0)
     params = example.init_params(rng, defaults.body, defaults.up, defaults.blocks, defaults.width)
-    model = example.make_model(layers, defaults.body, defaults.up, defaults.blocks)
+    model = example.make_model(cast(Any, layers), defaults.body, defaults.up, defaults.blocks)
     step = jax.jit(example.make_step(model, defaults.rate, defaults.steps))
     low = rng.random((defaults.batch, defaults.patch, defaults.patch, 3)).astype(np.float32)
     high = low.repeat(2, 1).repeat(2, 2)
@@ -124,6 +124,7 @@ def measure(model: str, contender: str, choices: str) -> dict[str, Any]:
 
     import jax_convgrad
     from jax_convgrad import plans
+    from jax_convgrad._src.runtime.plans import AlgorithmSearch
 
     step, (state, *batch) = MODELS[model](jax.lax if contender == "lax" else jax_convgrad)
     batch = [jnp.asarray(array) for array in batch]
@@ -133,7 +134,7 @@ def measure(model: str, contender: str, choices: str) -> dict[str, Any]:
     if contender == "loaded":
         plans.load(choices)
     elif contender != "lax":
-        jax_convgrad.set_algorithm_search(contender)
+        jax_convgrad.set_algorithm_search(cast(AlgorithmSearch, contender))
     lowered = step.lower(state, *batch)
     times.append(clock())
     compiled = lowered.compile()

@@ -18,7 +18,7 @@ import functools
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -113,7 +113,7 @@ def _draw(rng: np.random.Generator, dtype: str) -> Layer:
     return Layer(dtype, x, w, keywords)
 
 
-def _ordered(shape: tuple[int, ...], spec: tuple[int, ...]) -> tuple[int, ...]:
+def _ordered(shape: Sequence[int], spec: Sequence[int]) -> tuple[int, ...]:
     """A shape in canonical order, in the order of ``spec``."""
     result = [0] * len(shape)
     for axis, size in zip(spec, shape, strict=True):

@@ -19,7 +19,7 @@ import math
 import pathlib
 import statistics
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -177,7 +177,7 @@ def _operators(
             theirs = {p.operator: similar.sketch_of_problem(p) for p in own}
         sketches = {p: theirs.get(p.operator) for p in own}
     if None not in sketches.values():
-        yield from sketches.items()
+        yield from cast("dict[ConvProblem | ResampleProblem, Sketch]", sketches).items()
 
 
 def _sketches(jaxpr: Any) -> Iterator[tuple[str, Sketch | None]]:
@@ -219,7 +219,7 @@ def _is_own(equation: Any) -> bool:
 def _backend(platform: str, problem: ConvProblem | ResampleProblem) -> str:
     """By the present rules."""
     module = registry.cpu_module() if platform == "cpu" else None
-    features = problems.features_of(problem, module and module.is_thin)
+    features = problems.features_of(problem, module.is_thin if module else None)
     return tables.choose(platform, None, features)[0].backend
 
 

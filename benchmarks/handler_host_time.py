@@ -207,10 +207,10 @@ def measure(
     any_call = next(iter(calls.values()))[0]
     for _ in range(rounds):
         empty.append(1e6 * any_call.empty_seconds(RUNS[platform]))
-        for key, (call, stage) in calls.items():
+        for key, (call, number) in calls.items():
             memory.wait()
-            times[key].append(1e6 * call.seconds(RUNS[platform], stage))
-    rows = [{"case": "empty handler", "microseconds": summary(empty)}]
+            times[key].append(1e6 * call.seconds(RUNS[platform], number))
+    rows: list[dict[str, Any]] = [{"case": "empty handler", "microseconds": summary(empty)}]
     for key in calls:
         case_name, operator, stage, label = key
         row = {"case": case_name, "operator": operator, "stage": stage, "module": label}

@@ -55,7 +55,7 @@ class Layer:
     def rule(self, platform: str, pass_: str) -> Rule:
         """The rule that decides on one of its operators."""
         module = registry.cpu_module() if platform == "cpu" else None
-        features = problems.features_of(self.problem(pass_), module and module.is_thin)
+        features = problems.features_of(self.problem(pass_), module.is_thin if module else None)
         return tables.choose(platform, devices.device_class(platform), features)[0]
 
 

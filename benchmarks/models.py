@@ -202,13 +202,13 @@ def torch_contender(problem: Problem, channels_last: bool) -> Contender:
     return Contender(TORCH_LAST if channels_last else TORCH, run)
 
 
-def contenders(problem: Problem) -> list[Callable[[], Contender]]:
+def contenders(problem: Problem) -> list[functools.partial[Contender]]:
     """The contenders, made one after the other."""
     import jax
 
     from jax_convgrad._src.dispatch.decide import fallback
 
-    makers: list[Callable[[], Contender]] = [
+    makers = [
         functools.partial(flax_contender, problem, installed, captured)
         for captured in ((False, True) if jax.default_backend() == "gpu" else (False,))
         for installed in (False, True)
@@ -302,7 +302,7 @@ def explained(task: Any, alone: bool = False) -> dict[str, Any]:
     found: dict[str, Any] = {"rows": len(rows), "ours": sum(row.ours for row in rows)}
     if alone:
         found["seconds"] = sum(row.seconds if row.ours else row.xla_seconds for row in rows)
-        found["operations"] = sum(row.roofline.operations for row in rows)
+        found["operations"] = sum(row.roofline.operations for row in rows if row.roofline)
     return found
 
 

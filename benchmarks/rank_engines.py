@@ -30,6 +30,7 @@ import jax_convgrad
 from jax_convgrad import plans
 from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
+from jax_convgrad._src.runtime.plans import AlgorithmSearch
 from jax_convgrad.bench import case_files, forms
 from jax_convgrad.bench.case_files import AnyCase
 
@@ -78,7 +79,7 @@ def rank(case: AnyCase, pass_: str, inputs: forms.Inputs) -> dict[str, Any]:
     }
 
 
-def search(how: str, case: AnyCase, pass_: str, inputs: forms.Inputs) -> dict[str, Any]:
+def search(how: AlgorithmSearch, case: AnyCase, pass_: str, inputs: forms.Inputs) -> dict[str, Any]:
     """The plan of a search without any earlier choices."""
     jax_convgrad.set_algorithm_search(how)
     plans.clear()

@@ -95,7 +95,7 @@ def write_truth(layer: str, path: str) -> None:
 
     case = case_of(layer)
     truth = float64.passes(case, *arrays_of(case, 1))
-    np.savez(path, **{key: truth[key] for key in ("y", "dx", "dw")})
+    np.savez(path, y=truth["y"], dx=truth["dx"], dw=truth["dw"])
 
 
 # --- One trial ------------------------------------------------------------------------------------
@@ -163,9 +163,9 @@ def attempt(trial: Trial, truth_path: str) -> dict[str, Any]:
         except Exception as error:
             return describe(error)
         for key, got in zip(truth, results, strict=True):
-            error = np.linalg.norm(got - truth[key]) / np.linalg.norm(truth[key])
-            if not error <= eps:
-                return f"WRONG {key}: error {error:.3g}"
+            apart = np.linalg.norm(got - truth[key]) / np.linalg.norm(truth[key])
+            if not apart <= eps:
+                return f"WRONG {key}: error {apart:.3g}"
         return "right"
 
     program = compile_()

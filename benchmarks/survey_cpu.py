@@ -164,7 +164,7 @@ def main() -> None:
         if not re.search(arguments.only, layer.label):
             continue
         for pass_ in layer.passes:
-            row = {"case": layer.label, "pass": pass_, "layer": layer.to_json()}
+            row: dict[str, Any] = {"case": layer.label, "pass": pass_, "layer": layer.to_json()}
             try:
                 row |= worker.submit(survey, layer, pass_).result()
             except BrokenProcessPool:

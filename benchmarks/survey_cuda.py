@@ -69,8 +69,9 @@ def main() -> None:
         and not (layer.case.sets and "gpu" not in layer.case.sets)
     ]
     chosen = measured.spread_over_rules(layers, "cuda", arguments.per_rule or len(layers))
-    started, rows = time.monotonic(), []
-    inputs, made_for = None, None
+    started = time.monotonic()
+    rows: list[dict[str, Any]] = []
+    made_for = None
     for layer, pass_ in chosen:
         if time.monotonic() - started > arguments.seconds:
             print(f"out of time, {len(rows)} of {len(chosen)} operators measured")

@@ -13,13 +13,14 @@ import functools
 import re
 import statistics
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jax_convgrad._src.resize import emit_xla
-from jax_convgrad._src.resize.bands import Rule, make_band
+from jax_convgrad._src.resize.bands import Band, Rule, make_band
 
 FORMS = ("gather", "slices", "dense")
 # Name, input and output size, rule. Each runs forwards and as its transpose.
@@ -68,8 +69,9 @@ def main() -> None:
                 )
 
 
-def _times(x: jax.Array, band: object, rounds: int) -> dict[str, float]:
-    programs, samples = {}, {}
+def _times(x: jax.Array, band: Band, rounds: int) -> dict[str, float]:
+    programs: dict[str, Any] = {}
+    samples: dict[str, list[float]] = {}
     for form in FORMS:
         function = jax.jit(functools.partial(emit_xla.apply, band=band, axis=1, name=form))
         try:

@@ -28,6 +28,7 @@ from jax_convgrad._src.conv.subsample import subsample
 from jax_convgrad._src.dispatch.decide import computed_geometry
 from jax_convgrad._src.dispatch.problem import ConvProblem
 from jax_convgrad.bench import case_files
+from jax_convgrad.bench.resize_cases import ResizeCase
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CASES = [
@@ -85,7 +86,7 @@ def rows(path: str | pathlib.Path, only: str, program: pathlib.Path) -> list[Row
     layers = [
         (layer, pass_)
         for layer in measured.load_layers([path])
-        if layer.case.kind != "resize"
+        if not isinstance(layer.case, ResizeCase)
         and layer.case.dtype in ("bf16", "f16", "f32")
         and layer.case.groups == 1
         and re.search(only, layer.label)

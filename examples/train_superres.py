@@ -118,7 +118,7 @@ def batches(
             low = region.low[top : top + patch, left : left + patch]
             top, left, side = top * SCALE, left * SCALE, patch * SCALE
             high = region.high[top : top + side, left : left + side]
-            turns, mirror = rng.integers(4), rng.integers(2)
+            turns, mirror = int(rng.integers(4)), rng.integers(2)
             low, high = (np.rot90(image, turns) for image in (low, high))
             lows.append(low[:, ::-1] if mirror else low)
             highs.append(high[:, ::-1] if mirror else high)

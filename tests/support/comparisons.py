@@ -83,7 +83,8 @@ def assert_exact(
 def relative_error(got: Any, expected: np.ndarray) -> float:
     """Norm-wise error against float64, or long double."""
     difference = np.asarray(got).astype(np.float64) - expected
-    return float(np.linalg.norm(difference.ravel()) / max(np.linalg.norm(expected.ravel()), 1e-300))
+    size = float(np.linalg.norm(expected.ravel()))
+    return float(np.linalg.norm(difference.ravel())) / max(size, 1e-300)
 
 
 def value_and_gradients(f: Callable[..., Any]) -> Callable[..., Any]:

@@ -61,7 +61,7 @@ class Case:
     def pairs(self) -> Pairs:
         """SAME gives ceil(size / stride) outputs, the odd element of padding at the end."""
         if not isinstance(self.padding, str):
-            return tuple(map(tuple, self.padding))
+            return tuple((low, high) for low, high in self.padding)
         if self.padding == "VALID":
             return ((0, 0),) * (len(self.x) - 2)
         pairs = []
@@ -146,7 +146,8 @@ def draw_wide(rng: np.random.Generator, layout: str = "NCX OIX NCX") -> Case:
     if rng.random() < 0.4:  # which many kernels want
         channels, outputs = channels + -channels % 8, outputs + -outputs % 8
     kernel, dilation = any_of(1, 2, 3, 3, 5), any_of(1, 1, 2, 3)
-    pad = tuple(tuple(int(v) for v in rng.integers(0, 4, 2)) for _ in range(rank))
+    drawn = (rng.integers(0, 4, 2) for _ in range(rank))
+    pad = tuple((int(low), int(high)) for low, high in drawn)
     smallest = [
         max((k - 1) * d + 1 - sum(pair), 1)
         for k, d, pair in zip(kernel, dilation, pad, strict=True)

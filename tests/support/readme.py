@@ -58,12 +58,14 @@ def measured() -> str:
         )
     layers = runs.load(LAYERS).select("^convt", ["dxdwdb"])
     mean = {peer: runs.geometric_mean(_ratios(layers, peer)) for peer in ("lax", "best")}
+    networks = {row.model.partition(",")[0] for row in cpu.rows}
     sentence = (
-        '"Best pure JAX" is the better of lax and the model rewritten by hand with lax. In each row this package is '
-        f"{steps.between(row.ratio('best') for row in gpu.rows)} as fast as the fastest other column. Layer by layer, the backward passes of {len(layers)} published transposed "
-        f"convolutions run {mean['lax']:.0f}x faster than plain JAX and {mean['best']:.1f}x faster than the "
-        "best other form (geometric means). On two CPU cores, smaller versions "
-        f"of {len({row.model.partition(',')[0] for row in cpu.rows})} of these networks train {steps.between(row.ratio('lax') for row in cpu.rows)} faster than plain JAX."
+        '"Best pure JAX" is the better of lax and the model rewritten by hand with lax. In each row this '
+        f"package is {steps.between(row.ratio('best') for row in gpu.rows)} as fast as the fastest other "
+        f"column. Layer by layer, the backward passes of {len(layers)} published transposed convolutions run "
+        f"{mean['lax']:.0f}x faster than plain JAX and {mean['best']:.1f}x faster than the best other form "
+        f"(geometric means). On two CPU cores, smaller versions of {len(networks)} of these networks train "
+        f"{steps.between(row.ratio('lax') for row in cpu.rows)} faster than plain JAX."
     )
     chart = (
         "<picture>\n"
