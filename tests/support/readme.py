@@ -60,8 +60,8 @@ def measured() -> str:
     mean = {peer: runs.geometric_mean(_ratios(layers, peer)) for peer in ("lax", "best")}
     networks = {row.model.partition(",")[0] for row in cpu.rows}
     sentence = (
-        '"Best pure JAX" is the better of lax and the model rewritten by hand with lax. In each row this '
-        f"package is {steps.between(row.ratio('best') for row in gpu.rows)} as fast as the fastest other "
+        '"Best pure JAX" is the better of lax and its layers rewritten without custom calls. In each row '
+        f"this package is {steps.between(row.ratio('best') for row in gpu.rows)} as fast as the fastest other "
         f"column. Layer by layer, the backward passes of {len(layers)} published transposed convolutions run "
         f"{mean['lax']:.0f}x faster than plain JAX and {mean['best']:.1f}x faster than the best other form "
         f"(geometric means). On two CPU cores, smaller versions of {len(networks)} of these networks train "
