@@ -61,10 +61,10 @@ def measured() -> str:
     networks = {row.model.partition(",")[0] for row in cpu.rows}
     sentence = (
         '"Best pure JAX" is the better of lax and its layers rewritten without custom calls. In each row '
-        f"this package is {steps.between(row.ratio('best') for row in gpu.rows)} as fast as the fastest other "
-        f"column. Layer by layer, the backward passes of {len(layers)} published transposed convolutions run "
-        f"{mean['lax']:.0f}x faster than plain JAX and {mean['best']:.1f}x faster than the best other form "
-        f"(geometric means). On two CPU cores, smaller versions of {len(networks)} of these networks train "
+        f"this package is {steps.between(row.ratio('best') for row in gpu.rows)} as fast as the fastest "
+        f"other column. Layer by layer, the backward passes of {len(layers)} published transposed "
+        f"convolutions run {mean['lax']:.0f}x faster than plain JAX and {mean['best']:.1f}x faster "
+        f"than the best other form (geometric means). On two CPU cores, smaller versions of {len(networks)} of these networks train "
         f"{steps.between(row.ratio('lax') for row in cpu.rows)} faster than plain JAX."
     )
     chart = (
