@@ -65,7 +65,8 @@ def measured() -> str:
         f"other column. Layer by layer, the backward passes of {len(layers)} published transposed "
         f"convolutions run {mean['lax']:.0f}x faster than plain JAX and {mean['best']:.1f}x faster "
         f"than the best other form (geometric means). On two CPU cores, smaller versions of "
-        f"{len(networks)} of these networks train {steps.between(row.ratio('lax') for row in cpu.rows)} faster than plain JAX."
+        f"{len(networks)} of these networks train "
+        f"{steps.between(row.ratio('lax') for row in cpu.rows)} faster than plain JAX."
     )
     chart = (
         "<picture>\n"
