@@ -209,8 +209,10 @@ def check(case: Case, operator: str, kind: str) -> list[dict[str, Any]]:
             got = np.asarray(from_layout(result(), spec)).astype(np.float64)
             if engine not in [used["engine"] for used in plans.list()]:
                 continue
-            apart = float(np.abs(got - truth).max() / max(np.abs(truth).max(), 1))
-            rows.append(what | {"engine": engine, "error": apart, "wrong": not apart < 0.1})
+            difference = float(np.abs(got - truth).max() / max(np.abs(truth).max(), 1))
+            rows.append(
+                what | {"engine": engine, "error": difference, "wrong": not difference < 0.1}
+            )
     return rows
 
 

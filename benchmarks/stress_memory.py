@@ -163,9 +163,9 @@ def attempt(trial: Trial, truth_path: str) -> dict[str, Any]:
         except Exception as error:
             return describe(error)
         for key, got in zip(truth, results, strict=True):
-            apart = np.linalg.norm(got - truth[key]) / np.linalg.norm(truth[key])
-            if not apart <= eps:
-                return f"WRONG {key}: error {apart:.3g}"
+            difference = np.linalg.norm(got - truth[key]) / np.linalg.norm(truth[key])
+            if not difference <= eps:
+                return f"WRONG {key}: error {difference:.3g}"
         return "right"
 
     program = compile_()

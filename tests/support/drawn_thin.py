@@ -104,7 +104,7 @@ def _few_outputs(rng: np.random.Generator) -> tuple[str, Case]:
 
 
 def _few_outputs_bytes(operator: str, case: Case, dtype: str) -> int:
-    """Shared memory of the smallest tile: two stages, the products of its pixels, and all weights."""
+    """Shared memory of few_outputs.cuh's smallest tile: two stages, its pixels' products, all weights."""
     outputs, channels, *kernel = case.w
     read = [(k - 1) * d for k, d in zip(kernel, case.dilation or [1] * len(kernel), strict=True)]
     if operator == "conv_dgrad":

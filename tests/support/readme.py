@@ -64,7 +64,7 @@ def measured() -> str:
         f"this package is {steps.between(row.ratio('best') for row in gpu.rows)} as fast as the fastest "
         f"other column. Layer by layer, the backward passes of {len(layers)} published transposed "
         f"convolutions run {mean['lax']:.0f}x faster than plain JAX and {mean['best']:.1f}x faster "
-        f"than the best other form (geometric means). On two CPU cores, smaller versions of "
+        "than the best other form (geometric means). On two CPU cores, smaller versions of "
         f"{len(networks)} of these networks train "
         f"{steps.between(row.ratio('lax') for row in cpu.rows)} faster than plain JAX."
     )
