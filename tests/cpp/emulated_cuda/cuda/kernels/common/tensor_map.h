@@ -42,9 +42,8 @@ inline cudaError_t EncodeTensorMap(const void* array, const TensorShape& shape, 
 }
 
 template <typename Params>
-cudaError_t NeedsTensorMap(void (*)(Params), bool* needs) {
-  *needs = EMULATED_BULK_COPIES;
-  return cudaSuccess;
+bool NeedsTensorMap(void (*)(Params)) {
+  return EMULATED_BULK_COPIES;
 }
 
 }  // namespace jax_convgrad
