@@ -181,8 +181,12 @@ def main() -> None:
     parsed = parser.parse_args(arguments)
     names = parsed.names or parsed.folders[1:]
     runs: dict[str, list[Medians]] = {name: [] for name in names}
-    for _ in range(parsed.runs):
-        for name, medians in zip(names, medians_of(run(parsed.folders, options)), strict=True):
+    for turn in range(parsed.runs):
+        # Each folder comes behind each other one in turn.
+        first = turn % len(parsed.folders)
+        samples = run(parsed.folders[first:] + parsed.folders[:first], options)
+        samples = samples[len(samples) - first :] + samples[: len(samples) - first]
+        for name, medians in zip(names, medians_of(samples), strict=True):
             runs[name].append(medians)
         if parsed.json:
             pathlib.Path(parsed.json).write_text(json.dumps(runs))
