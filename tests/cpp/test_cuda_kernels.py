@@ -31,6 +31,7 @@ def fuzz(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         "-Wno-unknown-pragmas",
         "-Wno-psabi",
         f"-DEMULATED_BULK_COPIES={len(bulk)}",
+        level="-O1" if name == "dilated" else "-O0",
         headers=("tests/cpp/emulated_cuda", "cpp"),
     )
 

@@ -28,6 +28,5 @@ SOURCES = {
 @pytest.mark.parametrize("name", SOURCES)
 def test_native(name: str, tmp_path: pathlib.Path) -> None:
     sources = [f"tests/cpp/{name}.cc", "cpp/ffi/resample.cc", *SOURCES[name]]
-    # They have many instances, which take longer to optimise than to run as they are.
-    program = native.build(tmp_path, sources, level="-O0")
+    program = native.build(tmp_path, sources)
     native.run(program, "0", "250")

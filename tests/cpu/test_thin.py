@@ -293,6 +293,7 @@ def test_random_problems_for_the_kernels(tmp_path: pathlib.Path, rng: np.random.
             "cpp/cpu/runtime/scratch.cc",
         ],
         "-ffp-contract=fast",
+        level="-O1",
         headers=("tests/cpp/emulated_cuda", "cpp"),
     )
     printed = native.run(program, str(rng.integers(2**32)), str(PROBLEMS))

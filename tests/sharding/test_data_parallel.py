@@ -6,9 +6,11 @@ import dataclasses
 import functools
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,14 +59,14 @@ def start(
     **variables: str,
 ) -> subprocess.Popen[str]:
     """An example as a program of its own, which sees so many virtual CPU devices."""
-    ours = ("JAX_ENABLE_X64", "JAX_DISABLE_MOST_OPTIMIZATIONS")
-    environment = {k: v for k, v in os.environ.items() if k not in ours}
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
     environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    environment["PYTHONFAULTHANDLER"] = "1"
     environment |= {"JAX_PLATFORMS": "cpu", "JAX_CONVGRAD_REQUIRE_CUDA": "0", **variables}
     return subprocess.Popen(
         [
             *(*command, str(EXAMPLES / example.program)),
-            *("--rounds", "1", "--batch", "8", *example.small),
+            *("--layers", "ours", "--rounds", "1", "--batch", "8", *example.small),
             *(*arguments, "--out", str(out)),
         ],
         stdout=subprocess.PIPE,
@@ -81,7 +83,13 @@ def finish(*programs: subprocess.Popen[str]) -> list[str]:
     finally:
         for program in programs:
             program.kill()
-    assert [program.returncode for program in programs] == [0] * len(programs), printed
+    failures = [
+        f"program {index} ended with {program.returncode}:\n{text[-4000:]}"
+        for index, (program, text) in enumerate(zip(programs, printed, strict=True))
+        if program.returncode
+    ]
+    if failures:
+        pytest.fail("\n".join(failures))
     return printed
 
 
@@ -147,18 +155,30 @@ def test_two_processes(
     """Two devices each: sums within a process and between processes."""
     expected = alone(example)
     assert expected.shape[-1] == int(example.small[1]) and np.isfinite(expected).all()
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{found.getsockname()[1]}"
     outs = [tmp_path / "0", tmp_path / "1"]
-    programs = []
-    for index, out in enumerate(outs):
-        arguments, variables = meeting(address, index)
-        command = [*arguments, "--devices", "2"]
-        programs.append(
-            start(subprocess_python, out, *command, example=example, devices=2, **variables)
-        )
-    printed = finish(*programs)
+
+    def run() -> list[str]:
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{found.getsockname()[1]}"
+        programs = []
+        for index, out in enumerate(outs):
+            arguments, variables = meeting(address, index)
+            command = [*arguments, "--devices", "2"]
+            programs.append(
+                start(subprocess_python, out, *command, example=example, devices=2, **variables)
+            )
+        return finish(*programs)
+
+    try:
+        printed = run()
+    except pytest.fail.Exception as failure:
+        # Seen once, with jax 0.12.0.1, and never in 450 tries to see it again: process 0, which JAX's
+        # processes meet at, aborts after process 1 has left. A second time in a row is a failure.
+        if f"ended with {-signal.SIGABRT}" not in str(failure):
+            raise
+        warnings.warn(f"a second try, since {failure}", stacklevel=1)
+        printed = run()
     np.testing.assert_allclose(losses(outs[0], example), expected, rtol=ROUNDING)
     summary = json.loads((outs[0] / example.summary).read_text())
     assert (summary["devices"], summary["processes"]) == (4, 2)

@@ -40,10 +40,12 @@ def build(
     folder: pathlib.Path,
     sources: Sequence[str],
     *options: str,
-    level: str = "-O1",
+    level: str = "-O0",
     headers: Sequence[str] = ("cpp",),
 ) -> pathlib.Path:
     """The program made of these files of the project, compiled without warnings, named after the first.
+
+    Most have many instances, which g++ takes longer to optimise than they take to run as they are.
 
     Skipped without g++, see `need_compiler`, and without its sanitizers.
     """
