@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 import os
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 import jax_convgrad
+from jax_convgrad._src.dispatch import devices
 from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.slow_dtypes import SlowDtypeWarning, _warned, warn_if_slow
 from jax_convgrad._src.runtime import environment, registry, remedies, settings
 
 IMAGE = jnp.ones((1, 16, 16, 32), jnp.float32)
+BOTH = ("cpu", "cuda")
 KERNEL = jnp.ones((4, 4, 32, 16), jnp.float32)
 
 
@@ -77,6 +82,51 @@ def test_disabled_turns_install_and_layers_off():
         assert "jax_convgrad_conv" not in program(jax_convgrad.conv_transpose)
     assert jax_convgrad.installed() == ("cpu",)
     assert "jax_convgrad_conv" in program(jax_convgrad.conv_transpose)
+
+
+def test_blocks_of_two_threads_may_end_in_any_order():
+    """A begins, B begins, A ends, B ends: of `disabled`, of `install`, and of one of each."""
+    pairs = [
+        (jax_convgrad.disabled, jax_convgrad.disabled, [(), (), (), ("cpu",)]),
+        (jax_convgrad.install, jax_convgrad.install, [BOTH, BOTH, BOTH, ("cpu",)]),
+        (jax_convgrad.disabled, jax_convgrad.install, [(), (), BOTH, ("cpu",)]),
+        (jax_convgrad.install, jax_convgrad.disabled, [BOTH, (), (), ("cpu",)]),
+    ]
+    jax_convgrad.install("cpu")
+    for first, second, expected in pairs:
+        turn = threading.Barrier(2, timeout=60)
+        seen: list[tuple[str, ...]] = []
+
+        # The first waits in its block until the second is in its own; the second until the first has left.
+        def begin(block, turn=turn, seen=seen) -> None:
+            with block():
+                seen.append(jax_convgrad.installed())
+                turn.wait()
+                turn.wait()
+            seen.append(jax_convgrad.installed())
+            turn.wait()
+
+        def follow(block, turn=turn, seen=seen) -> None:
+            turn.wait()
+            with block():
+                seen.append(jax_convgrad.installed())
+                turn.wait()
+                turn.wait()
+            seen.append(jax_convgrad.installed())
+
+        with ThreadPoolExecutor(2) as pool:
+            for done in [pool.submit(begin, first), pool.submit(follow, second)]:
+                done.result()
+        assert seen == expected, (first, second)
+    jax_convgrad.uninstall()
+    assert jax_convgrad.installed() == ()
+
+
+def test_what_uninstall_has_undone_is_not_undone_again():
+    with jax_convgrad.install():
+        jax_convgrad.uninstall()
+        jax_convgrad.install()
+    assert jax_convgrad.installed() == BOTH
 
 
 def test_the_environment_disables(monkeypatch: pytest.MonkeyPatch):
@@ -173,6 +223,24 @@ def test_a_missing_handler_is_mended_by_a_command(platform: str, reason: str, co
     assert last.startswith(command)
 
 
+def test_a_command_is_for_the_cuda_of_jax(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.10.0")
+    assert 'pip install ".[cuda12]"' in remedies.mended("cuda", "the module was not built")
+    assert "nvidia-cudnn-cu12" in remedies.mended("cuda", "libcudnn.so.9: cannot open")
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu", None])
+def test_cuda_is_required_wherever_a_program_runs(
+    platform: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("JAX_CONVGRAD_REQUIRE_CUDA", "1")
+    monkeypatch.setattr(registry, "_has_cuda_device", lambda: False)
+    with pytest.raises(RuntimeError, match="JAX_CONVGRAD_REQUIRE_CUDA=1, but no CUDA device"):
+        registry.check_required(platform)
+    monkeypatch.setattr(registry, "_has_cuda_device", lambda: True)
+    registry.check_required(platform)
+
+
 def test_the_warning_and_info_end_with_the_command(monkeypatch: pytest.MonkeyPatch):
     missing = registry.PlatformHandlers(reason="ImportError: was not built", broken=True)
     monkeypatch.setattr(registry, "_load", lambda platform: missing)
@@ -213,6 +281,13 @@ def test_bfloat16_without_avx512_warns_once(monkeypatch: pytest.MonkeyPatch):
         for _ in range(2):
             warn_if_slow("bfloat16", old)
     assert len(caught) == 1
+
+
+def test_an_older_x86_processor_has_no_avx512_either(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(devices, "_cpu_flags", lambda: ["sse2", "avx"])
+    _warned.clear()
+    with pytest.warns(SlowDtypeWarning, match="four times slower"):
+        warn_if_slow("bfloat16", Target("cpu", None))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Installation:
-    """`install` is on. As a context manager it restores at exit what was on before the call.
+    """`install` is on. As a context manager it undoes this one call at exit.
 
     Attributes:
       platforms: on which it is on.

@@ -16,6 +16,7 @@ call's operands on every device. Elsewhere XLA asks this package for what each d
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -75,6 +76,13 @@ class _Rule:
 _rules: dict[str, _Rule] = {}
 
 
+# What is on follows from how often `install` was called for which platforms, and from how many `disabled`
+# blocks there are in all threads. So blocks that overlap in several threads may end in any order.
+_calls: collections.Counter[tuple[str, ...]] = collections.Counter()
+_generation = 0  # of the calls: what came before an `uninstall` cannot be undone again
+_disabled = 0
+
+
 def _find(platform: str) -> Any:
     """This package's rule where it is JAX's now, whichever copy of this module has made it."""
     rule = compat.lowering_rule(lax.conv_general_dilated_p, platform)
@@ -97,8 +105,8 @@ def install(platforms: str | Sequence[str] | None = None) -> Installation:
     programs (`jax.export`) hold XLA's convolutions.
 
     Calling it again changes nothing, or adds platforms. ``JAX_CONVGRAD_INSTALL=1`` in the environment calls
-    it when the package is imported; with ``JAX_CONVGRAD_DISABLE=1`` it does nothing. `uninstall` undoes it,
-    and so does the end of a ``with`` block: what was on before the call is on again then.
+    it when the package is imported; with ``JAX_CONVGRAD_DISABLE=1`` it does nothing. `uninstall` undoes all
+    calls. The end of a ``with`` block undoes this one, and leaves on what other calls ask for.
 
     Args:
       platforms: "cpu", "cuda" (or "gpu") or several; None means both.
@@ -128,22 +136,12 @@ def install(platforms: str | Sequence[str] | None = None) -> Installation:
         _log.info("install() does nothing: JAX_CONVGRAD_DISABLE=1")
         return Installation((), lambda: None)
     with _lock:
-        before = installed()
-        if chosen:
-            jax_image.install()
-        new = [platform for platform in chosen if _rules.get(platform) is None]
-        for platform in new:
-            _take_out(_find(platform))
-            replaced = compat.lowering_rule(lax.conv_general_dilated_p, platform)
-            _rules[platform] = _Rule(platform, replaced)
-            if replaced is not None:  # readable, so there is something to fall back to
-                compat.register_lowering(
-                    lax.conv_general_dilated_p, _rules[platform], platform=platform
-                )
-        if new:
-            jax.clear_caches()
+        _adopt()
+        _calls[chosen] += 1
+        undo = functools.partial(_undo, chosen, _generation)
+        changed = _apply()
         on = installed()
-    if new:
+    if changed:
         _log.info(
             "install(): convolutions and resizes run in jax_convgrad on %s where that is faster; compiled "
             "programs were dropped",
@@ -151,7 +149,7 @@ def install(platforms: str | Sequence[str] | None = None) -> Installation:
         )
     else:
         _log.info("install(): on already for %s, nothing changed", ", ".join(on) or "no platform")
-    return Installation(on, functools.partial(_restore, before))
+    return Installation(on, undo)
 
 
 def _names(platforms: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -171,13 +169,61 @@ def _names(platforms: str | Sequence[str] | None) -> tuple[str, ...]:
     return tuple(environment.ALIASES.get(name, name) for name in names)
 
 
-def _restore(platforms: tuple[str, ...]) -> None:
-    """Has `install` on for these platforms and no other."""
+def _undo(platforms: tuple[str, ...], generation: int) -> None:
+    """Undoes one call of `install`, unless `uninstall` has."""
     with _lock:
-        if installed() != platforms:
-            uninstall()
-            if platforms:
-                install(platforms)
+        if generation == _generation and _calls[platforms]:
+            _calls[platforms] -= 1
+            _turn_off()
+
+
+def _turn_off() -> None:
+    """Turns off what no call asks for any more, and says so."""
+    if _apply():
+        on = f"on for {', '.join(installed())} alone" if installed() else "off"
+        _log.info("uninstall(): install() is %s; compiled programs were dropped", on)
+
+
+def _adopt() -> None:
+    """Takes over what another copy of this module has installed, as a call of this one's."""
+    theirs = tuple(p for p in PLATFORMS if p not in _rules and _find(p) is not None)
+    if theirs:
+        _calls[theirs] += 1
+
+
+def _apply() -> bool:
+    """Turns on what the calls ask for, and nothing else; says whether that changed anything."""
+    asked = {name for platforms, count in _calls.items() if count for name in platforms}
+    wanted = [p for p in PLATFORMS if p in asked and not _disabled]
+    changed = False
+    for platform in PLATFORMS:
+        rule, found = _rules.get(platform), _find(platform)
+        if platform in wanted:
+            is_right = rule is not None
+        else:
+            is_right = rule is None and found is None
+        if is_right:
+            continue
+        changed = True
+        _rules.pop(platform, None)
+        _take_out(rule)
+        _take_out(_find(platform))
+        if platform in wanted:
+            _put_in(platform)
+    if wanted:
+        jax_image.install()
+    elif jax_image.uninstall():
+        changed = True
+    if changed:
+        jax.clear_caches()
+    return changed
+
+
+def _put_in(platform: str) -> None:
+    replaced = compat.lowering_rule(lax.conv_general_dilated_p, platform)
+    _rules[platform] = rule = _Rule(platform, replaced)
+    if replaced is not None:  # readable, so there is something to fall back to
+        compat.register_lowering(lax.conv_general_dilated_p, rule, platform=platform)
 
 
 @contextlib.contextmanager
@@ -186,7 +232,8 @@ def disabled() -> Iterator[None]:
 
     `install` is off for the whole process meanwhile, and the package's own layers are computed by XLA's
     operations in programs that this thread compiles. Compiled programs are dropped on both ends
-    (`jax.clear_caches`).
+    (`jax.clear_caches`). Blocks may overlap in several threads: when the last one ends, what `install` was
+    called for is on again.
 
     Example:
       >>> import jax_convgrad
@@ -194,16 +241,21 @@ def disabled() -> Iterator[None]:
       ...     jax_convgrad.installed()
       ()
     """
-    with _lock:
-        before = installed()
-        uninstall()
-    jax.clear_caches()
+    _count_disabled(1)
     try:
         with override_backend(XLA):
             yield
     finally:
-        _restore(before)
-        jax.clear_caches()
+        _count_disabled(-1)
+
+
+def _count_disabled(change: int) -> None:
+    global _disabled
+    with _lock:
+        _adopt()
+        _disabled += change
+        if not _apply():
+            jax.clear_caches()  # of the package's own layers
 
 
 def uninstall() -> None:
@@ -219,14 +271,11 @@ def uninstall() -> None:
       >>> jax_convgrad.installed()
       ()
     """
+    global _generation
     with _lock:
-        rules = [*_rules.values(), *map(_find, PLATFORMS)]
-        _rules.clear()
-        for rule in rules:
-            _take_out(rule)
-        if jax_image.uninstall() or any(rules):
-            jax.clear_caches()
-            _log.info("uninstall(): JAX's own rules are back; compiled programs were dropped")
+        _calls.clear()
+        _generation += 1
+        _turn_off()
 
 
 def _take_out(rule: Any) -> None:
