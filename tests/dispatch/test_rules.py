@@ -9,6 +9,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 import pytest
+from support import manifest
 from support.drawn_geometries import drawn_geometries
 
 from jax_convgrad._src.conv import arguments
@@ -61,6 +62,12 @@ class Row(NamedTuple):
         return f"{self.platform}: {self.rule.name}"
 
 
+# Of the devices that results name.
+CLASSES = {
+    "Intel(R) Xeon(R) Processor": "amx",
+    "AMD EPYC": "avx512",
+    "NVIDIA H100 80GB HBM3": "sm_90",
+}
 ALL_TABLES = [
     (platform, table)
     for platforms in TABLES.values()
@@ -157,6 +164,24 @@ def test_cited_cases_are_in_the_domain_of_the_rule(row: Row):
             continue
         chosen = row.table.choose(features(found, row.platform))
         assert chosen is row.rule, f"{identifier} is of the rule {chosen.name!r}"
+
+
+@per_row
+def test_a_rule_names_the_devices_of_its_evidence(row: Row):
+    """The class of its own, or the table's; of several that were measured, one."""
+    classes = set()
+    for file, case, pass_ in (identifier.split("#") for identifier in row.rule.evidence):
+        found = measurements(file)[case, pass_]
+        texts = (f"{found.get('device')} {found.get('source')}", device_of(file))
+        named = ({name for name in CLASSES if name in text} for text in texts)
+        classes |= {CLASSES[name] for name in next(filter(None, named))}
+    assert not classes or (row.rule.device_class or row.table.device_class) in classes
+
+
+@functools.cache
+def device_of(file: str) -> str:
+    """As a whole file of results names it."""
+    return next(entry["device"] for entry in manifest.entries() if file in entry["files"])
 
 
 @per_row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import subprocess
 from typing import Any
 
 import pytest
@@ -51,6 +52,29 @@ def test_files_of_an_entry_differ_in_their_ending_alone(entry: dict[str, Any]):
 def test_commits_are_hashes(entry: dict[str, Any]):
     for commit in manifest.listed(entry["commit"]):
         assert commit == manifest.UNKNOWN or _HASH.fullmatch(commit)
+
+
+def test_commits_are_in_the_history():
+    """Where the whole history is at hand, which an archive and a shallow clone lack."""
+    shallow = git("rev-parse", "--is-shallow-repository")
+    if shallow.returncode or shallow.stdout.strip() != "false":
+        pytest.skip("needs git and the whole history")
+    named = {commit for entry in ENTRIES for commit in manifest.listed(entry["commit"])}
+    missing = [
+        commit
+        for commit in sorted(named - {manifest.UNKNOWN})
+        if git("cat-file", "-e", f"{commit}^{{commit}}").returncode
+    ]
+    assert not missing
+
+
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """What git says of this checkout; a failure where there is no git."""
+    command = ["git", "-C", str(manifest.BENCHMARKS), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        return subprocess.CompletedProcess(command, 127, "", "")
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=ident)

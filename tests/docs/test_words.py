@@ -31,7 +31,7 @@ GIVEN_UP = {
 
 def sources() -> list[pathlib.Path]:
     found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
-    found += [path for path in ROOT.glob("*.md") if path.name != "CHANGELOG.md"]
+    found += [path for path in ROOT.iterdir() if path.name != "CHANGELOG.md"]
     found += [path for path in (ROOT / "benchmarks").glob("*") if path.suffix in ENDINGS]
     return [
         path

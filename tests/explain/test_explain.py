@@ -563,7 +563,7 @@ def test_inside_of_a_trace():
 
 
 @pytest.mark.parametrize("case", [case for case in CONV_CASES if case.is_plain], ids=ids)
-def test_floors_of_convolutions(case: Case):
+def test_rooflines_of_convolutions(case: Case):
     """Ones everywhere: what is not zero was reached, and the sum counts the products."""
     ones = [np.ones(shape) for shape in (case.x, case.w, case.y)]
     y, dx, dw = conv_oracle(case, *ones)
@@ -605,7 +605,7 @@ def test_what_meets_along_an_axis(rng: np.random.Generator):
         assert xla._zeros(params, [x], [taps], [y]).endswith(expected)
 
 
-def test_floors_of_resamples():
+def test_rooflines_of_resamples():
     down = make_band(8, 2, Rule("linear"))  # reads 4 of 8
     up = make_band(3, 6, Rule("linear"))
     found = resample_roofline((5, 8, 3), (down, up), (1, 2), 4)

@@ -90,6 +90,11 @@ def _cpu_class() -> str | None:
     return found
 
 
+def is_older_x86(known: str | None) -> bool:
+    """Whether the processor is an x86 one of no class, one without AVX2."""
+    return known is None and "sse2" in _cpu_flags()
+
+
 def _class_of_flags(flags: Sequence[str]) -> str | None:
     return next((name for flag, name in _CPU_CLASSES if flag in flags), None)
 

@@ -76,6 +76,7 @@ class Rule:
       evidence: the measurements behind it. Empty where the reason is something that a backend cannot do at
         all.
       against: measured cases that the rule sends to the slower backend.
+      device_class: of the devices that the evidence was measured on; None means the table's.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Rule:
     reason: str
     evidence: tuple[str, ...]
     against: tuple[str, ...] = ()
+    device_class: str | None = None
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:

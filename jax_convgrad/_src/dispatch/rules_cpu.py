@@ -53,6 +53,7 @@ AMX = RuleTable(
                 *_measured("patches 3 to 8, k4 s4, float64", "fprop"),
                 *_measured("patches 3 to 48, k8 s8, float64", "fprop"),
             ),
+            device_class="avx512",
         ),
         Rule(
             name="dW of float16 patches",
@@ -66,6 +67,7 @@ AMX = RuleTable(
                 *_measured("patches 3 to 1024, k14 s14, float16", "dw"),
             ),
             against=(*_measured("patches 3 to 8, k4 s4, float16", "dw"),),
+            device_class="avx512",
         ),
         Rule(
             name="dX of large float16 patches of thin images",
@@ -80,6 +82,7 @@ AMX = RuleTable(
                 *_measured("patches 3 to 768, k16 s16, float16", "dx"),
                 *_measured("patches 3 to 48, k8 s8, float16", "dx"),
             ),
+            device_class="avx512",
         ),
         Rule(
             name="dtypes that oneDNN lacks",
@@ -106,6 +109,7 @@ AMX = RuleTable(
                 *_measured("patches 3 to 192, k16 s16, float16", "fprop"),
                 *_measured("patches 3 to 1024, k14 s14, float16", "fprop"),
             ),
+            device_class="avx512",
         ),
         Rule(
             name="symbolic channels",
@@ -140,6 +144,7 @@ AMX = RuleTable(
                 *_measured("patches 3 to 512, k4 s4, bfloat16", "dx"),
                 *_measured("patches 3 to 48, k8 s8, bfloat16", "dx"),
             ),
+            device_class="avx512",
         ),
         Rule(
             name="bfloat16 depthwise dW with a multiplier",
@@ -206,6 +211,7 @@ AMX = RuleTable(
                 *_measured("patches 8 to 128, k4 s4, float32", "dx"),
             ),
             against=(*_measured("1-D patches 1 to 256, k16 s16, float32", "dx"),),
+            device_class="avx512",
         ),
         Rule(
             name="dX of 4 to 8 channels, unstrided",
@@ -222,6 +228,7 @@ AMX = RuleTable(
                 *_measured("4 to 32, k3, float32", "dx"),
                 *_measured("8 to 32, k3, float32", "dx"),
             ),
+            device_class="avx512",
         ),
         # A vocoder's windows overlap only their neighbors: the handler is faster there.
         Rule(

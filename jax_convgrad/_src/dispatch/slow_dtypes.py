@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from jax_convgrad._src.dispatch import devices
 from jax_convgrad._src.dispatch.devices import Target
 
 _warned: set[str] = set()
@@ -16,7 +17,8 @@ class SlowDtypeWarning(UserWarning):
 
 def warn_if_slow(dtype: Any, target: Target) -> None:
     """Warns once about bfloat16 on a CPU that is known to lack AVX-512."""
-    if target.platform != "cpu" or str(dtype) != "bfloat16" or target.device_class != "avx2":
+    lacks_avx512 = target.device_class == "avx2" or devices.is_older_x86(target.device_class)
+    if target.platform != "cpu" or str(dtype) != "bfloat16" or not lacks_avx512:
         return
     if "bfloat16" not in _warned:
         _warned.add("bfloat16")

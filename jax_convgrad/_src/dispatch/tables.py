@@ -20,13 +20,14 @@ TABLES: dict[type[Features], dict[str, tuple[RuleTable, ...]]] = {
 
 
 def choose(platform: str, device_class: str | None, features: Features) -> tuple[Rule, str]:
-    """The rule for a problem on a platform's devices, and the class of devices that it was measured on.
+    """The rule for a problem on a platform's devices, and the class of devices that the rule was measured on.
 
     Raises:
       KeyError: there are no rules for the platform.
     """
     table = table_for(platform, device_class, type(features))
-    return table.choose(features), table.device_class
+    rule = table.choose(features)
+    return rule, rule.device_class or table.device_class
 
 
 def table_for(platform: str, device_class: str | None, kind: type[Features]) -> RuleTable:

@@ -102,8 +102,8 @@ def require(platform: str) -> PlatformHandlers:
 def check_required(platform: str | None) -> None:
     """Raises where JAX_CONVGRAD_REQUIRE_CUDA=1 and a program is lowered without the CUDA handlers.
 
-    On CUDA it raises where they are missing, whatever the operator's backend; on the CPU it raises where
-    JAX has no CUDA device and fell back. A program that a user puts on the CPU beside a GPU is accepted.
+    On CUDA it raises where they are missing, whatever the operator's backend; on other platforms it raises
+    where JAX has no CUDA device. A program that a user puts on the CPU beside a GPU is accepted.
 
     Raises:
       RuntimeError: the handlers are missing.
@@ -112,8 +112,8 @@ def check_required(platform: str | None) -> None:
         return
     if platform == "cuda":
         require("cuda")
-    elif platform == "cpu" and not _has_cuda_device():
-        reason = "JAX has no CUDA device and runs on the CPU"
+    elif not _has_cuda_device():
+        reason = f"JAX has no CUDA device and runs on {jax.default_backend().upper()}"
         raise RuntimeError(
             f"JAX_CONVGRAD_REQUIRE_CUDA=1, but {remedies.mended('cuda', f'no CUDA device: {reason}')}"
         )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+
+# MAJOR stands for CUDA's major version, that of the jaxlib at hand.
 _BUILD = {
     "cpu": 'pip install --force-reinstall --no-deps "."  # in a checkout of jax_convgrad',
-    "cuda": 'JAX_CONVGRAD_CUDA=1 pip install ".[cuda13]"  # in a checkout of jax_convgrad',
+    "cuda": 'JAX_CONVGRAD_CUDA=1 pip install ".[cudaMAJOR]"  # in a checkout of jax_convgrad',
 }
 # A part of the loader's message, and the command for it.
 _COMMANDS = (
@@ -14,9 +17,9 @@ _COMMANDS = (
         "the NVIDIA driver supports",
         'JAX_CONVGRAD_CUDA=1 pip install ".[cuda12]"  # in a checkout, with a CUDA 12 toolkit',
     ),
-    ("cudnn", "pip install --upgrade nvidia-cudnn-cu13"),
+    ("cudnn", "pip install --upgrade nvidia-cudnn-cuMAJOR"),
     ("compute capability", "export CUDA_VISIBLE_DEVICES=...  # the newer devices alone"),
-    ("no CUDA device", 'pip install --upgrade "jax[cuda13]" && nvidia-smi'),
+    ("no CUDA device", 'pip install --upgrade "jax[cudaMAJOR]" && nvidia-smi'),
 )
 
 
@@ -24,7 +27,17 @@ def command(platform: str, reason: str) -> str | None:
     """The command to type where a platform's handlers are missing for ``reason``; None where none helps."""
     if platform not in _BUILD or reason.startswith("no oneDNN for"):
         return None
-    return next((text for word, text in _COMMANDS if word in reason), _BUILD[platform])
+    found = next((text for word, text in _COMMANDS if word in reason), _BUILD[platform])
+    return found.replace("MAJOR", _cuda_major())
+
+
+def _cuda_major() -> str:
+    """The CUDA that JAX's plugin was built for; the newest that JAX offers where there is no plugin."""
+    try:
+        importlib.metadata.version("jax-cuda12-plugin")
+    except importlib.metadata.PackageNotFoundError:
+        return "13"
+    return "12"
 
 
 def mended(platform: str, reason: str) -> str:
