@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import logging
 import os
@@ -17,6 +18,7 @@ import jax_convgrad
 from jax_convgrad._src.dispatch import devices
 from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.slow_dtypes import SlowDtypeWarning, _warned, warn_if_slow
+from jax_convgrad._src.install import lowering_rules
 from jax_convgrad._src.runtime import environment, registry, remedies, settings
 
 IMAGE = jnp.ones((1, 16, 16, 32), jnp.float32)
@@ -129,6 +131,47 @@ def test_what_uninstall_has_undone_is_not_undone_again():
     assert jax_convgrad.installed() == BOTH
 
 
+def test_a_call_is_undone_once():
+    first = jax_convgrad.install("cpu")
+    with first:
+        pass
+    jax_convgrad.install("cpu")
+    with first:
+        pass
+    assert jax_convgrad.installed() == ("cpu",)
+
+
+def test_an_interrupted_block_ends(monkeypatch: pytest.MonkeyPatch):
+    def interrupt() -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    jax_convgrad.install("cpu")
+    monkeypatch.setattr(jax, "clear_caches", interrupt)
+    with pytest.raises(KeyboardInterrupt), jax_convgrad.disabled():
+        pass
+    assert jax_convgrad.installed() == ("cpu",)
+
+
+@pytest.mark.parametrize("name", ["disabled", "install"])
+def test_a_reload_inside_of_a_block(name: str):
+    """The block's end has its effect, and so have blocks after it."""
+    for before in ((), ("cpu",)):
+        if before:
+            lowering_rules.install(before)
+        with getattr(lowering_rules, name)():
+            inside = lowering_rules.installed()
+            importlib.reload(lowering_rules)
+            assert lowering_rules.installed() == inside
+        assert lowering_rules.installed() == before
+        with lowering_rules.disabled():
+            assert lowering_rules.installed() == ()
+        with lowering_rules.install():
+            assert lowering_rules.installed() == BOTH
+        assert lowering_rules.installed() == before
+    lowering_rules.uninstall()
+
+
 def test_the_environment_disables(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JAX_CONVGRAD_DISABLE", "1")
     jax.clear_caches()
@@ -224,7 +267,12 @@ def test_a_missing_handler_is_mended_by_a_command(platform: str, reason: str, co
 
 
 def test_a_command_is_for_the_cuda_of_jax(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.10.0")
+    def version(name: str) -> str:
+        if name != "jax-cuda12-plugin":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "0.10.0"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
     assert 'pip install ".[cuda12]"' in remedies.mended("cuda", "the module was not built")
     assert "nvidia-cudnn-cu12" in remedies.mended("cuda", "libcudnn.so.9: cannot open")
 

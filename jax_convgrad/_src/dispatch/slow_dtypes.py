@@ -17,10 +17,9 @@ class SlowDtypeWarning(UserWarning):
 
 def warn_if_slow(dtype: Any, target: Target) -> None:
     """Warns once about bfloat16 on a CPU that is known to lack AVX-512."""
-    lacks_avx512 = target.device_class == "avx2" or devices.is_older_x86(target.device_class)
-    if target.platform != "cpu" or str(dtype) != "bfloat16" or not lacks_avx512:
+    if target.platform != "cpu" or str(dtype) != "bfloat16" or "bfloat16" in _warned:
         return
-    if "bfloat16" not in _warned:
+    if target.device_class == "avx2" or devices.is_older_x86(target.device_class):
         _warned.add("bfloat16")
         warnings.warn(
             "bfloat16 convolutions are about four times slower than float32 on this CPU, which has no "

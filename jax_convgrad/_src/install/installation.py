@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Installation:
-    """`install` is on. As a context manager it undoes this one call at exit.
+    """`install` is on. As a context manager it undoes this one call at its first exit.
 
     Attributes:
       platforms: on which it is on.
@@ -20,9 +20,14 @@ class Installation:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._undo()
+        undo, self._undo = self._undo, _nothing
+        undo()
 
     def __repr__(self) -> str:
         if not self.platforms:
             return "install() is off"
         return f"install() is on for {', '.join(self.platforms)}"
+
+
+def _nothing() -> None:
+    """What is left to undo of a call that was undone."""

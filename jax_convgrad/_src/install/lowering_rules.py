@@ -72,15 +72,30 @@ class _Rule:
         return _lower(self.platform, self.replaced, ctx, lhs, rhs, **params)
 
 
-# The rules that this copy of the module has installed.
-_rules: dict[str, _Rule] = {}
+class _State:
+    """What has been asked for, of which what is on follows: blocks of several threads may end in any order.
+
+    Attributes:
+      rules: the rules that this copy of the module has installed, by platform.
+      calls: how often `install` was called for which platforms.
+      generation: of the calls: what came before an `uninstall` cannot be undone again.
+      disabled: how many `disabled` blocks there are.
+    """
+
+    def __init__(self) -> None:
+        self.rules: dict[str, _Rule] = {}
+        self.calls: collections.Counter[tuple[str, ...]] = collections.Counter()
+        self.generation = 0
+        self.disabled = 0
+
+    def rule(self, platform: str) -> _Rule | None:
+        """The installed rule, unless another copy of this module has turned it off."""
+        rule = self.rules.get(platform)
+        return rule if rule is not None and rule.is_on else None
 
 
-# What is on follows from how often `install` was called for which platforms, and from how many `disabled`
-# blocks there are in all threads. So blocks that overlap in several threads may end in any order.
-_calls: collections.Counter[tuple[str, ...]] = collections.Counter()
-_generation = 0  # of the calls: what came before an `uninstall` cannot be undone again
-_disabled = 0
+# A module that is reloaded keeps it, with the blocks that have not ended.
+_state: _State = globals().get("_state") or _State()
 
 
 def _find(platform: str) -> Any:
@@ -137,11 +152,14 @@ def install(platforms: str | Sequence[str] | None = None) -> Installation:
         return Installation((), lambda: None)
     with _lock:
         _adopt()
-        _calls[chosen] += 1
-        undo = functools.partial(_undo, chosen, _generation)
+        _state.calls[chosen] += 1
+        undo = functools.partial(_undo, chosen, _state.generation)
         changed = _apply()
         on = installed()
-    if changed:
+        waits = _state.disabled > 0
+    if waits:
+        _log.info("install(): it is for when disabled() ends")
+    elif changed:
         _log.info(
             "install(): convolutions and resizes run in jax_convgrad on %s where that is faster; compiled "
             "programs were dropped",
@@ -172,8 +190,8 @@ def _names(platforms: str | Sequence[str] | None) -> tuple[str, ...]:
 def _undo(platforms: tuple[str, ...], generation: int) -> None:
     """Undoes one call of `install`, unless `uninstall` has."""
     with _lock:
-        if generation == _generation and _calls[platforms]:
-            _calls[platforms] -= 1
+        if generation == _state.generation and _state.calls[platforms]:
+            _state.calls[platforms] -= 1
             _turn_off()
 
 
@@ -186,18 +204,18 @@ def _turn_off() -> None:
 
 def _adopt() -> None:
     """Takes over what another copy of this module has installed, as a call of this one's."""
-    theirs = tuple(p for p in PLATFORMS if p not in _rules and _find(p) is not None)
-    if theirs:
-        _calls[theirs] += 1
+    found = [p for p in PLATFORMS if _state.rule(p) is None and _find(p) is not None]
+    if found:
+        _state.calls[tuple(found)] += 1
 
 
 def _apply() -> bool:
     """Turns on what the calls ask for, and nothing else; says whether that changed anything."""
-    asked = {name for platforms, count in _calls.items() if count for name in platforms}
-    wanted = [p for p in PLATFORMS if p in asked and not _disabled]
+    asked = {name for platforms, count in _state.calls.items() if count for name in platforms}
+    wanted = [p for p in PLATFORMS if p in asked and not _state.disabled]
     changed = False
     for platform in PLATFORMS:
-        rule, found = _rules.get(platform), _find(platform)
+        rule, found = _state.rule(platform), _find(platform)
         if platform in wanted:
             is_right = rule is not None
         else:
@@ -205,7 +223,7 @@ def _apply() -> bool:
         if is_right:
             continue
         changed = True
-        _rules.pop(platform, None)
+        _state.rules.pop(platform, None)
         _take_out(rule)
         _take_out(_find(platform))
         if platform in wanted:
@@ -221,7 +239,7 @@ def _apply() -> bool:
 
 def _put_in(platform: str) -> None:
     replaced = compat.lowering_rule(lax.conv_general_dilated_p, platform)
-    _rules[platform] = rule = _Rule(platform, replaced)
+    _state.rules[platform] = rule = _Rule(platform, replaced)
     if replaced is not None:  # readable, so there is something to fall back to
         compat.register_lowering(lax.conv_general_dilated_p, rule, platform=platform)
 
@@ -241,21 +259,24 @@ def disabled() -> Iterator[None]:
       ...     jax_convgrad.installed()
       ()
     """
-    _count_disabled(1)
+    with _lock:
+        _adopt()
+        _state.disabled += 1
     try:
+        _apply_and_drop()
         with override_backend(XLA):
             yield
     finally:
-        _count_disabled(-1)
+        with _lock:
+            _state.disabled -= 1
+        _apply_and_drop()
 
 
-def _count_disabled(change: int) -> None:
-    global _disabled
+def _apply_and_drop() -> None:
+    """Drops compiled programs in any case: the package's own layers are in some of them."""
     with _lock:
-        _adopt()
-        _disabled += change
         if not _apply():
-            jax.clear_caches()  # of the package's own layers
+            jax.clear_caches()
 
 
 def uninstall() -> None:
@@ -271,10 +292,9 @@ def uninstall() -> None:
       >>> jax_convgrad.installed()
       ()
     """
-    global _generation
     with _lock:
-        _calls.clear()
-        _generation += 1
+        _state.calls.clear()
+        _state.generation += 1
         _turn_off()
 
 
@@ -297,7 +317,7 @@ def installed() -> tuple[str, ...]:
       ()
     """
     with _lock:
-        return tuple(p for p in PLATFORMS if p in _rules or _find(p) is not None)
+        return tuple(p for p in PLATFORMS if _state.rule(p) or _find(p))
 
 
 def install_from_environment() -> None:

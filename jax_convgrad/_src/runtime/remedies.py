@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 
 # MAJOR stands for CUDA's major version, that of the jaxlib at hand.
@@ -33,11 +34,11 @@ def command(platform: str, reason: str) -> str | None:
 
 def _cuda_major() -> str:
     """The CUDA that JAX's plugin was built for; the newest that JAX offers where there is no plugin."""
-    try:
-        importlib.metadata.version("jax-cuda12-plugin")
-    except importlib.metadata.PackageNotFoundError:
-        return "13"
-    return "12"
+    for major in ("13", "12"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.version(f"jax-cuda{major}-plugin")
+            return major
+    return "13"
 
 
 def mended(platform: str, reason: str) -> str:
