@@ -9,7 +9,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 import pytest
-from support import manifest
+from support import benchmark_programs, manifest
 from support.drawn_geometries import drawn_geometries
 
 from jax_convgrad._src.conv import arguments
@@ -62,12 +62,8 @@ class Row(NamedTuple):
         return f"{self.platform}: {self.rule.name}"
 
 
-# Of the devices that results name.
-CLASSES = {
-    "Intel(R) Xeon(R) Processor": "amx",
-    "AMD EPYC": "avx512",
-    "NVIDIA H100 80GB HBM3": "sm_90",
-}
+# By the devices that results name.
+CLASSES = benchmark_programs.load("gains").CLASSES
 ALL_TABLES = [
     (platform, table)
     for platforms in TABLES.values()

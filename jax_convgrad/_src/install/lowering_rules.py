@@ -277,6 +277,8 @@ def _apply_and_drop() -> None:
     with _lock:
         if not _apply():
             jax.clear_caches()
+        on = ", ".join(installed())
+    _log.info("disabled(): install() is %s", f"on for {on} again" if on else "off")
 
 
 def uninstall() -> None:
