@@ -12,7 +12,7 @@ from support import degraded
 
 from jax_convgrad._src.compat.features import FEATURES, Feature, UnsupportedJaxWarning
 
-# For each feature one of its names; that each of them is looked up is shown by test_every_name below.
+# For each feature one of its names. The others are looked up together with it: see test_each_name_is_needed.
 HIDDEN = {
     "custom_partitioning": "jax._src.custom_partitioning:_sharding_callbacks",
     "lowering_context": "jax._src.interpreters.mlir:ModuleContext.axis_context",
@@ -24,13 +24,6 @@ HIDDEN = {
     "sharding_errors": "jax._src.core:ShardingTypeError",
     "symbolic_sizes": "jax.core:max_dim",
     "traced_programs": "jax._src.source_info_util:SourceInfo.traceback",
-}
-OTHERS = {
-    "custom_partitioning": ["jax._src.interpreters.mlir:ModuleContext.add_keepalive"],
-    "lowering_context": [
-        "jax._src.sharding_impls:SPMDAxisContext.manual_axes",
-        "jax._src.interpreters.mlir:LoweringParameters.for_export",
-    ],
 }
 
 
@@ -48,11 +41,18 @@ def test_without_a_name(feature: str, subprocess_python: list[str]):
     run(feature, [HIDDEN[feature]], subprocess_python)
 
 
-@pytest.mark.parametrize(
-    ("feature", "path"), [(f, p) for f, paths in OTHERS.items() for p in paths]
-)
-def test_without_another_name(feature: str, path: str, subprocess_python: list[str]):
-    run(feature, [path], subprocess_python)
+def test_without_each_attribute(subprocess_python: list[str]):
+    run("attributes", [], subprocess_python)
+
+
+@pytest.mark.parametrize(("feature", "key"), [(f, k) for f in FEATURES for k in FEATURES[f].names])
+def test_each_name_is_needed(feature: str, key: str):
+    """One that is missing turns its feature off, whichever it is: the programs here hide one of them."""
+    entry = FEATURES[feature]
+    path = entry.names[key] + "_that_is_gone"
+    without = Feature(entry.title, entry.consequence, **{**entry.names, key: path})
+    with pytest.warns(UnsupportedJaxWarning, match=path.replace(":", ".")):
+        assert without.resolve() is None
 
 
 def test_without_all_of_them(subprocess_python: list[str]):

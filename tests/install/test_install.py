@@ -34,6 +34,7 @@ import jax_convgrad
 from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.install import jax_image
 from jax_convgrad._src.resize import api as resize_api
+from jax_convgrad._src.resize import arguments as resize_arguments
 from jax_convgrad._src.resize import bands
 from jax_convgrad._src.runtime import registry
 
@@ -469,7 +470,13 @@ def test_an_error_inside_of_a_resize_is_not_taken_for_a_refusal(monkeypatch: pyt
         lambda: jax.image.scale_and_translate(image, (1, 8, 4, 1), (1,), **ONE_AXIS),
     ]
     jax_convgrad.install()
-    for module, name in ((resize_api, "_apply_float"), (bands, "make_band")):
+    inside = [
+        (resize_api, "_apply_float"),
+        (bands, "make_band"),
+        (resize_arguments, "full_shape"),  # a check of what was asked for
+        (resize_arguments, "_sizes"),
+    ]
+    for module, name in inside:
         with monkeypatch.context() as patch:
             patch.setattr(module, name, broken)
             for call in calls:
@@ -552,6 +559,8 @@ def test_a_shape_in_an_array():
         lambda x: jax.image.resize(x, (2, 5, 9), "linear"),
         lambda x: jax.image.resize(x, (2, 5, 9, 3), "bogus"),
         lambda x: jax.image.resize(x, (2, 5, 9, 3), "linear", precision="bogus"),
+        lambda x: jax.image.resize(x, np.int64(5), "linear"),
+        lambda x: jax.image.resize(x, (2, 5, 9, 3), "linear", antialias=np.array([True, False])),
         lambda x: jax.image.scale_and_translate(x, (2, 4, 4, 3), (1, 7), **SCALED),
     ],
 )

@@ -1,10 +1,12 @@
 """Run as a program: shows how this package behaves without some names of JAX.
 
     python degraded.py FEATURE NAME...
+    python degraded.py attributes
 
 hides the names, imports the package, checks that plain convolutions, gradients and resizes are right
 without a warning, then uses the feature twice and checks that its results are right too, with one warning.
-FEATURE is a key of compat's FEATURES, or "all".
+FEATURE is a key of compat's FEATURES, or "all". With "attributes" it hides each attribute of JAX's objects
+that a feature reads, one after the other, and uses that feature.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from support.hidden_names import hide
+from support.hidden_names import hidden, hide
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 # Their names are looked up when the package registers its primitives.
@@ -221,6 +223,8 @@ def check_explain(cg: Any) -> None:
     image = jnp.ones((1, 4, 4, 1))
     (row,) = cg.explain(lambda x: jax.image.resize(x, (1, 8, 8, 1), "linear"), image).rows
     assert row.operator == "resample"
+    # One that stays jax.image's own.
+    cg.explain(lambda x: jax.image.resize(x, (4, 4), "nearest"), np.ones((2, 2), np.complex64))
     str(
         cg.explain(
             lambda x, w: lax.scan(
@@ -293,6 +297,21 @@ def main(feature: str, paths: list[str]) -> None:
         use_all(cg, sorted(others))
 
 
+def hide_each_attribute() -> None:
+    import jax_convgrad as cg
+    from jax_convgrad._src.compat.features import FEATURES
+
+    for name, feature in FEATURES.items():
+        for path in feature.attributes:
+            print(path, flush=True)
+            feature._has_warned = False
+            with hidden(path):
+                with warned(name):
+                    use_all(cg, [name])
+                with warned():
+                    use_all(cg, [name])
+
+
 def use_all(cg: Any, features: list[str]) -> None:
     for feature in features:
         for use in USES[feature]:
@@ -300,4 +319,7 @@ def use_all(cg: Any, features: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    if sys.argv[1] == "attributes":
+        hide_each_attribute()
+    else:
+        main(sys.argv[1], sys.argv[2:])

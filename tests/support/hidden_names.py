@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
+
+
+@contextlib.contextmanager
+def hidden(path: str) -> Iterator[None]:
+    """Hides "module:Class.attribute" of the instances of a class for a while."""
+    module_name, _, attribute = path.partition(":")
+    *classes, attribute = attribute.split(".")
+    owner = _class(importlib.import_module(module_name), classes)
+    was = owner.__dict__.get("__getattribute__")
+    _hide_in_class(owner, attribute)
+    try:
+        yield
+    finally:
+        if was is None:
+            del owner.__getattribute__
+        else:
+            owner.__getattribute__ = was
 
 
 def hide(path: str) -> None:
@@ -16,9 +35,14 @@ def hide(path: str) -> None:
     if not classes:
         _hide_in_module(owner, attribute)
         return
-    for name in classes:
+    _hide_in_class(_class(owner, classes), attribute)
+
+
+def _class(module: types.ModuleType, names: list[str]) -> Any:
+    owner: Any = module
+    for name in names:
         owner = getattr(owner, name)
-    _hide_in_class(owner, attribute)
+    return owner
 
 
 def _asked_by_the_package() -> bool:

@@ -26,6 +26,7 @@ from jax_convgrad._src import compat
 from jax_convgrad._src.dtypes import FLOAT_DTYPES
 from jax_convgrad._src.resize.api import compute_resize, compute_scale_and_translate
 from jax_convgrad._src.resize.arguments import (
+    ARGUMENT_ERRORS,
     Steps,
     check_resize,
     check_scale_and_translate,
@@ -153,7 +154,7 @@ def _prepare_resize(
         return None
     try:
         arguments = check_resize("resize", array.shape, shape, method, antialias, precision)
-    except (TypeError, ValueError):
+    except ARGUMENT_ERRORS:
         return None
     steps = _make_steps(arguments.resized)
     return None if steps is None else lambda: compute_resize(array, arguments, steps)
@@ -185,7 +186,7 @@ def _prepare_scale_and_translate(
             antialias,
             precision,
         )
-    except (TypeError, ValueError):
+    except ARGUMENT_ERRORS:
         return None
     steps = _make_steps(arguments.resized)
     return None if steps is None else lambda: compute_scale_and_translate(array, arguments, steps)

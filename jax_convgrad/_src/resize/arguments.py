@@ -1,8 +1,8 @@
 """Checks the arguments of a resize, and works out what they ask for.
 
-Each check raises TypeError or ValueError with a text that names the function and the argument. Nothing here
-computes weights or reads the image, so a caller can find out whether arguments are valid by calling a check
-and catching the error.
+Each check raises ArgumentTypeError or ArgumentValueError with a text that names the function and the
+argument. Nothing here computes weights or reads the image, so a caller can find out whether arguments are
+valid by calling a check and catching these two. Any other error is a bug of this package, not to be caught.
 """
 
 from __future__ import annotations
@@ -36,6 +36,18 @@ _ALIASES = {
 _METHODS = (*bands.METHODS, "cubic-pytorch")
 
 Steps = list[tuple[int, Band]]
+
+
+class ArgumentTypeError(TypeError):
+    """An argument is of the wrong kind."""
+
+
+class ArgumentValueError(ValueError):
+    """An argument is unknown, or does not fit the others."""
+
+
+# What a check raises. One that asks whether a call can be served catches these.
+ARGUMENT_ERRORS = (ArgumentTypeError, ArgumentValueError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,25 +108,27 @@ class Options:
         coordinate_name: str = "coordinate_mode",
     ) -> Options:
         method = method_name(function, method)
-        antialias = bool(antialias)
+        antialias = _bool(function, "antialias", antialias)
         modes = bands.COORDINATE_MODES
         if coordinate_mode not in modes:
-            raise ValueError(
+            raise ArgumentValueError(
                 f"{function}: {coordinate_name} must be one of {', '.join(modes)}, got "
                 f"{coordinate_mode!r}"
             )
         if nearest_mode not in bands.NEAREST_MODES:
-            raise ValueError(
+            raise ArgumentValueError(
                 f"{function}: nearest_mode must be one of {', '.join(bands.NEAREST_MODES)}, got "
                 f"{nearest_mode!r}"
             )
         if method.startswith("area") and coordinate_mode != "half_pixel":
-            raise ValueError(
+            raise ArgumentValueError(
                 f"{function}: method={method!r} supports only coordinate_mode='half_pixel', got "
                 f"{coordinate_mode!r}"
             )
         if exclude_outside is not None and exclude_outside not in (0, 1):
-            raise ValueError(f"{function}: exclude_outside must be a bool, got {exclude_outside!r}")
+            raise ArgumentValueError(
+                f"{function}: exclude_outside must be a bool, got {exclude_outside!r}"
+            )
         # Antialiased, PyTorch's cubic is the same as everybody's.
         clamped = method == "cubic-pytorch" and not antialias
         coefficient = -0.75 if clamped else -0.5
@@ -155,12 +169,12 @@ class Options:
         regions = _per_axis(function, "roi", roi, rank, (0.0, 1.0))
         crops = self.rule.coordinate_mode == "tf_crop_and_resize"
         if roi is not None and not crops:
-            raise ValueError(
+            raise ArgumentValueError(
                 f"{function}: roi belongs to coordinate_mode='tf_crop_and_resize', got "
                 f"{self.rule.coordinate_mode!r}"
             )
         if roi is None and crops:
-            raise ValueError(
+            raise ArgumentValueError(
                 f"{function}: coordinate_mode='tf_crop_and_resize' needs roi, one (start, end) pair per "
                 f"axis of {x_shape}"
             )
@@ -171,9 +185,11 @@ class Options:
             if factor is not None and not isinstance(factor, Fraction):
                 factor = number(function, "scale", factor)
             if factor is not None and factor <= 0:
-                raise ValueError(f"{function}: scale must be positive, got {tuple(scales)}")
+                raise ArgumentValueError(f"{function}: scale must be positive, got {tuple(scales)}")
             if factor is not None and self.method.startswith("area"):
-                raise ValueError(f"{function}: method={self.method!r} takes no scale, got {scales}")
+                raise ArgumentValueError(
+                    f"{function}: method={self.method!r} takes no scale, got {scales}"
+                )
             if x_shape[axis] == y_shape[axis] and factor is None and region == (0.0, 1.0):
                 continue
             n, m = _sizes(function, x_shape, y_shape, axis)
@@ -208,7 +224,7 @@ def check_resize(
     extrapolation_value: float = 0.0,
 ) -> ResizeArguments:
     """What `resize`, here called ``name``, is to do with an image of this shape."""
-    compat.canonical_precision(precision)
+    _check_precision(name, precision)
     options = Options.make(
         name,
         method,
@@ -258,15 +274,17 @@ def check_scale_and_translate(
     cubic_coeff_a: float | None = None,
 ) -> ScaleAndTranslateArguments:
     """What `scale_and_translate`, here called ``name``, is to do with an image of this shape."""
-    compat.canonical_precision(precision)
+    _check_precision(name, precision)
     options = Options.make(name, method, antialias, "half_pixel", "ceil", cubic_coeff_a, None)
     if options.method in ("nearest", "area-pytorch"):
-        raise ValueError(f"{name}: method={options.method!r} takes no scale and translation")
+        raise ArgumentValueError(
+            f"{name}: method={options.method!r} takes no scale and translation"
+        )
     shape = full_shape(name, shape, "image", image_shape)
     axes = _axes(name, "spatial_dims", spatial_dims, image_shape)
     for axis, (size, wanted) in enumerate(zip(image_shape, shape, strict=True)):
         if axis not in axes and size != wanted:
-            raise ValueError(
+            raise ArgumentValueError(
                 f"{name}: axis {axis} is not in spatial_dims={axes}, so its size must stay {size}, got "
                 f"shape={shape} for an image of shape {image_shape}"
             )
@@ -280,7 +298,7 @@ def check_scale_and_translate(
             continue
         s, t = number(name, "scale", s), number(name, "translation", t)
         if s == 0:
-            raise ValueError(f"{name}: scale must not be zero, got {scales}")
+            raise ArgumentValueError(f"{name}: scale must not be zero, got {scales}")
         rule = dataclasses.replace(
             options.rule,
             scale=s,
@@ -296,23 +314,24 @@ def method_name(function: str, method: Any) -> str:
     if isinstance(method, jax.image.ResizeMethod):
         method = method.name.lower().replace("_", "-")
     if not isinstance(method, str):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"{function}: method must be a string or a jax.image.ResizeMethod, got {method!r}"
         )
     name = _ALIASES.get(method, method)
     if name not in _METHODS:
         known = ", ".join((*_METHODS, *_ALIASES))
-        raise ValueError(f"{function}: method must be one of {known}, got {method!r}")
+        raise ArgumentValueError(f"{function}: method must be one of {known}, got {method!r}")
     return name
 
 
 def full_shape(function: str, shape: Any, name: str, other: Shape) -> Shape:
-    if isinstance(shape, Array):
+    if isinstance(shape, Array) and not isinstance(shape, jax.core.Tracer):
         shape = np.asarray(shape)
-    if isinstance(shape, str) or not isinstance(shape, (Sequence, np.ndarray)):
-        raise TypeError(f"{function}: shape must be a sequence of integers, got {shape!r}")
+    is_vector = isinstance(shape, np.ndarray) and shape.ndim == 1
+    if isinstance(shape, str) or not (isinstance(shape, Sequence) or is_vector):
+        raise ArgumentTypeError(f"{function}: shape must be a sequence of integers, got {shape!r}")
     if len(shape) != len(other):
-        raise ValueError(
+        raise ArgumentValueError(
             f"{function}: shape must have one size per axis of {name}, got {tuple(shape)} for {name} of "
             f"shape {tuple(other)}"
         )
@@ -322,18 +341,18 @@ def full_shape(function: str, shape: Any, name: str, other: Shape) -> Shape:
             sizes.append(size)
             continue
         if isinstance(size, bool):
-            raise TypeError(f"{function}: shape must hold integers, got {tuple(shape)}")
+            raise ArgumentTypeError(f"{function}: shape must hold integers, got {tuple(shape)}")
         try:
             sizes.append(operator.index(size))
         except TypeError:
             if not jax.export.is_symbolic_dim(size):
-                raise TypeError(
+                raise ArgumentTypeError(
                     f"{function}: shape must hold integers, got {tuple(shape)}"
                 ) from None
             sizes.append(size)
             continue
         if sizes[-1] < 0:
-            raise ValueError(f"{function}: shape must not be negative, got {tuple(shape)}")
+            raise ArgumentValueError(f"{function}: shape must not be negative, got {tuple(shape)}")
     return tuple(sizes)
 
 
@@ -341,16 +360,18 @@ def _sizes(function: str, x_shape: Shape, y_shape: Shape, axis: int) -> tuple[in
     """Input and output size of an axis that is resized; both must be known numbers."""
     n, m = x_shape[axis], y_shape[axis]
     if not isinstance(n, int) or not isinstance(m, int):
-        raise ValueError(
+        raise ArgumentValueError(
             f"{function}: axis {axis} is resized, so its sizes must be known, got {n} and {m} (from "
             f"{x_shape} to {y_shape})"
         )
     if n == 0 and m > 0:
-        raise ValueError(
+        raise ArgumentValueError(
             f"{function}: axis {axis} has no elements to make {m} of (from {x_shape} to {y_shape})"
         )
     if max(n, m) >= 2**31:
-        raise ValueError(f"{function}: axis {axis} has 2^31 elements or more: {x_shape}, {y_shape}")
+        raise ArgumentValueError(
+            f"{function}: axis {axis} has 2^31 elements or more: {x_shape}, {y_shape}"
+        )
     return n, m
 
 
@@ -358,15 +379,19 @@ def _axes(function: str, name: str, value: Any, shape: Shape) -> tuple[int, ...]
     try:
         axes = tuple(operator.index(axis) for axis in value)
     except TypeError:
-        raise TypeError(
+        raise ArgumentTypeError(
             f"{function}: {name} must be a sequence of integers, got {value!r}"
         ) from None
     rank = len(shape)
     if any(not -rank <= axis < rank for axis in axes):
-        raise ValueError(f"{function}: {name}={axes} are not axes of an array of shape {shape}")
+        raise ArgumentValueError(
+            f"{function}: {name}={axes} are not axes of an array of shape {shape}"
+        )
     axes = tuple(axis % rank for axis in axes)
     if len(set(axes)) != len(axes):
-        raise ValueError(f"{function}: {name}={tuple(value)} names an axis twice (shape {shape})")
+        raise ArgumentValueError(
+            f"{function}: {name}={tuple(value)} names an axis twice (shape {shape})"
+        )
     return axes
 
 
@@ -376,12 +401,14 @@ def _entries(function: str, name: str, value: Any, length: int) -> list[Any]:
         entries = list(value)
     elif hasattr(value, "shape"):
         if len(value.shape) != 1:
-            raise ValueError(f"{function}: {name} must be a vector, got shape {value.shape}")
+            raise ArgumentValueError(
+                f"{function}: {name} must be a vector, got shape {value.shape}"
+            )
         entries = [value[i] for i in range(value.shape[0])]
     else:
-        raise TypeError(f"{function}: {name} must be an array or a sequence, got {value!r}")
+        raise ArgumentTypeError(f"{function}: {name} must be an array or a sequence, got {value!r}")
     if len(entries) != length:
-        raise ValueError(
+        raise ArgumentValueError(
             f"{function}: {name} must have one entry per entry of spatial_dims ({length}), got "
             f"{len(entries)}"
         )
@@ -392,9 +419,9 @@ def _per_axis(function: str, name: str, value: Any, rank: int, default: Any) -> 
     if value is None:
         return [default] * rank
     if isinstance(value, str) or not isinstance(value, (Sequence, np.ndarray)):
-        raise TypeError(f"{function}: {name} must have one entry per axis, got {value!r}")
+        raise ArgumentTypeError(f"{function}: {name} must have one entry per axis, got {value!r}")
     if len(value) != rank:
-        raise ValueError(
+        raise ArgumentValueError(
             f"{function}: {name} must have {rank} entries, one per axis, got {value!r}"
         )
     return list(value)
@@ -402,18 +429,35 @@ def _per_axis(function: str, name: str, value: Any, rank: int, default: Any) -> 
 
 def _pair(function: str, value: Any) -> tuple[float, float]:
     if isinstance(value, str) or not hasattr(value, "__len__") or len(value) != 2:
-        raise ValueError(f"{function}: roi must hold (start, end) pairs, got {value!r}")
+        raise ArgumentValueError(f"{function}: roi must hold (start, end) pairs, got {value!r}")
     return (number(function, "roi", value[0]), number(function, "roi", value[1]))
 
 
 def number(function: str, name: str, value: Any) -> float:
     """A finite number, as a float."""
     if isinstance(value, jax.core.Tracer):
-        raise TypeError(f"{function}: {name} must be known while tracing, got {value}")
+        raise ArgumentTypeError(f"{function}: {name} must be known while tracing, got {value}")
     is_array = isinstance(value, (np.ndarray, np.generic, Array)) and value.shape == ()
     if isinstance(value, bool) or not (isinstance(value, numbers.Real) or is_array):
-        raise TypeError(f"{function}: {name} must be a number, got {value!r}")
-    result = float(value)
+        raise ArgumentTypeError(f"{function}: {name} must be a number, got {value!r}")
+    try:
+        result = float(value)
+    except (TypeError, ValueError):  # an array of strings or of complex numbers
+        raise ArgumentTypeError(f"{function}: {name} must be a number, got {value!r}") from None
     if not math.isfinite(result):
-        raise ValueError(f"{function}: {name} must be finite, got {value!r}")
+        raise ArgumentValueError(f"{function}: {name} must be finite, got {value!r}")
     return result
+
+
+def _bool(function: str, name: str, value: Any) -> bool:
+    try:
+        return bool(value)
+    except (TypeError, ValueError):  # traced, or an array of several
+        raise ArgumentTypeError(f"{function}: {name} must be a bool, got {value!r}") from None
+
+
+def _check_precision(function: str, value: Any) -> None:
+    try:
+        compat.canonical_precision(value)
+    except (TypeError, ValueError) as error:  # JAX's own check, in JAX's words
+        raise ArgumentValueError(f"{function}: {error}") from error
