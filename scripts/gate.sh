@@ -13,7 +13,8 @@ base=${1:?which commit to compare with}
 out=$(mkdir -p "${2:?where to write}" && cd "$2" && pwd)
 shift 2
 work=$(mktemp -d)
-trap 'git -C "$root" worktree remove --force "$work/base"; rm -rf "$work"' EXIT
+trap 'rm -rf "$work"; git -C "$root" worktree prune' EXIT
+rm -f "$out"/{base,here}-*.json
 git -C "$root" worktree add --quiet --detach "$work/base" "$base"
 
 declare -A trees=([base]="$work/base" [here]="$root")

@@ -459,5 +459,5 @@ def _bool(function: str, name: str, value: Any) -> bool:
 def _check_precision(function: str, value: Any) -> None:
     try:
         compat.canonical_precision(value)
-    except (TypeError, ValueError) as error:  # JAX's own check, in JAX's words
+    except ValueError as error:  # JAX's own check, in JAX's words
         raise ArgumentValueError(f"{function}: {error}") from error
