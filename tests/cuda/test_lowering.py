@@ -12,6 +12,7 @@ import importlib.util
 import math
 import os
 import re
+import shutil
 import subprocess
 import types
 import warnings
@@ -625,6 +626,7 @@ def module() -> Any:
     return registry.cuda_module()
 
 
+@pytest.mark.skipif(shutil.which("nm") is None, reason="needs binutils")
 def test_the_module_leaves_no_cuda_symbol_undefined(module: Any) -> None:
     output = subprocess.run(
         ["nm", "-D", "--undefined-only", module.__file__],
