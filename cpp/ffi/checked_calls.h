@@ -58,7 +58,7 @@ class CallKey {
   };
 
  private:
-  // A convolution along three axes has 62 on CUDA.
+  // A convolution along three axes has about 60 on CUDA.
   static constexpr uint32_t kMaxNumbers = 64;
 
   uint64_t hash_ = 0;

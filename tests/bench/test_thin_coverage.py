@@ -42,11 +42,11 @@ def test_every_pass_has_its_plans_or_reasons(program: Path, tmp_path: Path) -> N
     )
     odd = "image: output channels are no multiple of 8"
     assert [(row.pass_, row.plans or row.reasons) for row in found] == [
-        ("fprop", ("image",)),
+        ("fprop", ("image", "image_384")),
         ("dx", ("few_outputs",)),
         ("dw", ("image_wgrad",)),
         ("fprop", ("few_outputs",)),
-        ("dx", ("image_dgrad",)),
+        ("dx", ("image_dgrad", "image_dgrad_384")),
         ("dw", ("few_outputs_wgrad",)),
         ("fprop", odd),
         ("dx", "few outputs: the other channels are no multiple of 8"),
@@ -55,7 +55,7 @@ def test_every_pass_has_its_plans_or_reasons(program: Path, tmp_path: Path) -> N
         ("dx", ("windows_128x64", "windows_128x128")),
         ("dw", ("windows_wgrad_64x128", "windows_wgrad_128x128")),
         *[(pass_, coverage.NOT_THIN) for pass_ in ("fprop", "dx", "dw")],
-        ("fprop", ("image",)),
+        ("fprop", ("image", "image_384")),
         ("dx", ("few_outputs",)),
         ("dw", ("image_wgrad",)),
     ]

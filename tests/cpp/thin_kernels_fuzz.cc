@@ -214,9 +214,9 @@ bool IsLarge(const ThinProblem& problem) {
   int64_t staged = 4 * rows * (windows * p.strides[2] * p.in_channels + run);
   int64_t weights = 128 * p.kernel[0] * p.kernel[1] * (run + 8);
   if (std::min(p.in_channels, p.out_channels) * p.kernel[2] <= 32) {
-    // 32 channels of as many pixels as a pixel of the result takes.
+    // 32 channels of as many pixels as a pixel of the result takes, of a plane.
     const int64_t pixels = std::max<int64_t>(64, 2 * (p.kernel[2] * p.dilation[2] + p.strides[2]));
-    staged = 128 * rows * pixels + 128 * pixels;
+    staged = 128 * rows / p.kernel[0] * pixels + 128 * pixels;
     weights = 64 * p.kernel[0] * p.kernel[1] * (std::max(p.in_channels, p.out_channels) + 8);
   }
   return p.kind != ThinKind::kWgrad && staged + weights > p.device.block_shared_bytes * 3 / 4;

@@ -27,8 +27,14 @@ _WINDOWS_WGRAD = tuple(f"windows_wgrad_{tile}" for tile in ("128x128", "64x128",
 ENGINES = {
     operator: tuple(f"native_thin_{name}" for name in names)
     for operator, names in {
-        "conv_fprop": (*_WINDOWS, "image", "few_outputs"),
-        "conv_dgrad": (*_WINDOWS, "image_dgrad", "few_outputs"),
+        "conv_fprop": (*_WINDOWS, "image", "image_384", "few_outputs", "few_outputs_alone"),
+        "conv_dgrad": (
+            *_WINDOWS,
+            "image_dgrad",
+            "image_dgrad_384",
+            "few_outputs",
+            "few_outputs_alone",
+        ),
         "conv_wgrad": (*_WINDOWS_WGRAD, "image_wgrad", "few_outputs_wgrad"),
     }.items()
 }
@@ -115,7 +121,8 @@ def _few_outputs_bytes(operator: str, case: Case, dtype: str) -> int:
         pixels *= 2
     columns = -(-outputs * kernel[-1] // 8)
     steps = -(-channels // (16 if dtype == "float32" else 32))
-    stages = 2 * math.prod(r + 1 for r in read[:-1]) * pixels * 64
+    rows = read[-2] + 1 if len(kernel) > 1 else 1
+    stages = 2 * rows * pixels * 64
     products = pixels * 8 * (columns | 1) * 4
     return stages + products + math.prod(kernel[:-1]) * steps * columns * 512 + 32
 

@@ -7,9 +7,9 @@ order of the weights as well, see NOTE [Order of weights]. The CPU handlers acce
 NOTE [Order of weights]. cuDNN's channels-last engines read weights in the order output channel, kernel, input
 channel (OXI). They accept other orders and compute wrong results with them. Where the weights lie in another
 order, XLA reorders them at every call. The thin CUDA kernels read kernel, input channel, output channel (XIO)
-as well, the order of Flax's arrays (HWIO). So weights that lie like this are passed to the problems which
-these kernels serve as they are. If the search finds an engine of cuDNN's to be faster there, even with the
-time that reordering takes, the handler reorders them for it, in the workspace.
+as well, the order of Flax's arrays (HWIO). So weights that lie like this are passed as they are to the
+problems in which these kernels are likely to be the fastest. If the search finds an engine of cuDNN's to be
+faster there, even with the time that reordering takes, the handler reorders them for it, in the workspace.
 
 NOTE [Uneven padding]. cuDNN's errata exclude the engines that are wrong where the two sides of an axis are
 padded differently (NOTE [One padding per axis], cudnn/errata.cc). That leaves one engine for weight
@@ -42,8 +42,8 @@ from jax_convgrad._src import compat
 from jax_convgrad._src.conv.arrays import pad_spatial
 from jax_convgrad._src.conv.geometry import ConvConfig, Role
 from jax_convgrad._src.conv.precision import allows_tf32
+from jax_convgrad._src.dispatch import thin_cuda
 from jax_convgrad._src.dispatch.problem import ROLES, ConvProblem
-from jax_convgrad._src.dispatch.thin_cuda import thin_family
 from jax_convgrad._src.runtime.registry import CONV_TARGETS
 from jax_convgrad._src.runtime.settings import Settings
 from jax_convgrad._src.shapes import Pairs, Shape
@@ -184,8 +184,8 @@ def weights_order(
 ) -> WeightsOrder:
     """The order in which a call on CUDA takes its weights: see NOTE [Order of weights].
 
-    ``weights`` are their logical shape and dtype. It is XIO where the logical array lies like that, thin
-    kernels serve the problem, and the workspace ``limit`` has room for the copy that other engines need.
+    ``weights`` are their logical shape and dtype. It is XIO where the logical array lies like that, a thin
+    kernel leads, and the workspace ``limit`` has room for the copy that other engines need.
     With less, no engine might be left: thin kernels for weight gradients need a workspace, too.
     """
     numbers = problem.geometry.config.dimension_numbers
@@ -194,7 +194,7 @@ def weights_order(
     if problem.result_dtype != problem.dtype:
         return "OXI"
     tf32 = allows_tf32(problem.precision)
-    if thin_family(problem.operator, problem.geometry, problem.dtype, tf32) is None:
+    if not thin_cuda.leads(problem.operator, problem.geometry, problem.dtype, tf32):
         return "OXI"
     return "OXI" if limit is not None and limit < _copy_size(*weights) else "XIO"
 

@@ -18,6 +18,11 @@ MAX_CHANNELS = 16  # of a thin side
 MAX_COLUMNS = 32  # channels of a thin result times taps along the innermost axis
 MAX_PERIOD = 256  # channels of a thin dX times the innermost stride
 MAX_KERNEL = 64  # taps along an axis
+MAX_BOUND_WEIGHTS = 256 * 128  # of windows side by side, up to which memory bounds their product
+MAX_FLOATS_SIDE_BY_SIDE = 256  # elements of such a window
+MAX_STRIDE = (
+    16  # pixels from one window to the next, along all axes, from which few_outputs is slow
+)
 _HALVES = {"float16", "bfloat16"}
 
 
@@ -59,6 +64,27 @@ def thin_family(operator: str, geometry: ConvGeometry, dtype: Any, tf32: bool = 
     if operator == "conv_dgrad" and not all(map(_has_steps, config.strides, config.dilation)):
         return None
     return "few_outputs" if fits and many % 8 == 0 else None
+
+
+def leads(operator: str, geometry: ConvGeometry, dtype: Any, tf32: bool = True) -> bool:
+    """Whether there is a thin kernel that is likely to be faster than cuDNN: ThinPlan::IsFast in Python."""
+    family = thin_family(operator, geometry, dtype, tf32)
+    window = math.prod(geometry.kernel) * geometry.in_channels
+    stride = math.prod(geometry.config.strides)
+    if family == "windows":
+        few = geometry.in_channels <= MAX_CHANNELS
+        return few or window * geometry.out_channels <= MAX_BOUND_WEIGHTS
+    if family == "image":
+        # Of floats, large windows side by side are images too, whose weights take all shared memory.
+        side_by_side = geometry.kernel == geometry.config.strides
+        return not (
+            side_by_side and window > MAX_FLOATS_SIDE_BY_SIDE and np.dtype(dtype).itemsize == 4
+        )
+    if family == "few_outputs" and operator == "conv_fprop":
+        return stride == 1
+    if family == "few_outputs" and operator == "conv_dgrad":
+        return stride < MAX_STRIDE
+    return family is not None
 
 
 def _has_steps(stride: int, dilation: int) -> bool:

@@ -1,4 +1,4 @@
-// Elements, vectors of channels and division by a constant, for the depthwise kernels.
+// Elements, vectors of channels and division by a constant.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_COMMON_ELEMENTS_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_COMMON_ELEMENTS_CUH_

@@ -73,13 +73,12 @@ inline cudaError_t EncodeTensorMap(const void* array, const TensorShape& shape, 
 
 // Whether a kernel that uses them wherever it can (kHasBulkCopies) needs a description.
 template <typename Params>
-bool NeedsTensorMap(void (*kernel)(Params)) {
+cudaError_t NeedsTensorMap(void (*kernel)(Params), bool* needs) {
   cudaFuncAttributes attributes{};
-  if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return false;
-  }
-  return attributes.ptxVersion >= 90;  // __CUDA_ARCH__ / 10 of the code that runs
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, kernel);
+  if (status != cudaSuccess) (void)cudaGetLastError();
+  *needs = attributes.ptxVersion >= 90;  // __CUDA_ARCH__ / 10 of the code that runs
+  return status;
 }
 
 }  // namespace jax_convgrad

@@ -13,6 +13,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/kernels/common/elements.cuh"
 #include "cuda/kernels/common/warp_product.cuh"
@@ -20,31 +21,6 @@
 #include "cuda/kernels/thin/few_outputs_params.cuh"
 
 namespace jax_convgrad {
-
-// The taps that read for result `at`: `tap`, the one `tap_step` behind it, and so on. They read
-// `source`, what is `source_step` behind it, and so on, inside the source or not.
-struct FewTaps {
-  int tap, tap_step;
-  int source, source_step;
-};
-
-template <bool kDgrad>
-__device__ inline FewTaps TapsOf(const FewParams& p, int axis, int at) {
-  if constexpr (!kDgrad) {
-    return {0, 1, at * p.strides[axis] - p.padding[axis], p.dilation[axis]};
-  }
-  const FewAxis& a = p.axes[axis];
-  int shifted = at + a.shift;
-  if (a.common != 1 && a.by_common.Split(&shifted) != 0) return {p.kernel[axis], 1, 0, 0};
-  int source = shifted;
-  int tap = a.by_stride.Split(&source);
-  if (a.dilation != 1) {
-    int product = tap * a.inverse;
-    tap = a.by_stride.Split(&product);
-    source = a.by_stride.Quotient(shifted - tap * a.dilation);
-  }
-  return {tap, a.stride, source - a.shift_strides, -a.dilation};
-}
 
 template <typename Number>
 __device__ inline void Exchange(Number* one, Number* other) {
@@ -55,14 +31,14 @@ __device__ inline void Exchange(Number* one, Number* other) {
 
 // Adds up the products of `count` elements of the result. They are `jump` floats apart, and
 // `result_jump` elements.
-template <typename T, int kPitch>
-__device__ inline void AddProducts(const FewTaps& taps, int kernel, int few, const float* products,
+template <typename T, bool kDgrad, int kPitch>
+__device__ inline void AddProducts(const FewParams& p, int first_tap, const float* products,
                                    int jump, T* result, int64_t result_jump, int count) {
-  const int tap_jump = taps.tap_step * few + taps.source_step * kPitch;
+  const int tap_jump = TapStep<kDgrad>(p, 2) * p.few + SourceStep<kDgrad>(p, 2) * kPitch;
   for (; count > 0; count -= kFewAdded) {
     float sums[kFewAdded] = {};
     const float* from = products;
-    for (int tap = taps.tap; tap < kernel; tap += taps.tap_step, from += tap_jump) {
+    for (int tap = first_tap; tap < p.kernel[2]; tap += TapStep<kDgrad>(p, 2), from += tap_jump) {
 #pragma unroll
       for (int i = 0; i < kFewAdded; ++i) {
         if (i < count) sums[i] += from[i * jump];
@@ -77,6 +53,46 @@ __device__ inline void AddProducts(const FewTaps& taps, int kernel, int few, con
   }
 }
 
+template <int kValue>
+using Constant = std::integral_constant<int, kValue>;
+
+// Multiplies kDepths of the pixels of kUnits, `from` on and what is `other` bytes behind, with the
+// weights of a row of taps, and so on for all rows of taps from `first_tap` on. What lies between
+// two is `row` bytes, and `weights_row`. `last` is what a lane adds for the last eight columns.
+template <typename T, bool kDgrad, int kColumns, int kUnits, int kDepths>
+__device__ inline void MultiplyRows(const FewParams& p, int first_tap, const unsigned char* from,
+                                    int other, int row, const uint2* weights, int weights_row,
+                                    int last, const int (&lane_bytes)[kFewDepths],
+                                    float (*sums)[2][kColumns][4]) {
+  for (int tap = first_tap; tap < p.kernel[1]; tap += TapStep<kDgrad>(p, 1)) {
+#pragma unroll
+    for (int k = 0; k < kDepths; ++k) {
+      uint32_t a[kUnits][2][4];
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) {
+        const unsigned char* const of_unit = u == 0 ? from : from + other;
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          LoadMatrices(of_unit + lane_bytes[k] + m * 16 * kFewPixelBytes, a[u][m]);
+#pragma unroll
+          for (uint32_t& word : a[u][m]) word = MultipliedWord<T>(word);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        const uint2 words = weights[(n * kFewDepths + k) * 32 + (n == kColumns - 1 ? last : 0)];
+#pragma unroll
+        for (int i = 0; i < kUnits * 2; ++i) {
+          MultiplyAdd(static_cast<const T*>(nullptr), a[i / 2][i % 2], words.x, words.y,
+                      sums[i / 2][i % 2][n]);
+        }
+      }
+    }
+    from += row;
+    weights += weights_row;
+  }
+}
+
 // kColumns products of 8 columns each. Steps go through all tiles of a block, as in WindowsProduct.
 template <typename T, bool kDgrad, int kColumns>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
@@ -88,16 +104,16 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
 
   unsigned char* const stages = SharedMemory<unsigned char>();
   float* const products = reinterpret_cast<float*>(stages + p.stages * stage_bytes);
-  uint4* const weights = reinterpret_cast<uint4*>(products + p.tile_y * p.tile_x * kPitch);
+  uint2* const weights = reinterpret_cast<uint2*>(products + p.tile_y * p.tile_x * kPitch);
 
   FewCopiesOf<T, kDgrad> copies(p, stages, FewBarriersOf<kColumns>(p, weights));
   copies.Begin();
 
-  // By row of taps, step, eight columns, lane: four words of weights.
+  // By row of taps, step, eight columns, 32 bytes of channels, lane: two words of weights.
   {
-    const int word = thread % 128, of_lane = word / 4;
-    const int first = (word % 4 * 4 + of_lane % 4) * kWordElements<T>;
+    const int word = thread % 128, of_lane = word / 2 % 32;
     const int parts = p.kernel[0] * p.kernel[1] * p.steps * kColumns;
+    const int first = ((word / 64 * 2 + word % 2) * 4 + of_lane % 4) * kWordElements<T>;
 #pragma unroll 4
     for (int part = thread / 128; part < parts; part += kFewThreads / 128) {
       int row = part / kColumns;
@@ -111,89 +127,78 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
       const T* const from = static_cast<const T*>(p.w) +
                             (exists ? tap * p.w_tap + channel * p.w_channel + few * p.w_few : 0);
       const uint32_t both = WordOf(from, exists, from + p.w_channel, exists);
-      // The sums of columns that do not exist are not read, whatever their weights.
+      // What columns that do not exist would have is not theirs: FewBarriersOf.
       if (column < p.columns) reinterpret_cast<uint32_t*>(weights)[part * 128 + word] = both;
     }
   }
 
-  // The units of a warp, and what a lane reads of 16 pixels.
+  // The units of a warp.
   int unit_row[kFewUnits], unit_pixel[kFewUnits];
 #pragma unroll
   for (int u = 0; u < kFewUnits; ++u) {
-    unit_row[u] = warp + u * (kFewThreads / 32);
+    unit_row[u] = warp + u * kFewWarps;
     unit_pixel[u] = p.by_units_x.Split(&unit_row[u]) * 32;
   }
-  int lane_bytes[kFewPieces / 2];
+  // What a lane reads of 16 pixels, and of weights: instead of the columns that do not exist, whose
+  // sums nobody reads, the first of the last eight.
+  const int last = (kColumns - 1) * 8 + lane / 4 < p.columns ? 0 : lane % 4 - lane;
+  int lane_bytes[kFewDepths];
 #pragma unroll
-  for (int k = 0; k < kFewPieces / 2; ++k) {
+  for (int k = 0; k < kFewDepths; ++k) {
     lane_bytes[k] = FewPlaceInStage(lane % 16, k * 2 + lane / 16);
   }
   int stage = 0;
   for (int tile = first_tile; tile < p.tiles; tile += p.tile_step) {
     const FewPlace at = FewPlaceOf(p, tile);
-    const FewTaps of_z = TapsOf<kDgrad>(p, 0, at.z);
-    const int first_plane =
-        of_z.tap < p.kernel[0] ? of_z.source - FirstRead<kDgrad>(p, 0, at.z) : 0;
+    FewTaps of_z = TapsOf<kDgrad>(p, 0, at.z);
+    const bool reads = of_z.tap < p.kernel[0];
     const int first_y = FirstRead<kDgrad>(p, 1, at.y);
-    FewTaps of_y[kFewUnits];
+    // Of the units: the first row of taps, and what this reads. Rows behind the tile or the result
+    // have no taps, and what a row without any would read is far off.
+    int first_tap[kFewUnits], unit_bytes[kFewUnits];
 #pragma unroll
     for (int u = 0; u < kFewUnits; ++u) {
-      of_y[u] = TapsOf<kDgrad>(p, 1, at.y + unit_row[u]);
-      of_y[u].source -= first_y;
-      // Rows behind the tile or the result have no taps. What a row without any would read is far
-      // off.
-      if (unit_row[u] >= p.tile_y || at.y + unit_row[u] >= p.result_size[1]) {
-        of_y[u].tap = p.kernel[1];
-      }
-      if (of_y[u].tap >= p.kernel[1]) of_y[u].source = 0;
+      const FewTaps of_y = TapsOf<kDgrad>(p, 1, at.y + unit_row[u]);
+      const bool exists = reads && unit_row[u] < p.tile_y &&
+                          at.y + unit_row[u] < p.result_size[1] && of_y.tap < p.kernel[1];
+      first_tap[u] = exists ? of_y.tap : p.kernel[1];
+      unit_bytes[u] =
+          (exists ? of_y.source - first_y : 0) * row_bytes + unit_pixel[u] * kFewPixelBytes;
     }
+    // Whether they take the same weights, at the same time then.
+    const bool together = first_tap[0] == first_tap[1];
     float sums[kFewUnits][2][kColumns][4] = {};
-    for (int step = 0; step < p.steps; ++step) {
-      copies.Wait();
-      copies.Next();
-      const unsigned char* const staged = stages + stage * stage_bytes;
-      if (++stage == p.stages) stage = 0;
+    const int tap_words = p.steps * kColumns * kFewPart;
+    // A plane for each tap along z; one that nothing reads, if there is none.
+    do {
+      const uint2* of_plane = weights + lane + (reads ? of_z.tap : 0) * p.kernel[1] * tap_words;
+      for (int step = 0; step < p.steps; ++step, of_plane += kColumns * kFewPart) {
+        copies.Wait();
+        copies.Next();
+        const unsigned char* const staged = stages + stage * stage_bytes;
+        if (++stage == p.stages) stage = 0;
+        const auto multiply = [&](auto units, auto depths, int u) {
+          MultiplyRows<T, kDgrad, kColumns, decltype(units)::value, decltype(depths)::value>(
+              p, first_tap[u], staged + unit_bytes[u], unit_bytes[1] - unit_bytes[0],
+              SourceStep<kDgrad>(p, 1) * row_bytes, of_plane + first_tap[u] * tap_words,
+              TapStep<kDgrad>(p, 1) * tap_words, last, lane_bytes, sums + u);
+        };
+        const auto multiply_units = [&](auto depths) {
+          if (together) {
+            multiply(Constant<kFewUnits>(), depths, 0);
+          } else {
 #pragma unroll
-      for (int u = 0; u < kFewUnits; ++u) {
-        const unsigned char* const of_unit = staged + unit_pixel[u] * kFewPixelBytes;
-        int plane = first_plane;
-        for (int tap_z = of_z.tap; tap_z < p.kernel[0];
-             tap_z += of_z.tap_step, plane += of_z.source_step) {
-          const unsigned char* from =
-              of_unit + (plane * p.source_rows + of_y[u].source) * row_bytes;
-          const uint4* b = weights + lane +
-                           ((tap_z * p.kernel[1] + of_y[u].tap) * p.steps + step) * kColumns * 32;
-          for (int tap_y = of_y[u].tap; tap_y < p.kernel[1]; tap_y += of_y[u].tap_step) {
-            uint32_t a[kFewPieces / 2][2][4];
-#pragma unroll
-            for (int k = 0; k < kFewPieces / 2; ++k) {
-#pragma unroll
-              for (int m = 0; m < 2; ++m) {
-                LoadMatrices(from + lane_bytes[k] + m * 16 * kFewPixelBytes, a[k][m]);
-#pragma unroll
-                for (uint32_t& word : a[k][m]) word = MultipliedWord<T>(word);
-              }
-            }
-#pragma unroll
-            for (int n = 0; n < kColumns; ++n) {
-              const uint4 words = b[n * 32];
-#pragma unroll
-              for (int m = 0; m < 2; ++m) {
-                MultiplyAdd(static_cast<const T*>(nullptr), a[0][m], words.x, words.y,
-                            sums[u][m][n]);
-              }
-#pragma unroll
-              for (int m = 0; m < 2; ++m) {
-                MultiplyAdd(static_cast<const T*>(nullptr), a[1][m], words.z, words.w,
-                            sums[u][m][n]);
-              }
-            }
-            from += of_y[u].source_step * row_bytes;
-            b += of_y[u].tap_step * p.steps * kColumns * 32;
+            for (int u = 0; u < kFewUnits; ++u) multiply(Constant<1>(), depths, u);
           }
+        };
+        if (p.last_depths == kFewDepths || step + 1 < p.steps) {
+          multiply_units(Constant<kFewDepths>());
+        } else {
+          multiply_units(Constant<kFewDepths / 2>());
         }
       }
-    }
+      NextTap<kDgrad>(p, 0, &of_z);
+    } while (of_z.tap < p.kernel[0]);
 
     // The products of a tile that others still add were behind a barrier of the steps above.
 #pragma unroll
@@ -243,7 +248,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
       Exchange(&result_jump, &result_next);
     }
     for (; repeats > 0; --repeats, from += next, to += result_next) {
-      AddProducts<T, kPitch>(of_x, p.kernel[2], p.few, from, jump, to, result_jump, count);
+      AddProducts<T, kDgrad, kPitch>(p, of_x.tap, from, jump, to, result_jump, count);
     }
   }
 }

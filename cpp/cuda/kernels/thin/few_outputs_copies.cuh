@@ -1,6 +1,6 @@
 // How the source's pixels come into shared memory for few_outputs.cuh: steps of some channels of
-// all rows that a tile reads, through all tiles of a block, each step into the next of a ring of
-// stages. A stage has planes of rows of pixels, each of four pieces of 16 bytes.
+// all rows that a tile reads of a plane, through all planes of all tiles of a block, each step into
+// the next of a ring of stages. A stage has rows of pixels, each of four pieces of 16 bytes.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_FEW_OUTPUTS_COPIES_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_THIN_FEW_OUTPUTS_COPIES_CUH_
@@ -24,13 +24,14 @@ __device__ inline int FewPlaceInStage(int pixel, int piece) {
   return (pixel * kFewPieces + (piece ^ (pixel / 2 % kFewPieces))) * 16;
 }
 
-// The barriers of the stages lie where the last eight columns have the weights of their last one,
-// if that does not exist, else behind the weights.
+// The barriers of the stages lie where the last eight columns would have the weights of their last
+// one, if that does not exist, else behind the weights.
 template <int kColumns>
-__device__ inline BulkBarrier* FewBarriersOf(const FewParams& p, uint4* weights) {
+__device__ inline BulkBarrier* FewBarriersOf(const FewParams& p, uint2* weights) {
   const int parts = p.kernel[0] * p.kernel[1] * p.steps * kColumns;
-  return reinterpret_cast<BulkBarrier*>(
-      p.columns < kColumns * 8 ? weights + (kColumns - 1) * 32 + 28 : weights + parts * 32);
+  return reinterpret_cast<BulkBarrier*>(p.columns < kColumns * 8
+                                            ? weights + (kColumns - 1) * kFewPart + 28
+                                            : weights + parts * kFewPart);
 }
 
 // A tile's first pixel of the result.
@@ -48,17 +49,25 @@ __device__ inline FewPlace FewPlaceOf(const FewParams& p, int tile) {
 }
 
 // The next step to be copied.
+template <bool kDgrad>
 struct FewStep {
   int tile, step = 0, stage = 0;
+  FewTaps of_z;  // the rest of them
 
-  __device__ explicit FewStep(int first_tile) : tile(first_tile) {}
+  __device__ FewStep(const FewParams& p, int first_tile) : tile(first_tile) { BeginTile(p); }
 
   __device__ void Advance(const FewParams& p) {
-    if (++step == p.steps) {
-      step = 0;
-      tile += p.tile_step;
-    }
     if (++stage == p.stages) stage = 0;
+    if (++step < p.steps) return;
+    step = 0;
+    NextTap<kDgrad>(p, 0, &of_z);
+    if (of_z.tap < p.kernel[0]) return;
+    tile += p.tile_step;
+    BeginTile(p);
+  }
+
+  __device__ void BeginTile(const FewParams& p) {
+    of_z = TapsOf<kDgrad>(p, 0, FewPlaceOf(p, tile).z);
   }
 };
 
@@ -67,7 +76,7 @@ template <typename T, bool kDgrad>
 class FewCopies {
  public:
   __device__ FewCopies(const FewParams& p, unsigned char* stages, BulkBarrier*)
-      : p_(p), stages_(stages), next_(static_cast<int>(blockIdx.x)) {
+      : p_(p), stages_(stages), next_(p, static_cast<int>(blockIdx.x)) {
     const int thread = static_cast<int>(threadIdx.x);
     x_ = thread / kFewPieces & (p.across - 1);  // a power of two
     row_ = thread / kFewPieces >= p.across;     // there are one or two
@@ -96,44 +105,39 @@ class FewCopies {
   __device__ void Copy() {
     if (next_.step == 0) {
       const FewPlace at = FewPlaceOf(p_, next_.tile);
-      from_z_ = FirstRead<kDgrad>(p_, 0, at.z);
+      plane_exists_ = Inside(next_.of_z.source, p_.source_size[0]);
       from_y_ = FirstRead<kDgrad>(p_, 1, at.y) + row_;
       from_x_ = FirstRead<kDgrad>(p_, 2, at.x) + x_;
-      const int64_t row =
-          (static_cast<int64_t>(at.image) * p_.source_size[0] + from_z_) * p_.source_size[1] +
-          from_y_;
+      const int64_t row = (static_cast<int64_t>(at.image) * p_.source_size[0] + next_.of_z.source) *
+                              p_.source_size[1] +
+                          from_y_;
       from_ = static_cast<const T*>(p_.source) + (row * p_.source_size[2] + from_x_) * p_.channels +
               piece_ * kPieceElements<T>;
     }
     const int row_bytes = p_.tile_x * kFewPixelBytes;
     const bool channels_exist =
-        next_.step * kFewDepth<T> + piece_ * kPieceElements<T> < p_.channels;
-    unsigned char* of_plane = stages_ + next_.stage * FewStageBytes(p_) + to_;
-    const T* from_plane = from_;
-    for (int plane = 0; plane < p_.source_planes; ++plane) {
-      const bool plane_exists = channels_exist && Inside(from_z_ + plane, p_.source_size[0]);
-      for (int x = 0; x < p_.tile_x; x += p_.across) {
-        const bool exists = plane_exists && Inside(from_x_ + x, p_.source_size[2]);
-        const T* from = from_plane + x * p_.channels;
-        unsigned char* to = of_plane + x * kFewPixelBytes;
+        plane_exists_ && next_.step * kFewDepth<T> + piece_ * kPieceElements<T> < p_.channels;
+    unsigned char* const of_stage = stages_ + next_.stage * FewStageBytes(p_) + to_;
+    for (int x = 0; x < p_.tile_x; x += p_.across) {
+      const bool exists = channels_exist && Inside(from_x_ + x, p_.source_size[2]);
+      const T* from = from_ + x * p_.channels;
+      unsigned char* to = of_stage + x * kFewPixelBytes;
 #pragma unroll 1
-        for (int line = 0; line + row_ < p_.source_rows; line += p_.copy_rows) {
-          CopyAsync(to, from, exists && Inside(from_y_ + line, p_.source_size[1]));
-          from += p_.source_jump;
-          to += p_.copy_rows * row_bytes;
-        }
+      for (int line = 0; line + row_ < p_.source_rows; line += p_.copy_rows) {
+        CopyAsync(to, from, exists && Inside(from_y_ + line, p_.source_size[1]));
+        from += p_.source_jump;
+        to += p_.copy_rows * row_bytes;
       }
-      from_plane += p_.source_plane;
-      of_plane += p_.source_rows * row_bytes;
     }
     from_ += kFewDepth<T>;
   }
 
   const FewParams& p_;
   unsigned char* const stages_;
-  FewStep next_;
-  int x_, row_, piece_, to_;                  // the thread's own
-  int from_z_ = 0, from_y_ = 0, from_x_ = 0;  // of the tile
+  FewStep<kDgrad> next_;
+  int x_, row_, piece_, to_;  // the thread's own
+  bool plane_exists_ = false;
+  int from_y_ = 0, from_x_ = 0;  // of the tile
   const T* from_ = nullptr;
 };
 
@@ -142,7 +146,7 @@ template <typename T, bool kDgrad>
 class FewBulkCopies {
  public:
   __device__ FewBulkCopies(const FewParams& p, unsigned char* stages, BulkBarrier* barriers)
-      : p_(p), stages_(stages), barriers_(barriers), next_(static_cast<int>(blockIdx.x)) {}
+      : p_(p), stages_(stages), barriers_(barriers), next_(p, static_cast<int>(blockIdx.x)) {}
 
   __device__ void Begin() {
     if (threadIdx.x == 0) {
@@ -171,7 +175,6 @@ class FewBulkCopies {
  private:
   __device__ void Copy() {
     const FewPlace at = FewPlaceOf(p_, next_.tile);
-    const int z = FirstRead<kDgrad>(p_, 0, at.z);
     const int y = FirstRead<kDgrad>(p_, 1, at.y);
     const int x = FirstRead<kDgrad>(p_, 2, at.x);
     BulkBarrier* const barrier = barriers_ + next_.stage;
@@ -182,17 +185,15 @@ class FewBulkCopies {
       int row = i;
       const int of_row = p_.by_boxes_x.Split(&row) * p_.box_x;
       unsigned char* const to = stage + (row * p_.box_rows * p_.tile_x + of_row) * kFewPixelBytes;
-      const int plane = p_.by_boxes_y.Quotient(row);
-      const int line = (row - plane * p_.boxes_y) * p_.box_rows;
-      BulkCopy(to, p_.map, next_.step * kFewDepth<T>, x + of_row, y + line, z + plane, at.image,
-               barrier);
+      BulkCopy(to, p_.map, next_.step * kFewDepth<T>, x + of_row, y + row * p_.box_rows,
+               next_.of_z.source, at.image, barrier);
     }
   }
 
   const FewParams& p_;
   unsigned char* const stages_;
   BulkBarrier* const barriers_;
-  FewStep next_;
+  FewStep<kDgrad> next_;
   int stage_ = 0;
   uint32_t odd_ = 0;
 };

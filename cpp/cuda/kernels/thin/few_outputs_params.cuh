@@ -1,5 +1,5 @@
-// What few_outputs.cuh and few_outputs_copies.cuh have in common: the kernel's parameters, and
-// where a tile's reading begins.
+// What few_outputs.cuh and few_outputs_copies.cuh have in common: the kernel's parameters, and what
+// of the source a result reads.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_FEW_OUTPUTS_PARAMS_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_THIN_FEW_OUTPUTS_PARAMS_CUH_
@@ -19,11 +19,14 @@ constexpr int kFewThreads = 256;
 template <int kColumns>
 constexpr int kFewBlocks = kColumns < 4 ? 2 : 1;
 constexpr int kFewUnits = 2;  // of a warp: 32 pixels of the source, for one row of the result
-constexpr int kFewTileUnits = kFewUnits * kFewThreads / 32;
+constexpr int kFewWarps = kFewThreads / 32;
+constexpr int kFewTileUnits = kFewUnits * kFewWarps;
 constexpr int kFewPieces = 4;  // of 16 bytes, of a pixel in a step
 constexpr int kFewPixelBytes = kFewPieces * 16;
+constexpr int kFewDepths = kFewPieces / 2;            // of a product each, of a step
 constexpr int kFewCopied = kFewThreads / kFewPieces;  // pixels, at once
 constexpr int kFewAdded = 4;                          // elements that a thread adds at once
+constexpr int kFewPart = 64;  // pairs of words: the weights of eight columns in a step
 
 // Channels of the source in a step.
 template <typename T>
@@ -59,18 +62,19 @@ struct FewParams {
   int few;                          // of the result
   int columns;                      // few * kernel x
   int64_t w_tap, w_channel, w_few;  // elements between weights
-  int steps;                        // of kFewDepth
+  int steps;                        // of kFewDepth, of a plane
+  int last_depths;                  // that the last step of a plane has, at most kFewDepths
   int stages;                       // of steps in shared memory at once: 2, 3 or 4
   int tile_x;                       // pixels of the source, a multiple of 32
   int tile_y;                       // rows of the result
   int result_x;                     // pixels of the result that a tile has
-  int source_rows, source_planes;   // that a tile reads
+  int source_rows;                  // that a tile reads of a plane
   // A thread copies every `across`-th pixel of every `copy_rows`-th row.
   int across, copy_rows;
-  int64_t source_jump, source_plane;  // elements between such rows, and between planes
-  // Or the device copies boxes, `boxes` a step: `boxes_y` times some rows of a plane.
-  int boxes, boxes_y, box_x, box_rows;
-  Divider by_boxes_x, by_boxes_y;
+  int64_t source_jump;  // elements between such rows
+  // Or the device copies boxes, `boxes` a step.
+  int boxes, box_x, box_rows;
+  Divider by_boxes_x;
   int tiles, tile_step;  // in all, between those of a block
   // Threads that add up the elements of a row of a tile, and how many rows are added at once. Where
   // the threads are fewer than the elements, their number is a multiple of FewPeriod, so that a
@@ -83,7 +87,7 @@ struct FewParams {
 };
 
 __device__ inline int FewStageBytes(const FewParams& p) {
-  return p.source_planes * p.source_rows * p.tile_x * kFewPixelBytes;
+  return p.source_rows * p.tile_x * kFewPixelBytes;
 }
 
 // The first position of the source that result `at` reads along an axis, inside or not.
@@ -92,6 +96,44 @@ __device__ inline int FirstRead(const FewParams& p, int axis, int at) {
   if constexpr (!kDgrad) return at * p.strides[axis] - p.padding[axis];
   const FewAxis& a = p.axes[axis];
   return a.by_whole_stride.Quotient(at + a.first_shift) - a.first_strides;
+}
+
+// The taps that read for a result along an axis: `tap` and every TapStep-th behind it. They read
+// `source` and every SourceStep-th behind that, inside the source or not.
+struct FewTaps {
+  int tap, source;
+};
+
+template <bool kDgrad>
+__device__ inline int TapStep(const FewParams& p, int axis) {
+  return kDgrad ? p.axes[axis].stride : 1;
+}
+
+template <bool kDgrad>
+__device__ inline int SourceStep(const FewParams& p, int axis) {
+  return kDgrad ? -p.axes[axis].dilation : p.dilation[axis];
+}
+
+template <bool kDgrad>
+__device__ inline FewTaps TapsOf(const FewParams& p, int axis, int at) {
+  if constexpr (!kDgrad) return {0, at * p.strides[axis] - p.padding[axis]};
+  const FewAxis& a = p.axes[axis];
+  int shifted = at + a.shift;
+  if (a.common != 1 && a.by_common.Split(&shifted) != 0) return {p.kernel[axis], 0};
+  int source = shifted;
+  int tap = a.by_stride.Split(&source);
+  if (a.dilation != 1) {
+    int product = tap * a.inverse;
+    tap = a.by_stride.Split(&product);
+    source = a.by_stride.Quotient(shifted - tap * a.dilation);
+  }
+  return {tap, source - a.shift_strides};
+}
+
+template <bool kDgrad>
+__device__ inline void NextTap(const FewParams& p, int axis, FewTaps* taps) {
+  taps->tap += TapStep<kDgrad>(p, axis);
+  taps->source += SourceStep<kDgrad>(p, axis);
 }
 
 }  // namespace jax_convgrad

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cuda/kernels/thin/few_outputs.cuh"
 #include "cuda/kernels/thin/launch.h"
@@ -28,13 +29,14 @@ class FewPlan : public KernelPlan<FewParams> {
         gradient_(gradient),
         blocks_(blocks),
         source_(source),
-        needs_map_(NeedsTensorMap(kernel)) {}
+        map_status_(NeedsTensorMap(kernel, &needs_map_)) {}
 
   cudaError_t Run(const ThinArrays& arrays, cudaStream_t stream) const override {
     FewParams called = params();
     called.source = gradient_ ? arrays.y : arrays.x;
     called.w = arrays.w;
     called.result = gradient_ ? arrays.x : arrays.y;
+    if (map_status_ != cudaSuccess) return map_status_;
     if (needs_map_) {
       const cudaError_t status = EncodeTensorMap(called.source, source_, &called.map);
       if (status != cudaSuccess) return status;
@@ -46,7 +48,8 @@ class FewPlan : public KernelPlan<FewParams> {
   const bool gradient_;
   const int64_t blocks_;
   const TensorShape source_;
-  const bool needs_map_;
+  bool needs_map_ = false;
+  const cudaError_t map_status_;  // of the question whether it does
 };
 
 constexpr int64_t kFewMaxChannels = 16;
@@ -54,8 +57,8 @@ constexpr int64_t kFewMaxColumns = 32;
 constexpr int64_t kFewMaxStages = 4;
 constexpr int64_t kFewMaxBox = 256;  // pixels
 constexpr int64_t kFewBarrierBytes = kFewMaxStages * static_cast<int64_t>(sizeof(BulkBarrier));
-// With one block on a multiprocessor instead of two, more time is spent waiting.
-constexpr double kFewCostOfOneBlock = 1.5;
+// With one block alone on a multiprocessor instead of two, more time is spent waiting.
+constexpr double kFewCostOfOneBlock = 1.3;
 
 // Elements of a row of the result in which the taps that read repeat.
 inline int64_t FewPeriod(const ThinProblem& p) {
@@ -114,32 +117,39 @@ inline bool SetFewAxis(const ThinProblem& problem, size_t axis, FewAxis* a) {
   return true;
 }
 
+// A plan with so many blocks on a multiprocessor, kFewBlocks or one alone.
 template <typename T, int kColumns>
-std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, const FewParams& common) {
+CostedPlan MakeFewOf(const ThinProblem& problem, const FewParams& common, int64_t at_once) {
   FewParams p = common;
+  const bool is_alone = at_once < kFewBlocks<kColumns>;
   const bool gradient = problem.kind == ThinKind::kDgrad;
   const ThinProblem::PerAxis& result = gradient ? problem.in : problem.out;
-  const int64_t planes = ReadBy(problem, 0, 1);
   const int64_t rows_of_taps = problem.kernel[0] * problem.kernel[1];
   // With the barriers, as FewBarriersOf has them.
   const int64_t weight_bytes =
-      rows_of_taps * p.steps * kColumns * 512 + (p.columns < kColumns * 8 ? 0 : kFewBarrierBytes);
+      rows_of_taps * p.steps * kColumns * kFewPart * static_cast<int64_t>(sizeof(uint2)) +
+      (p.columns < kColumns * 8 ? 0 : kFewBarrierBytes);
 
   // Instructions of a warp for a tile. Wanted are the fewest in all, those of a last wave that is
-  // not full included, and two blocks on a multiprocessor if these do not take much more.
-  const double taps = static_cast<double>(rows_of_taps) /
-                      static_cast<double>(gradient ? problem.strides[0] * problem.strides[1] : 1);
+  // not full included.
+  const double planes = std::max(1.0, static_cast<double>(problem.kernel[0]) /
+                                          static_cast<double>(gradient ? problem.strides[0] : 1));
+  const int64_t stride_y = gradient ? problem.strides[1] : 1;
+  const double taps_y = static_cast<double>(problem.kernel[1]) / static_cast<double>(stride_y);
   const double taps_x = static_cast<double>(problem.kernel[2]) /
                         static_cast<double>(gradient ? problem.strides[2] : 1);
   const auto cost_of = [&](int64_t x, int64_t y, int64_t rows, int64_t result_x) {
-    const double copies = static_cast<double>(CeilDivide(planes * rows * x, kFewCopied));
+    const double copies = static_cast<double>(CeilDivide(rows * x, kFewCopied));
+    // Of a warp. Two read their weights once if they take the same taps.
     const double units = static_cast<double>(CeilDivide(x * y, kFewThreads));
+    const bool together = units == kFewUnits && (y == 1 || Multiple(y / 2, stride_y));
+    const double tap = together ? 16 + 12 * kColumns : units * (14 + 6 * kColumns);
     const double elements = static_cast<double>(CeilDivide(y * result_x * p.few, kFewThreads));
-    return 300 + p.steps * (80 + copies * 14 + units * (30 + taps * (16 + 4 * kColumns))) +
-           units * 30 + elements * (taps_x * 4 + 8);
+    return 400 + planes * p.steps * (50 + copies * 9 + units * 20 + taps_y * tap) + units * 30 +
+           elements * (taps_x * 4 + 8);
   };
   struct Choice {
-    int64_t x = 0, y = 0, result_x = 0, rows = 0, stages = 0, at_once = 0, bytes = 0;
+    int64_t x = 0, y = 0, result_x = 0, rows = 0, stages = 0, bytes = 0;
     double cost = 0;
   } best;
   for (int64_t x = 32; x <= 32 * kFewTileUnits; x *= 2) {
@@ -151,55 +161,45 @@ std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, const FewP
       choice.y = y;
       choice.result_x = CeilDivide(result[2], CeilDivide(result[2], max_x));
       choice.rows = ReadBy(problem, 1, y);
-      const int64_t stage_bytes = planes * choice.rows * x * kFewPixelBytes;
+      const int64_t stage_bytes = choice.rows * x * kFewPixelBytes;
       if (stage_bytes > problem.device.block_shared_bytes) continue;
-      for (int64_t at_once = kFewBlocks<kColumns>; at_once > 0 && choice.at_once == 0; --at_once) {
-        for (int64_t stages = kFewMaxStages; stages > 1 && choice.at_once == 0; --stages) {
-          choice.bytes = stages * stage_bytes + y * x * kFewPitch<kColumns> * 4 + weight_bytes;
-          if (choice.bytes > SharedBytesOf(problem.device, at_once)) continue;
-          choice.stages = stages;
-          choice.at_once = at_once;
-        }
+      for (int64_t stages = kFewMaxStages; stages > 1 && choice.stages == 0; --stages) {
+        choice.bytes = stages * stage_bytes + y * x * kFewPitch<kColumns> * 4 + weight_bytes;
+        if (choice.bytes <= SharedBytesOf(problem.device, at_once)) choice.stages = stages;
       }
-      if (choice.at_once == 0) continue;
+      if (choice.stages == 0) continue;
       choice.cost = cost_of(x, y, choice.rows, choice.result_x) *
                     Waves(problem.batch * result[0] * CeilDivide(result[2], choice.result_x) *
                               CeilDivide(result[1], y),
-                          problem.device.multiprocessors, choice.at_once) *
-                    (choice.at_once < kFewBlocks<kColumns> ? kFewCostOfOneBlock : 1);
-      if (best.at_once == 0 || choice.cost < best.cost) best = choice;
+                          problem.device.multiprocessors, at_once) *
+                    (is_alone ? kFewCostOfOneBlock : 1);
+      if (best.stages == 0 || choice.cost < best.cost) best = choice;
     }
   }
-  if (best.at_once == 0) return nullptr;
+  if (best.stages == 0) return {};
 
   p.stages = static_cast<int>(best.stages);
   p.tile_x = static_cast<int>(best.x);
   p.tile_y = static_cast<int>(best.y);
   p.result_x = static_cast<int>(best.result_x);
   p.source_rows = static_cast<int>(best.rows);
-  p.source_planes = static_cast<int>(planes);
   const int64_t across = std::min<int64_t>(best.x, kFewCopied), copy_rows = kFewCopied / across;
   p.across = static_cast<int>(across);
   p.copy_rows = static_cast<int>(copy_rows);
   p.source_jump = copy_rows * p.source_size[2] * p.channels;
-  p.source_plane = int64_t{p.source_size[1]} * p.source_size[2] * p.channels;
-  // As many rows at once as a box may have pixels in a row.
+  // Boxes of whole rows if these are no longer than a box may be.
   const int64_t boxes_x = CeilDivide(best.x, kFewMaxBox);
-  const bool whole = boxes_x == 1;
   TensorShape source;
   source.element_bytes = sizeof(T);
   const int64_t sizes[] = {p.channels, p.source_size[2], p.source_size[1], p.source_size[0],
                            problem.batch};
-  const int64_t box[] = {kFewDepth<T>, best.x / boxes_x, whole ? best.rows : 1, whole ? planes : 1,
-                         1};
+  const int64_t box[] = {kFewDepth<T>, best.x / boxes_x, boxes_x == 1 ? best.rows : 1, 1, 1};
   std::copy(std::begin(sizes), std::end(sizes), source.sizes);
   std::copy(std::begin(box), std::end(box), source.box);
   p.box_x = static_cast<int>(box[1]);
   p.box_rows = static_cast<int>(box[2]);
-  p.boxes_y = static_cast<int>(best.rows / box[2]);
-  p.boxes = static_cast<int>(boxes_x * (best.rows / box[2]) * (planes / box[3]));
+  p.boxes = static_cast<int>(boxes_x * (best.rows / box[2]));
   p.by_boxes_x = Divider(boxes_x);
-  p.by_boxes_y = Divider(p.boxes_y);
   const int64_t tiles_x = CeilDivide(result[2], best.result_x);
   const int64_t tiles_y = CeilDivide(result[1], best.y);
   p.tiles = static_cast<int>(problem.batch * result[0] * tiles_y * tiles_x);
@@ -214,7 +214,7 @@ std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, const FewP
   // Instructions of a warp to stage the weights.
   const double staging = 200 + static_cast<double>(rows_of_taps * p.steps) * kColumns * 20;
   p.tile_step = static_cast<int>(
-      TileBlocks(p.tiles, problem.device.multiprocessors * best.at_once,
+      TileBlocks(p.tiles, problem.device.multiprocessors * at_once,
                  /*columns=*/1, staging / cost_of(best.x, best.y, best.rows, best.result_x)));
   p.by_units_x = Divider(best.x / 32);
   p.by_steps = Divider(p.steps);
@@ -226,12 +226,26 @@ std::unique_ptr<const ThinPlan> MakeFewOf(const ThinProblem& problem, const FewP
   p.by_planes = Divider(result[0]);
   const FewKernel kernel =
       gradient ? FewOutputs<T, true, kColumns> : FewOutputs<T, false, kColumns>;
-  return std::make_unique<FewPlan>("few_outputs", p, kernel, gradient, p.tile_step, best.bytes,
-                                   problem.device.block_shared_bytes, source);
+  return {
+      std::make_unique<FewPlan>(is_alone ? "few_outputs_alone" : "few_outputs", p, kernel, gradient,
+                                p.tile_step, best.bytes, problem.device.block_shared_bytes, source),
+      best.cost, best.bytes};
 }
 
+template <typename T, int kColumns>
+std::vector<std::unique_ptr<const ThinPlan>> MakeFewPlans(const ThinProblem& problem,
+                                                          const FewParams& common) {
+  CostedPlan of_most = MakeFewOf<T, kColumns>(problem, common, kFewBlocks<kColumns>);
+  if (kFewBlocks<kColumns> == 1) return FastestFirst(std::move(of_most), {});
+  CostedPlan alone = MakeFewOf<T, kColumns>(problem, common, 1);
+  // What leaves room for a second block is no other way.
+  if (alone.bytes <= SharedBytesOf(problem.device, 2)) alone = {};
+  return FastestFirst(std::move(of_most), std::move(alone));
+}
+
+// What is likely the fastest first.
 template <typename T>
-std::unique_ptr<const ThinPlan> MakeFew(const ThinProblem& problem) {
+std::vector<std::unique_ptr<const ThinPlan>> MakeFew(const ThinProblem& problem) {
   const bool gradient = problem.kind == ThinKind::kDgrad;
   FewParams p{};
   for (size_t axis = 0; axis < 3; ++axis) {
@@ -241,7 +255,7 @@ std::unique_ptr<const ThinPlan> MakeFew(const ThinProblem& problem) {
     p.strides[axis] = static_cast<int>(problem.strides[axis]);
     p.padding[axis] = static_cast<int>(problem.padding_low[axis]);
     p.dilation[axis] = static_cast<int>(problem.dilation[axis]);
-    if (gradient && !SetFewAxis(problem, axis, &p.axes[axis])) return nullptr;
+    if (gradient && !SetFewAxis(problem, axis, &p.axes[axis])) return {};
   }
   const int64_t in = problem.in_channels, out = problem.out_channels;
   const bool in_out = problem.weights == ThinWeights::kInOut;
@@ -254,15 +268,17 @@ std::unique_ptr<const ThinPlan> MakeFew(const ThinProblem& problem) {
   p.few = static_cast<int>(gradient ? in : out);
   p.columns = static_cast<int>(p.few * problem.kernel[2]);
   p.steps = static_cast<int>(CeilDivide(p.channels, kFewDepth<T>));
+  const int last_channels = p.channels - (p.steps - 1) * kFewDepth<T>;
+  p.last_depths = static_cast<int>(CeilDivide(last_channels, kFewDepth<T> / kFewDepths));
   switch (CeilDivide(p.columns, 8)) {
     case 1:
-      return MakeFewOf<T, 1>(problem, p);
+      return MakeFewPlans<T, 1>(problem, p);
     case 2:
-      return MakeFewOf<T, 2>(problem, p);
+      return MakeFewPlans<T, 2>(problem, p);
     case 3:
-      return MakeFewOf<T, 3>(problem, p);
+      return MakeFewPlans<T, 3>(problem, p);
     default:
-      return MakeFewOf<T, 4>(problem, p);
+      return MakeFewPlans<T, 4>(problem, p);
   }
 }
 

@@ -22,9 +22,12 @@
 
 namespace jax_convgrad {
 
-constexpr int kImageThreads = 128;
+// A block has kThreads. Many share its weights, which may leave no room for a second block.
+constexpr int kImageThreads = 128, kImageManyThreads = 384;
 constexpr int kImageColumns = 64;  // output channels of a block
-constexpr int kImageBlocks = 3;    // of a multiprocessor, as registers allow
+// Of a multiprocessor, as registers allow.
+template <int kThreads>
+constexpr int kImageBlocks = kImageManyThreads / kThreads;
 constexpr int kImageUnitWords = 4;
 
 // Elements of a unit.
@@ -55,6 +58,7 @@ struct ImageParams {
   int tile_x, tile_y;
   Divider by_tile_x;
   int tiles, tile_step;  // in all, between those of a block
+  int stages;            // 2, or 1: the next tile is then copied when this one is done
   int column_tiles;      // of output channels
   Divider by_tiles_x, by_tiles_y, by_out_z;
   // What is staged of the image for a tile: the planes that a window reads, and their rows.
@@ -63,9 +67,9 @@ struct ImageParams {
   int64_t plane;   // elements between planes that are staged
 };
 
-// Shared memory: two stages of the image, the weights in the order that lanes read them, and for
-// each two units and each of four lanes the words of the window and their masks, for each unit and
-// lane where the weights of that word's elements lie, and where each window of a tile is.
+// Shared memory: one or two stages of the image, the weights in the order that lanes read them, and
+// for each two units and each of four lanes the words of the window and their masks, for each unit
+// and lane where the weights of that word's elements lie, and where each window of a tile is.
 constexpr int64_t ImageStageBytes(int64_t rows, int64_t row_words) {
   return (rows * row_words + 4) * 4;
 }
@@ -178,8 +182,8 @@ __device__ inline void StoreImage(const float (&sums)[8][4], int first, int half
 }
 
 // kPiece elements are copied at once, of 16 or 4 bytes.
-template <typename T, int kPiece, Starts kStarts>
-__global__ void __launch_bounds__(kImageThreads, kImageBlocks)
+template <typename T, int kPiece, Starts kStarts, int kThreads>
+__global__ void __launch_bounds__(kThreads, kImageBlocks<kThreads>)
     ImageProduct(const __grid_constant__ ImageParams p) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int block = static_cast<int>(blockIdx.x);
@@ -188,7 +192,7 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
   const int stage_words = p.planes * p.plane_rows * p.row_words + 4;
 
   uint32_t* const stages = SharedMemory<uint32_t>();
-  uint32_t* const weights = stages + 2 * stage_words;
+  uint32_t* const weights = stages + p.stages * stage_words;
   uint2* const table =
       reinterpret_cast<uint2*>(weights + p.units * (kImageUnitWords * kImageColumns));
   int2* const places = reinterpret_cast<int2*>(table + p.units * 4);
@@ -227,7 +231,7 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
     const int first_y = at.y * p.strides[1] - p.padding[1];
     const int64_t line = first_line_of(at);
     const T* const tile_from = static_cast<const T*>(p.x) + line * p.line + first;
-    const int row_step = kImageThreads / p.copy_lanes, first_row = thread / p.copy_lanes;
+    const int row_step = kThreads / p.copy_lanes, first_row = thread / p.copy_lanes;
     const int plane_lines = p.dilation[0] * p.in[1];
     const T* plane_from = tile_from + static_cast<int64_t>(first_row) * p.line;
     for (int plane = 0; plane < p.planes; ++plane, plane_from += p.plane) {
@@ -259,7 +263,7 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
   copy(first_tile, stages);
   CommitCopies();
 
-  for (int i = thread; i < p.units * 4; i += kImageThreads) {
+  for (int i = thread; i < p.units * 4; i += kThreads) {
     int row = i / 4;
     const int word = p.by_run_units.Split(&row) * kImageUnitWords + i % 4;
     const int element = word * kWordElements<T> - p.lead;
@@ -285,7 +289,7 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
     places[i] =
         make_int2(low ? place_of_weight(element) : -1, high ? place_of_weight(element + 1) : -1);
   }
-  for (int i = thread; i < tile_windows; i += kImageThreads) {
+  for (int i = thread; i < tile_windows; i += kThreads) {
     int y = i;
     const int x = p.by_tile_x.Split(&y);
     windows[i] = {y * p.strides[1] * p.row_words * kWordElements<T> + x * p.step, y * p.out[2] + x,
@@ -293,24 +297,24 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
   }
   __syncthreads();
 
-  // The weights for each word of two units: thread / 16 is the column of 8 products of 8, thread /
-  // 4 % 4 the word of a unit.
+  // The weights for each word of two units, by 128 threads: of these, thread / 16 is the column of
+  // 8 products of 8, thread / 4 % 4 the word of a unit.
   {
     const int part = thread % 4, word = thread / 4 % 4;
     const T* from[4];
     bool exists[4];
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      const int channel = first_channel + ImageChannel<T>(n * 2 + part / 2, thread / 16);
+      const int channel = first_channel + ImageChannel<T>(n * 2 + part / 2, thread / 16 % 8);
       exists[n] = channel < p.out_channels;
       from[n] = static_cast<const T*>(p.w) + (exists[n] ? channel * p.w_channel : 0);
     }
 #pragma unroll 4
-    for (int unit = 0; unit < p.units; unit += 2) {
+    for (int unit = thread / 128 * 2; unit < p.units; unit += kThreads / 64) {
       const int2 at = places[(unit + part % 2) * 4 + word];
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        weights[(unit * 2 + n) * kImageThreads + thread] =
+        weights[(unit * 2 + n) * 128 + thread % 128] =
             WordOf(from[n] + max(at.x, 0), exists[n] && at.x >= 0, from[n] + max(at.y, 0),
                    exists[n] && at.y >= 0);
       }
@@ -323,10 +327,15 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
   int stage = 0;
   for (int tile = first_tile; tile < p.tiles; tile += p.tile_step) {
     const uint32_t* const staged = stages + stage * stage_words;
-    stage ^= 1;
-    if (tile + p.tile_step < p.tiles) copy(tile + p.tile_step, stages + stage * stage_words);
-    CommitCopies();
-    WaitForCopies<1>();
+    const bool is_last = tile + p.tile_step >= p.tiles;
+    if (p.stages == 2) {
+      stage ^= 1;
+      if (!is_last) copy(tile + p.tile_step, stages + stage * stage_words);
+      CommitCopies();
+      WaitForCopies<1>();
+    } else {
+      WaitForCopies<0>();
+    }
     __syncthreads();
     const Place at = place_of(tile);
     const int element = first_element(at);
@@ -336,7 +345,7 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
     const int64_t line = (static_cast<int64_t>(at.image) * p.out[0] + at.z) * p.out[1] + at.y;
     T* const tile_to = static_cast<T*>(p.y) + (line * p.out[2] + at.x) * p.out_channels +
                        first_channel + t * kPieceElements<T>;
-    for (int first = warp * 32; first < tile_windows; first += kImageThreads) {
+    for (int first = warp * 32; first < tile_windows; first += kThreads) {
       ImageStarts<kStarts> starts;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -378,6 +387,10 @@ __global__ void __launch_bounds__(kImageThreads, kImageBlocks)
       }
     }
     __syncthreads();  // the next copy overwrites what was read
+    if (p.stages == 1 && !is_last) {
+      copy(tile + p.tile_step, stages);
+      CommitCopies();
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cuda/kernels/thin/image.cuh"
 #include "cuda/kernels/thin/launch.h"
@@ -21,9 +22,8 @@ using ImageKernel = void (*)(ImageParams);
 class ImagePlan : public KernelPlan<ImageParams> {
  public:
   ImagePlan(std::string name, const ImageParams& params, Kernel kernel, bool exchanged,
-            int64_t blocks, int64_t shared_bytes, int64_t block_shared_bytes)
-      : KernelPlan(std::move(name), params, kernel,
-                   {kImageThreads, shared_bytes, block_shared_bytes}),
+            int64_t blocks, const KernelShape& shape)
+      : KernelPlan(std::move(name), params, kernel, shape),
         exchanged_(exchanged),
         blocks_(blocks) {}
 
@@ -41,9 +41,13 @@ class ImagePlan : public KernelPlan<ImageParams> {
 };
 
 constexpr int64_t kImageMaxChannels = 16;
-constexpr int64_t kImageTileWindows = 512;  // of a tile, at most
-// With fewer blocks on a multiprocessor, more time is spent waiting: this fraction for each.
-constexpr double kImageCostOfABlock = 0.2;
+constexpr int64_t kImageTileWindows = 4;  // of a tile, for each thread, at most
+// With fewer threads on a multiprocessor, more time is spent waiting: this fraction for each
+// kImageThreads. And where all wait for each other.
+constexpr double kImageCostOfIdle = 0.25, kImageCostOfManyThreads = 1.05;
+// Where a block has one stage, it waits for what is copied: so many instructions of a warp, and
+// for each of them so many bytes arrive.
+constexpr double kImageCopyWait = 150, kImageCopyBytes = 200;
 constexpr int64_t kImageDivisions = 16;  // of a row into tiles, from the fewest on
 
 inline bool HasImage(const ThinProblem& p) {
@@ -92,18 +96,39 @@ inline void SetWeights(const ThinProblem& problem, bool exchanged, ImageParams* 
 }
 
 // Instructions of a warp for a tile. A warp takes 32 windows at once, one for each of its lanes.
-inline double ImageTileCost(const ImageParams& p, int64_t windows) {
-  const double pairs = static_cast<double>(CeilDivide(windows, kImageThreads));
+inline double ImageTileCost(const ImageParams& p, int64_t threads) {
+  const double pairs = static_cast<double>(CeilDivide(int64_t{p.tile_x} * p.tile_y, threads));
   const double halves = p.out_channels > kImageColumns / 2 ? 2 : 1;
-  const double rows = static_cast<double>(
-      CeilDivide(int64_t{p.planes} * p.plane_rows * p.copy_lanes, kImageThreads));
+  const double rows =
+      static_cast<double>(CeilDivide(int64_t{p.planes} * p.plane_rows * p.copy_lanes, threads));
   const double copies = static_cast<double>(CeilDivide(p.row_pieces, p.copy_lanes));
-  return 150 + rows * (20 + 15 * copies) +
+  const double waits = p.stages == 1
+                           ? kImageCopyWait + static_cast<double>(ImageStageBytes(
+                                                  int64_t{p.planes} * p.plane_rows, p.row_words)) /
+                                                  kImageCopyBytes
+                           : 0;
+  return 150 + waits + rows * (20 + 15 * copies) +
          pairs * (120 + 40 * halves + p.units * (14 + 6 * halves));
 }
 
-template <typename T, int kPiece>
-std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exchanged) {
+// Instructions of a warp before a block's first tile: the tables, and the weights.
+inline double ImageStagingCost(const ImageParams& p, int64_t threads) {
+  return 200 + 30.0 * p.units * kImageThreads / static_cast<double>(threads);
+}
+
+template <typename T, int kPiece, int kThreads>
+ImageKernel ImageKernelOf(Starts starts) {
+  if constexpr (sizeof(T) == 2) {
+    if (starts == Starts::kElements) return ImageProduct<T, kPiece, Starts::kElements, kThreads>;
+    if constexpr (kPiece == 2) {
+      if (starts == Starts::kOddRows) return ImageProduct<T, kPiece, Starts::kOddRows, kThreads>;
+    }
+  }
+  return ImageProduct<T, kPiece, Starts::kWords, kThreads>;
+}
+
+template <typename T, int kPiece, int kThreads>
+CostedPlan MakeImageOf(const ThinProblem& problem, bool exchanged) {
   ImageParams p{};
   for (size_t axis = 0; axis < 3; ++axis) {
     p.in[axis] = static_cast<int>(problem.in[axis]);
@@ -126,8 +151,7 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
   p.run_units = static_cast<int>(CeilDivide(p.run + p.lead, kImageUnit<T>));
   const int64_t units = RoundUp(int64_t{p.window_rows} * p.run_units, 2);
   // Where a weight lies is an int.
-  if (units > kMaxWindow || units * kImageUnit<T> * problem.out_channels > kMaxWeights)
-    return nullptr;
+  if (units > kMaxWindow || units * kImageUnit<T> * problem.out_channels > kMaxWeights) return {};
   p.units = static_cast<int>(units);
   p.by_run_units = Divider(p.run_units);
   p.by_kernel_y = Divider(problem.kernel[1]);
@@ -135,37 +159,47 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
   // The tile that takes the fewest instructions, of tiles that divide a plane evenly. A row is
   // divided into many parts only if nothing else fits.
   struct Choice {
-    int64_t x = 0, y = 0, at_once = 0, bytes = 0;
+    int64_t x = 0, y = 0, stages = 0, at_once = 0, bytes = 0;
     double cost = 0;
   } best;
-  int64_t parts_x = CeilDivide(problem.out[2], kImageTileWindows);
+  const double of_threads =
+      kThreads == kImageThreads ? 1 : kImageCostOfManyThreads * kThreads / kImageThreads;
+  int64_t parts_x = CeilDivide(problem.out[2], kImageTileWindows * kThreads);
   for (int64_t i = 0; parts_x <= problem.out[2];
        ++i, parts_x += i < kImageDivisions ? 1 : parts_x) {
     if (i >= kImageDivisions && best.at_once > 0) break;
     Choice choice;
     choice.x = CeilDivide(problem.out[2], parts_x);
-    int64_t rows = std::min(kImageTileWindows / choice.x, problem.out[1]);
+    int64_t rows = std::min(kImageTileWindows * kThreads / choice.x, problem.out[1]);
     for (; rows > 0; --rows) {
       choice.y = CeilDivide(problem.out[1], CeilDivide(problem.out[1], rows));
       SetTile<T>(problem, kPiece, choice.x, choice.y, &p);
-      choice.bytes = 2 * ImageStageBytes(int64_t{p.planes} * p.plane_rows, p.row_words) +
-                     ImageWeightsBytes(units) + ImageTableBytes(units, choice.x * choice.y);
-      choice.at_once = kImageBlocks;
-      while (choice.at_once > 0 && choice.bytes > SharedBytesOf(problem.device, choice.at_once)) {
-        --choice.at_once;
+      const int64_t tiles = problem.batch * problem.out[0] * CeilDivide(problem.out[1], choice.y) *
+                            CeilDivide(problem.out[2], choice.x) *
+                            CeilDivide(p.out_channels, kImageColumns);
+      for (choice.stages = 2; choice.stages > 0; --choice.stages) {
+        p.stages = static_cast<int>(choice.stages);
+        choice.bytes =
+            choice.stages * ImageStageBytes(int64_t{p.planes} * p.plane_rows, p.row_words) +
+            ImageWeightsBytes(units) + ImageTableBytes(units, choice.x * choice.y);
+        choice.at_once = kImageBlocks<kThreads>;
+        while (choice.at_once > 0 && choice.bytes > SharedBytesOf(problem.device, choice.at_once)) {
+          --choice.at_once;
+        }
+        if (choice.at_once == 0) continue;
+        const double idle =
+            static_cast<double>(kImageManyThreads - choice.at_once * kThreads) / kImageThreads;
+        const double of_tiles = ImageTileCost(p, kThreads) *
+                                Waves(tiles, problem.device.multiprocessors, choice.at_once);
+        const double staging = ImageStagingCost(p, kThreads) * static_cast<double>(choice.at_once);
+        choice.cost = (of_tiles + staging) * (1 + kImageCostOfIdle * idle) * of_threads;
+        if (best.at_once == 0 || choice.cost < best.cost) best = choice;
       }
-      if (choice.at_once == 0) continue;
-      choice.cost = ImageTileCost(p, choice.x * choice.y) *
-                    Waves(problem.batch * problem.out[0] * CeilDivide(problem.out[1], choice.y) *
-                              CeilDivide(problem.out[2], choice.x) *
-                              CeilDivide(p.out_channels, kImageColumns),
-                          problem.device.multiprocessors, choice.at_once) *
-                    (1 + kImageCostOfABlock * static_cast<double>(kImageBlocks - choice.at_once));
-      if (best.at_once == 0 || choice.cost < best.cost) best = choice;
     }
   }
-  if (best.at_once == 0) return nullptr;
+  if (best.at_once == 0) return {};
   SetTile<T>(problem, kPiece, best.x, best.y, &p);
+  p.stages = static_cast<int>(best.stages);
 
   p.by_tile_x = Divider(best.x);
   const int64_t tiles_x = CeilDivide(problem.out[2], best.x);
@@ -175,30 +209,34 @@ std::unique_ptr<const ThinPlan> MakeImageOf(const ThinProblem& problem, bool exc
   p.by_out_z = Divider(problem.out[0]);
   p.tiles = static_cast<int>(problem.batch * problem.out[0] * tiles_y * tiles_x);
   p.column_tiles = static_cast<int>(CeilDivide(p.out_channels, kImageColumns));
-  // Instructions of a warp to stage the weights.
-  const double staging = 200 + 30.0 * static_cast<double>(units);
-  p.tile_step =
-      static_cast<int>(TileBlocks(p.tiles, problem.device.multiprocessors * best.at_once,
-                                  p.column_tiles, staging / ImageTileCost(p, best.x * best.y)));
+  const double staging = ImageStagingCost(p, kThreads) / ImageTileCost(p, kThreads);
+  p.tile_step = static_cast<int>(
+      TileBlocks(p.tiles, problem.device.multiprocessors * best.at_once, p.column_tiles, staging));
   const int64_t all = int64_t{p.tile_step} * p.column_tiles;
-  if (all > kMaxPositions) return nullptr;
-  ImageKernel kernel = ImageProduct<T, kPiece, Starts::kWords>;
-  if constexpr (sizeof(T) == 2) {
-    if (starts == Starts::kElements) kernel = ImageProduct<T, kPiece, Starts::kElements>;
-    if constexpr (kPiece == 2) {
-      if (starts == Starts::kOddRows) kernel = ImageProduct<T, kPiece, Starts::kOddRows>;
-    }
-  }
-  return std::make_unique<ImagePlan>(exchanged ? "image_dgrad" : "image", p, kernel, exchanged, all,
-                                     best.bytes, problem.device.block_shared_bytes);
+  if (all > kMaxPositions) return {};
+  std::string name = exchanged ? "image_dgrad" : "image";
+  if (kThreads != kImageThreads) name += '_' + std::to_string(kThreads);
+  return {std::make_unique<ImagePlan>(
+              std::move(name), p, ImageKernelOf<T, kPiece, kThreads>(starts), exchanged, all,
+              KernelShape{kThreads, best.bytes, problem.device.block_shared_bytes}),
+          best.cost, best.bytes};
 }
 
-// The plan for fprop, or (`exchanged`) for dgrad of the problem that this one was before.
+template <typename T, int kPiece>
+std::vector<std::unique_ptr<const ThinPlan>> MakeImagesOf(const ThinProblem& problem,
+                                                          bool exchanged) {
+  return FastestFirst(MakeImageOf<T, kPiece, kImageThreads>(problem, exchanged),
+                      MakeImageOf<T, kPiece, kImageManyThreads>(problem, exchanged));
+}
+
+// The plans for fprop, or (`exchanged`) for dgrad of the problem that this one was before: what is
+// likely the fastest first.
 template <typename T>
-std::unique_ptr<const ThinPlan> MakeImage(const ThinProblem& problem, bool exchanged) {
+std::vector<std::unique_ptr<const ThinPlan>> MakeImages(const ThinProblem& problem,
+                                                        bool exchanged) {
   return Multiple(problem.in[2] * problem.in_channels, kPieceElements<T>)
-             ? MakeImageOf<T, kPieceElements<T>>(problem, exchanged)
-             : MakeImageOf<T, kWordElements<T>>(problem, exchanged);
+             ? MakeImagesOf<T, kPieceElements<T>>(problem, exchanged)
+             : MakeImagesOf<T, kWordElements<T>>(problem, exchanged);
 }
 
 }  // namespace jax_convgrad

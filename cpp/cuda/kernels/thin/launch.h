@@ -10,8 +10,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cuda/kernels/common/warp_product.cuh"
 #include "cuda/kernels/thin/parts_sum.cuh"
@@ -72,6 +74,10 @@ cudaError_t AllowSharedBytes(void (*kernel)(Params), int64_t block_shared_bytes)
   return status;
 }
 
+struct KernelShape {
+  int64_t threads, shared_bytes, block_shared_bytes;  // the last is the device's
+};
+
 // A plan of one kernel, which classes derived from it launch with the call's arrays in its
 // parameters.
 template <typename Params>
@@ -83,11 +89,7 @@ class KernelPlan : public ThinPlan {
   int64_t workspace_bytes() const override { return 0; }
 
  protected:
-  struct Shape {
-    int64_t threads, shared_bytes, block_shared_bytes;  // the last is the device's
-  };
-
-  KernelPlan(std::string name, const Params& params, Kernel kernel, const Shape& shape)
+  KernelPlan(std::string name, const Params& params, Kernel kernel, const KernelShape& shape)
       : name_(std::move(name)),
         params_(params),
         kernel_(kernel),
@@ -105,13 +107,33 @@ class KernelPlan : public ThinPlan {
   const std::string name_;
   const Params params_;
   const Kernel kernel_;
-  const Shape shape_;
+  const KernelShape shape_;
   const cudaError_t prepared_;
 };
 
 // Shared memory of each of `blocks` blocks on one multiprocessor.
 inline int64_t SharedBytesOf(const ThinDevice& device, int64_t blocks) {
   return std::min(device.block_shared_bytes, device.shared_bytes / blocks - kReservedBytes);
+}
+
+struct CostedPlan {
+  std::unique_ptr<const ThinPlan> plan;
+  double cost = 0;    // that of all tiles, in a unit of the kernel's own
+  int64_t bytes = 0;  // of shared memory, of a block
+};
+
+// Of two ways to launch a kernel: what is likely the fastest, and the other if it may be.
+inline std::vector<std::unique_ptr<const ThinPlan>> FastestFirst(CostedPlan one, CostedPlan other) {
+  constexpr double kWorthTrying = 1.5;
+  if (other.plan != nullptr && (one.plan == nullptr || other.cost < one.cost)) {
+    std::swap(one, other);
+  }
+  std::vector<std::unique_ptr<const ThinPlan>> plans;
+  if (one.plan != nullptr) plans.push_back(std::move(one.plan));
+  if (other.plan != nullptr && other.cost < kWorthTrying * one.cost) {
+    plans.push_back(std::move(other.plan));
+  }
+  return plans;
 }
 
 using PartsSumKernel = void (*)(PartsSumParams);

@@ -25,10 +25,13 @@ std::vector<std::unique_ptr<const ThinPlan>> CandidatesOf(const ThinProblem& pro
   const auto add = [&](std::unique_ptr<const ThinPlan> plan) {
     if (plan != nullptr) plans.push_back(std::move(plan));
   };
-  if (HasImage(problem)) add(MakeImage<T>(problem, /*exchanged=*/false));
+  const auto add_all = [&](std::vector<std::unique_ptr<const ThinPlan>> more) {
+    for (auto& plan : more) plans.push_back(std::move(plan));
+  };
+  if (HasImage(problem)) add_all(MakeImages<T>(problem, /*exchanged=*/false));
   if (problem.kind == ThinKind::kDgrad && !HasStrides(problem)) {
     const ThinProblem image = Exchanged(problem);
-    if (HasImage(image)) add(MakeImage<T>(image, /*exchanged=*/true));
+    if (HasImage(image)) add_all(MakeImages<T>(image, /*exchanged=*/true));
   }
   if (problem.kind == ThinKind::kWgrad) {
     // The image with fewer channels has fewer rows of the result: y's gradient is read less often.
@@ -39,7 +42,7 @@ std::vector<std::unique_ptr<const ThinPlan>> CandidatesOf(const ThinProblem& pro
       if (HasImageWgrad(image)) add(MakeImageWgrad<T>(image, exchanged));
     }
   }
-  if (HasFewOutputs(problem)) add(MakeFew<T>(problem));
+  if (HasFewOutputs(problem)) add_all(MakeFew<T>(problem));
   return plans;
 }
 

@@ -31,10 +31,12 @@
 // Image (image.cuh), fprop: at most 16 input channels, a multiple of 8 output channels; any kernel,
 // stride and padding, dilation along z and y.
 //
-//   Tile: rows of windows, up to 512 windows of one plane, by 64 output channels; a warp has 32
-//   windows at a time. The depth is the window's elements, each row of it padded to 8.
-//   Shared memory: two tiles' part of the image in its own layout, all weights of the block.
-//   Registers: 64 sums a thread, at most 168 registers, three blocks of 128 threads.
+//   Tile: rows of windows, up to 4 windows a thread of one plane, by 64 output channels; a warp has
+//   32 windows at a time. The depth is the window's elements, each row of it padded to 8.
+//   Shared memory: one or two tiles' part of the image in its own layout, all weights of the block.
+//   Registers: 64 sums a thread, at most 168 registers, three blocks of 128 threads or one of 384,
+//   which shares the weights of large windows among more warps: the search tries both, unless
+//   one is unlikely to win.
 //   Bound: memory up to a depth of about 200 at 64 output channels on an H100; shared memory
 //   beyond: a product of 16 x 8 x 16 takes about 1.6 of its cycles.
 //
@@ -58,12 +60,13 @@
 // it is for.
 //
 //   Tile: rows of the result by 32 to 512 pixels of the source, at most 512 pixels in all; a warp
-//   has two times 32 pixels of one row. Steps of 32 channels of the source. Shared memory: a ring
-//   of 2 to 4 steps of all rows that the tile reads, the products of the tile in float32, all
-//   weights. Registers: 16 to 64 sums a thread, at most 128 registers and two blocks of 256
-//   threads; one block for more than 24 columns. Bound: memory up to about 3x3 taps on an H100;
-//   shared memory beyond, which gives 12 to 16 cycles to each 32 pixels, 16 channels and row of
-//   taps.
+//   has two times 32 pixels of one row, and multiplies both at once where they take the same taps.
+//   Steps of 32 channels of a plane of the source. Shared memory: a ring of 2 to 4 steps of all
+//   rows that the tile reads, the products of the tile in float32, all weights. Registers: 16 to 64
+//   sums a thread, at most 128 registers and two blocks of 256 threads; one block for more than 24
+//   columns, and, as the search finds, where larger tiles gain more than a second block. Bound:
+//   memory up to about 3x3 taps on an H100; shared memory beyond, which gives 12 to 16 cycles to
+//   each 32 pixels, 16 channels and row of taps.
 //
 // Few outputs (image.cuh), dgrad: at most 16 output channels, a multiple of 8 input channels,
 // stride 1; any kernel and padding, dilation along z and y. y's gradient is the image, each pixel

@@ -42,8 +42,9 @@ inline cudaError_t EncodeTensorMap(const void* array, const TensorShape& shape, 
 }
 
 template <typename Params>
-bool NeedsTensorMap(void (*)(Params)) {
-  return EMULATED_BULK_COPIES;
+cudaError_t NeedsTensorMap(void (*)(Params), bool* needs) {
+  *needs = EMULATED_BULK_COPIES;
+  return cudaSuccess;
 }
 
 }  // namespace jax_convgrad
