@@ -48,7 +48,8 @@ def draw(rng: np.random.Generator) -> Call:
         dtype = str(rng.choice(_HALVES if family is _windows else _DTYPES))
         if case.x[0] * math.prod(case.w) * math.prod(case.y[2:]) > _MOST_PRODUCTS:
             continue
-        if family is _few_outputs and _few_outputs_bytes(operator, case, dtype) > _SHARED_BYTES:
+        few_outputs = family in (_few_outputs, _few_outputs_alone)
+        if few_outputs and _few_outputs_bytes(operator, case, dtype) > _SHARED_BYTES:
             continue
         return Call.of(rng, operator, case, dtype, dtype)
 
@@ -109,6 +110,20 @@ def _few_outputs(rng: np.random.Generator) -> tuple[str, Case]:
     return operator, _case(rng, channels, outputs, spatial, kernel, strides, dilation, padding)
 
 
+def _few_outputs_alone(rng: np.random.Generator) -> tuple[str, Case]:
+    """The same with so many weights that an H100's multiprocessor has room for one block alone."""
+    operator = str(rng.choice(["conv_fprop", "conv_dgrad"]))
+    kernel = [int(rng.integers(2, 6)) for _ in range(int(rng.integers(2, 4)))]
+    few = min(_few(rng), 24 // kernel[-1])
+    step_bytes = math.prod(kernel[:-1]) * -(-few * kernel[-1] // 8) * 512  # of 32 channels
+    others = 32 * max(1, int(rng.integers(90_000, 190_000)) // step_bytes)
+    others -= 8 * int(rng.integers(0, 4))
+    padding = [(int(rng.integers(0, k)), int(rng.integers(0, k))) for k in kernel]
+    spatial = [k + int(rng.integers(0, 4)) for k in kernel]
+    channels, outputs = (others, few) if operator == "conv_fprop" else (few, others)
+    return operator, _case(rng, channels, outputs, spatial, kernel, (), (), padding)
+
+
 def _few_outputs_bytes(operator: str, case: Case, dtype: str) -> int:
     """Shared memory of few_outputs.cuh's smallest tile: two stages, its pixels' products, all weights."""
     outputs, channels, *kernel = case.w
@@ -128,7 +143,7 @@ def _few_outputs_bytes(operator: str, case: Case, dtype: str) -> int:
 
 
 # Windows twice: half of the engines are theirs.
-_FAMILIES = (_windows, _windows, _image, _of_image, _few_outputs)
+_FAMILIES = (_windows, _windows, _image, _of_image, _few_outputs, _few_outputs_alone)
 
 
 def _few(rng: np.random.Generator) -> int:
