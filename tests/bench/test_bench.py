@@ -49,9 +49,6 @@ FORM_NAMES = [
 ]
 
 
-THIN_CASES = Path(__file__).parents[2] / "benchmarks" / "thin_cases.json"
-
-
 def entry(**changes: Any) -> dict[str, Any]:
     """A case file's entry for a small layer."""
     plain = {"name": "t", "kind": "conv", "n": 2, "cin": 4, "sp": [7, 6], "cout": 6, "k": 3}
@@ -99,18 +96,6 @@ def test_every_published_layer_is_in_a_set() -> None:
     assert {case.label for case in load_cases(PUBLISHED)} == {
         case.label for which in ("cpu", "gpu") for case in published(which)
     }
-
-
-def test_thin_layers_are_of_every_class() -> None:
-    """Layers with few channels on one side, or windows side by side: 1/2/3-D, bf16 and f32."""
-    cases = load_cases(THIN_CASES)
-    assert len(cases) >= 40 and len({case.label for case in cases}) == len(cases)
-    assert {(case.ndim, case.dtype) for case in cases} == {
-        (ndim, dtype) for ndim in (1, 2, 3) for dtype in ("bf16", "f32")
-    }
-    for case in cases:
-        thin = min(case.cin, case.cout) <= 16
-        assert thin or case.kernel == case.stride, case.label
 
 
 def test_a_case_survives_the_way_through_json() -> None:
