@@ -181,7 +181,7 @@ def _operators(
 
 
 def _sketches(jaxpr: Any) -> Iterator[tuple[str, Sketch | None]]:
-    for found in walk.find(jaxpr, lambda e: e.primitive is lax.conv_general_dilated_p):
+    for found in walk.find(jaxpr, lambda e, _: e.primitive is lax.conv_general_dilated_p):
         if found.used:
             matched = match_of(found.equation)
             sketch = similar.sketch_of_equation(found.equation, matched, found.kernel_reversed)
@@ -212,7 +212,7 @@ def _trace(form: JaxForm, case: AnyCase, pass_: str, layout: str, weights: str) 
         return jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(s, dtype) for s in shapes)).jaxpr
 
 
-def _is_own(equation: Any) -> bool:
+def _is_own(equation: Any, partitioned: bool) -> bool:
     return equation.primitive in _OWN
 
 

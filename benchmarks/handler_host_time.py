@@ -97,7 +97,7 @@ CASES = {
         # One row of input far away from every window's taps.
         Case("no kernel", (1, 16, 1, 1), (16, 16, 1, 1), padding=2, stride=5),
         Case("direct", (1, 1, 2, 2), (1, 1, 1, 1), padding=0),
-        Case("few channels", (1, 4, 4, 4), (4, 4, 3, 3)),
+        Case("thin", (1, 4, 4, 4), (4, 4, 3, 3)),
         Case("depthwise", (1, 16, 2, 2), (16, 1, 3, 3), groups=16),
         Case("oneDNN", (1, 128, 1, 1), (128, 128, 1, 1), padding=0),
     ),

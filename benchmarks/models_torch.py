@@ -246,13 +246,13 @@ def load(model: Any, weights: Sequence[Any]) -> None:
             if isinstance(layer, nn.BatchNorm2d):
                 weight = np.asarray(given["scale"])
             else:
-                weight = _turned(layer, np.asarray(given["kernel"]))
+                weight = _reversed(layer, np.asarray(given["kernel"]))
             layer.weight.copy_(torch.from_numpy(np.array(weight, order="C")))
             if layer.bias is not None:
                 layer.bias.copy_(torch.from_numpy(np.array(given["bias"])))
 
 
-def _turned(layer: nn.Module, kernel: np.ndarray) -> np.ndarray:
+def _reversed(layer: nn.Module, kernel: np.ndarray) -> np.ndarray:
     """From (spatial, in, out). A transposed layer's kernel is reversed in PyTorch."""
     rank = kernel.ndim - 2
     if isinstance(layer, nn.Linear):

@@ -331,10 +331,10 @@ double Run(const Case& of, bool channels_last, bool gradient) {
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
   std::sort(times.begin(), times.end());
-  const double floor = static_cast<double>(bytes) / kBytesPerMicrosecond;
+  const double roofline = static_cast<double>(bytes) / kBytesPerMicrosecond;
   const double time = times[times.size() / 2];
-  std::printf("%-33s %7.1f  %7.1f  %5.2f\n", NameOf(of, channels_last, gradient).c_str(), floor,
-              time, time / floor);
+  std::printf("%-33s %7.1f  %7.1f  %5.2f\n", NameOf(of, channels_last, gradient).c_str(), roofline,
+              time, time / roofline);
   std::fflush(stdout);
   return error;
 }
@@ -370,7 +370,7 @@ int main(int argc, char** argv) {
   cudaDeviceProp device{};
   Check(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
   std::printf("%s\n%-15s %-5s %-6s %-5s %7s  %7s  %5s\n", device.name, "case", "type", "chan.",
-              "dir.", "floor", "us", "times");
+              "dir.", "roofline", "us", "times");
   double largest = 0;
   for (const Case& of : kCases) {
     for (const bool gradient : {true, false}) {

@@ -399,9 +399,9 @@ bool Run(const Case& of, ThinKind kind, ThinType type, ThinWeights weights,
     right = right && good;
 
     const double time = TimeOf(launch);
-    const double floor = static_cast<double>(bytes) / kBytesPerMicrosecond;
+    const double roofline = static_cast<double>(bytes) / kBytesPerMicrosecond;
     std::printf("%-36s %-28s %8.1f %8.1f %8.1f %6.2f %6.2f %9.1e %s\n", row.c_str(),
-                plan->name().c_str(), time, floor, stream, time / floor, time / stream, error,
+                plan->name().c_str(), time, roofline, stream, time / roofline, time / stream, error,
                 good ? "" : "WRONG");
     std::fflush(stdout);
   }

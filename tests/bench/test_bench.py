@@ -628,7 +628,7 @@ def test_least_bytes_are_what_reaches_a_result(case: Case) -> None:
     assert roofline.least_bytes(case, "ddxddw") == 4 * (sum(read.values()) + x + w)
 
 
-def test_the_floor_leaves_out_what_a_cache_can_keep() -> None:
+def test_the_roofline_leaves_out_what_a_cache_can_keep() -> None:
     case = parse_case(entry())
     size = roofline.least_bytes(case, "fprop")
     assert roofline.least_seconds(case, "fprop", 4, None) == 0.0
@@ -666,7 +666,7 @@ def test_the_memory_is_described_by_the_driver() -> None:
     assert jax.default_backend() == "gpu" or roofline.device_memory() is None
 
 
-def held(monkeypatch: pytest.MonkeyPatch) -> None:
+def time_by_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times JAX forms on this CPU by the method for GPUs, as far as it goes without a queue."""
 
     class Clock:
@@ -690,7 +690,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_forms_by_the_method_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    held(monkeypatch)
+    time_by_the_device(monkeypatch)
     case = parse_case(entry(s=2, kind="convt"))
     for result in run([case], ["ours", "lax", "xla_rewritten"], ["dxdwdb"]):
         assert result.failure is None
@@ -703,7 +703,7 @@ def test_forms_by_the_method_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_impossible_figure_is_a_failure_and_not_a_figure(
     monkeypatch: pytest.MonkeyPatch, case_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    held(monkeypatch)
+    time_by_the_device(monkeypatch)
     monkeypatch.setattr(roofline, "device_memory", lambda: roofline.Memory(1.0, 0))
     arguments = ["--cases", str(case_file), "--forms", "ours,lax", "--passes", "dx"]
     assert main(["bench", *arguments, "--rounds", "1"]) == 1

@@ -151,7 +151,7 @@ def test_passes_and_forms_that_a_resize_has_not() -> None:
     )
 
 
-def test_the_floor_counts_what_is_read_and_written() -> None:
+def test_the_roofline_counts_what_is_read_and_written() -> None:
     case = parse_case(entry(n=1, c=1, sp=[4], out=[8], dt="bf16"))
     assert roofline.least_bytes(case, "fprop") == roofline.least_bytes(case, "dx") == 2 * (4 + 8)
     down = parse_case(entry(n=1, c=1, sp=[9], out=[3], method="nearest"))

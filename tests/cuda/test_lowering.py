@@ -499,7 +499,7 @@ def test_the_rules_of_an_h100(dtype: str) -> None:
     assert of((8, 16), strides=2, window=2) == ["xla" if double else "cudnn", *gradients_by]
     if dtype == "float32":
         assert "gemm" not in of((3, 16), strides=3, precision="highest")
-    # Few channels.
+    # Thin results.
     if not double:
         for channels in ((4, 16), (3, 16)):
             for strides in (1, 2):
@@ -657,14 +657,14 @@ def test_a_program_carries_the_settings_it_was_lowered_with(module: Any) -> None
     function = jax.jit(lambda x, w: jax_convgrad.conv_fprop(x, w))
     shapes_ = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((2, 4, 9, 9), (6, 4, 3, 3))]
 
-    def carried() -> tuple[dict[str, str], str]:
+    def settings_of_the_call() -> tuple[dict[str, str], str]:
         with override_backend("cudnn"):
             text = function.trace(*shapes_).lower(lowering_platforms=("cuda",)).as_text()
         (call,) = calls(text)
         names = ("search", "deterministic", "generation")
         return {name: call.attributes[name] for name in names}, call.results[1]
 
-    before, workspace = carried()
+    before, workspace = settings_of_the_call()
     generation = module.generation()
     assert before == {
         "search": '"default"', "deterministic": "false", "generation": str(generation)
@@ -674,7 +674,7 @@ def test_a_program_carries_the_settings_it_was_lowered_with(module: Any) -> None
     jax_convgrad.set_deterministic(True)
     plans.clear()
     assert plans.workspace_limit() == 2**10
-    after, limited = carried()
+    after, limited = settings_of_the_call()
     assert after == {
         "search": '"exhaustive"', "deterministic": "true", "generation": str(generation + 1)
     }  # fmt: skip
@@ -682,7 +682,7 @@ def test_a_program_carries_the_settings_it_was_lowered_with(module: Any) -> None
     jax_convgrad.set_algorithm_search("default")
     jax_convgrad.set_workspace_limit(None)
     jax_convgrad.set_deterministic(False)
-    assert carried() == (before | {"generation": str(generation + 1)}, workspace)
+    assert settings_of_the_call() == (before | {"generation": str(generation + 1)}, workspace)
 
 
 @pytest.mark.usefixtures("settings_as_they_come")

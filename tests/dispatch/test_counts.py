@@ -18,6 +18,7 @@ from support.meshes import DEVICES, make_mesh, put
 import jax_convgrad
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.dispatch import decide as decide_module
+from jax_convgrad._src.runtime import registry
 
 pytestmark = pytest.mark.usefixtures("uninstalled")
 
@@ -169,3 +170,37 @@ def test_an_equation_of_lax_makes_one_geometry(name: str, geometries: list[Any])
     jax_convgrad.install()
     jax.jit(gradients(layer, len(shapes))).lower(*arrays_for(shapes))
     assert len(geometries) == count
+
+
+def backward(x: Any, w: Any, dy: Any) -> Any:
+    """The three gradients of a layer with a window at every pixel."""
+    groups = x.shape[-1] // w.shape[-2]
+    return jax_convgrad.conv_backward(
+        x, w, dy, padding="SAME", groups=groups, dimension_numbers=NHWC
+    )
+
+
+DENSE = ((2 * DEVICES, 9, 8, 16), (7, 7, 16, 16), (2 * DEVICES, 9, 8, 16))
+DEPTHWISE = (DENSE[0], (7, 7, 1, 16), DENSE[2])
+
+
+def test_a_backward_pass_and_each_of_its_parts_are_decided_once(decisions: list[Any]):
+    jax.jit(lambda *arrays: backward(*arrays)).lower(*arrays_for(DENSE)).compile()
+    assert [p.operator for p in decisions] == ["conv_backward", "conv_dgrad", "conv_wgrad"]
+
+
+def test_a_backward_pass_in_one_call_is_decided_once(decisions: list[Any]):
+    if jax.default_backend() != "cpu" or registry.cpu_module() is None:
+        pytest.skip("the CPU's handlers compute it in one call")
+    jax.jit(lambda *arrays: backward(*arrays)).lower(*arrays_for(DEPTHWISE)).compile()
+    assert [p.operator for p in decisions] == ["conv_backward"]
+
+
+@pytest.mark.devices(2)
+def test_a_backward_pass_on_many_devices_is_decided_to_be_its_parts(decisions: list[Any]):
+    """Each part has a sharding rule, the one call has none."""
+    mesh = make_mesh(AxisType.Auto)
+    x, w, dy = arrays_for(DEPTHWISE)
+    arrays = put(x, mesh, "data"), put(w, mesh), put(dy, mesh, "data")
+    jax.jit(lambda *arrays: backward(*arrays)).lower(*arrays).compile()
+    assert [p.operator for p in decisions] == ["conv_backward", "conv_dgrad", "conv_wgrad"]

@@ -56,6 +56,8 @@ def test_classes_of_processors(
 def test_info_says_where_rules_come_from_other_devices(monkeypatch: pytest.MonkeyPatch):
     entry = jax_convgrad.info()["handlers"]["cpu"]
     assert entry["device_class"] == devices.device_class("cpu")
+    # The tables of convolutions and resizes, rules with a class of their own, and whole backward passes.
+    assert set(entry["rules_measured_on"].split(", ")) == {"amx", "avx512"}
     monkeypatch.setattr(devices.registry, "cuda_capabilities", lambda: ((8, 0),))
     entry = jax_convgrad.info()["handlers"]["cuda"]
     assert (entry["device_class"], entry["rules_measured_on"]) == ("sm_80", "sm_90")

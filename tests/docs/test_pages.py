@@ -115,7 +115,7 @@ def test_blocks_run(page: str, cpu_handlers: bool, capsys: pytest.CaptureFixture
         capsys.readouterr()
         exec(code, namespace)
         printed = capsys.readouterr().out
-        # Routes are printed as they are with the CPU's handlers.
+        # Backends are printed as they are with the CPU's handlers.
         if block.prints is not None and cpu_handlers and jax.default_backend() == "cpu":
             example = doctest.Example(block.text, block.prints)
             if not checker.check_output(block.prints, printed, flags):

@@ -15,17 +15,19 @@ FOLDERS = ("jax_convgrad", "cpp", "tests", "docs", "examples", "scripts", ".ci")
 ENDINGS = {".py", ".cc", ".h", ".cu", ".cuh", ".inc", ".md", ".sh", ".toml", ".txt"}
 # What is gone, and what says it now.
 GIVEN_UP = {
-    r"\broutes?\b": "backend",
+    r"(?i)\broutes?\b": "backend",
     r"\bchoose_route\b": "decide",
     r"\bclassify\b": "match",
     r"\bUnread\b": "NoMatch",
     r"\bDivision\b(?! of)": "ShardingRule",
-    r"few_channels|FewChannels": "thin",
+    r"few_channels|FewChannels|name=\"[^\"]*few channels|\"few channels\b": "thin",
     r"wrong_(engines|kernels)|WrongEngines": "errata",
     r"\bk(Most|Least)[A-Z]\w*": "kMax, kMin",
     r"\bk(Patience|Glance|Hopeless)\b|\bThe(Plans|Pool)\b": "names that say what they are",
     r"\b(lower_anew|pointed_images|of_product)\b": "names that say what is done",
-    r"conv_floor|resample_floor": "roofline",
+    r"conv_floor|resample_floor|double floor\b|the_floor_|[\"']floor[\"'], [\"']us": "roofline",
+    r"\bdef (test_)?_?(carr(y|ied)|assign|spare|turned|moved|stated|held)(_|\()": "names that say what is "
+    "returned or done",
 }
 
 

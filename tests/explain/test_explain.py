@@ -36,6 +36,7 @@ import jax_convgrad
 from jax_convgrad import ExplanationRow, explain
 from jax_convgrad._src.conv.arguments import make_config
 from jax_convgrad._src.conv.geometry import ConvGeometry
+from jax_convgrad._src.dispatch import devices
 from jax_convgrad._src.dispatch.decide import WITHOUT_CUSTOM_CALLS, decide
 from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.problem import ConvProblem
@@ -275,7 +276,7 @@ def test_on_cuda_the_reasons_are_cuda_s(monkeypatch: pytest.MonkeyPatch):
     shapes = ((2, 8, 8, 32), (4, 4, 32, 32), (3, 3, 32, 32))
     x, w, next_w = (np.ones(shape, np.float32) for shape in shapes)
     jaxpr = jax.make_jaxpr(jax.value_and_grad(f, (0, 1)))(x, w).jaxpr
-    found = walk.find(jaxpr, equations.is_described)
+    found = walk.find(jaxpr, functools.partial(equations.is_described, "cuda"))
     asked = [equations.describe("cuda", entry) for entry in found]
     said = {(e.operator, e.sizes): (e.ours, e.backend) for e in asked}
     ours, backend = said["conv_dgrad", "2x16x16, 32 to 32, k4 s2 p1"]
@@ -893,3 +894,18 @@ def check_layer(apply: Callable[..., Any], weights: Any, rank: int) -> None:
     assert len({row.sizes for row in rows}) == 1
     if jax.default_backend() == "cpu" and registry.require("cpu").reason is None:
         assert all(row.ours and row.backend == "onednn" for row in rows)
+
+
+def test_rows_that_xla_keeps_say_too_where_that_was_measured(monkeypatch: pytest.MonkeyPatch):
+    if jax.default_backend() != "cpu" or registry.cpu_module() is None:
+        pytest.skip("the CPU's rules, which are measured on two classes")
+    monkeypatch.setattr(devices, "device_class", lambda platform: "avx2")
+    x, w = np.ones((8, 32, 32, 64), np.float16), np.ones((3, 3, 64, 64), np.float16)
+
+    def own(x: Any, w: Any) -> jax.Array:
+        return jax_convgrad.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC)
+
+    for layer in (own, conv):
+        (row,) = explain(layer, x, w).rows
+        assert row.ours == (layer is own)
+        assert row.reason.endswith(", this device is avx2)")

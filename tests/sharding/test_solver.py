@@ -15,7 +15,7 @@ from jax_convgrad._src.sharding import solver
 pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
 
 
-def test_assign_takes_each_mesh_axis_once(rng: np.random.Generator):
+def test_a_solution_takes_each_mesh_axis_once(rng: np.random.Generator):
     case = GEOMETRIES["grouped"]
     shapes = [jax.ShapeDtypeStruct(s, np.float32) for s in (case.x, case.w)]
     (problem,) = (

@@ -23,7 +23,7 @@ from jax.interpreters import ad, batching
 from jax_convgrad._src import compat
 from jax_convgrad._src.conv import emit_backward, primitives
 from jax_convgrad._src.conv.bias import bias_gradient
-from jax_convgrad._src.dispatch.decide import PARTS, decide
+from jax_convgrad._src.dispatch.decide import PARTS, Decision, decide
 from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.problem import ConvBackwardProblem
 from jax_convgrad._src.dtypes import sum_dtype
@@ -179,11 +179,17 @@ def _lower(
     platform: str | None, ctx: Any, x: Any, w: Any, dy: Any, *, problem: ConvBackwardProblem
 ) -> Any:
     custom_calls = not compat.is_partitioned_without_custom_calls(ctx)
-    decision = decide(problem, Target.of(platform, custom_calls))
-    one_call = decision.backend != PARTS and not compat.is_partitioned(ctx)
-    run = functools.partial(emit_backward.emit if one_call else parts, problem)
-    named = jax.named_scope(problem.operator)(run)
-    return compat.lower_fun(named, multiple_results=True)(ctx, x, w, dy)
+    target = Target.of(platform, custom_calls, compat.is_partitioned(ctx))
+    run = jax.named_scope(problem.operator)(functools.partial(_emit, decide(problem, target)))
+    return compat.lower_fun(run, multiple_results=True)(ctx, x, w, dy)
+
+
+def _emit(decision: Decision, x: Array, w: Array, dy: Array) -> list[Array]:
+    """The wanted gradients, by one call or by the parts, as was decided."""
+    problem = decision.problem
+    assert isinstance(problem, ConvBackwardProblem)
+    compute = parts if decision.backend == PARTS else emit_backward.emit
+    return compute(problem, x, w, dy)
 
 
 conv_backward_p.def_impl(functools.partial(compat.apply_primitive, conv_backward_p))

@@ -224,6 +224,8 @@ def _decide_backward(problem: ConvBackwardProblem, target: Target) -> Decision:
         return made(PARTS, "no kernel for this platform")
     if not target.custom_calls:
         return made(PARTS, WITHOUT_CUSTOM_CALLS)
+    if target.partitioned:
+        return made(PARTS, "XLA divides the program among devices: each part has a sharding rule")
     if not _has_backward_kernel(problem):
         return made(PARTS, "no kernel computes all of it at once")
     if not target.serves(registry.BACKWARD_TARGET, problem.dtype):

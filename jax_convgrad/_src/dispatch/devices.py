@@ -36,16 +36,20 @@ class Target:
       device_class: of the devices at hand, None where there are none or none that is known.
       custom_calls: whether the program may contain a call. It may not where XLA divides the program among
         devices and would gather the call's operands on each.
+      partitioned: whether XLA divides the program among devices.
     """
 
     platform: str | None
     device_class: str | None = None
     custom_calls: bool = True
+    partitioned: bool = False
 
     @classmethod
-    def of(cls, platform: str | None, custom_calls: bool = True) -> Target:
+    def of(
+        cls, platform: str | None, custom_calls: bool = True, partitioned: bool = False
+    ) -> Target:
         """The target with the devices of ``platform`` that this process has."""
-        return cls(platform, device_class(platform), custom_calls)
+        return cls(platform, device_class(platform), custom_calls, partitioned)
 
     def serves(self, target: str, dtype: object) -> bool:
         """Whether the platform has a handler for an FFI target and a dtype.

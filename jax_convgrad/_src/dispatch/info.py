@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jax_convgrad._src.dispatch.devices import device_class
-from jax_convgrad._src.dispatch.features import ConvFeatures
-from jax_convgrad._src.dispatch.tables import table_for
+from jax_convgrad._src.dispatch.tables import measured_on
 from jax_convgrad._src.runtime import registry
 from jax_convgrad._src.tuning import store
 
@@ -19,7 +18,7 @@ def info() -> dict[str, Any]:
       dict with "available", "targets", "dtypes", "versions", "validated" (the versions of its
       libraries, major.minor, on which their errata were validated), "reason", None where available,
       "device_class" (of the devices at hand, None where there are none or none that is known),
-      "rules_measured_on" (the class of devices whose measurements choose the backends here) and
+      "rules_measured_on" (the classes of devices whose measurements choose the backends here) and
       "tuned" (how many problems the tuning file decides here, and which file; None without any).
 
     Example:
@@ -32,7 +31,7 @@ def info() -> dict[str, Any]:
     for platform, entry in found["handlers"].items():
         here = device_class(platform)
         entry["device_class"] = here
-        entry["rules_measured_on"] = table_for(platform, here, ConvFeatures).device_class
+        entry["rules_measured_on"] = ", ".join(measured_on(platform, here))
         rows = {} if tuned is None else tuned.current(platform)
         entry["tuned"] = f"{len(rows)} problems by {tuned.path}" if tuned and rows else None
     return found

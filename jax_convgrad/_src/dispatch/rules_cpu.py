@@ -193,7 +193,7 @@ AMX = RuleTable(
         ),
         # XLA inserts the zeros of a strided gradient: at 16x16 it multiplies 256 times too much.
         Rule(
-            name="dX of few channels, many weights",
+            name="dX of thin layers, many weights",
             when={
                 **_DENSE_FLOAT32,
                 "operator": "conv_dgrad",

@@ -125,7 +125,7 @@ SM_90 = RuleTable(
             ),
         ),
         Rule(
-            name="windows side by side, few channels on both sides",
+            name="windows side by side, thin on both sides",
             when=(
                 {
                     **_FEW_ON_BOTH_SIDES,
@@ -154,7 +154,7 @@ SM_90 = RuleTable(
             ),
         ),
         Rule(
-            name="gradients of patches of few channels",
+            name="gradients of thin patches",
             when=(
                 *_product(operator="conv_dgrad", **_FEW_TO_MANY),
                 {
@@ -225,7 +225,7 @@ SM_90 = RuleTable(
             ),
         ),
         Rule(
-            name="few channels in the result",
+            name="thin results",
             when=(
                 {
                     "thin_family": "few_outputs",

@@ -30,6 +30,17 @@ def choose(platform: str, device_class: str | None, features: Features) -> tuple
     return rule, rule.device_class or table.device_class
 
 
+def measured_on(platform: str, device_class: str | None) -> tuple[str, ...]:
+    """The classes of devices whose measurements choose the backends on a class, of all kinds of problems."""
+    found: dict[str, None] = {}
+    for kind, by_platform in TABLES.items():
+        if platform in by_platform:
+            table = table_for(platform, device_class, kind)
+            found[table.device_class] = None
+            found |= dict.fromkeys(r.device_class for r in table.rules if r.device_class)
+    return tuple(found)
+
+
 def table_for(platform: str, device_class: str | None, kind: type[Features]) -> RuleTable:
     """The table of a class of devices; its platform's first where the class has none of its own."""
     tables = TABLES[kind][platform]

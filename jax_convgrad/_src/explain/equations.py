@@ -13,10 +13,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_convgrad._src import compat
+from jax_convgrad._src.conv import backward
 from jax_convgrad._src.conv.primitives import PRIMITIVES
 from jax_convgrad._src.dispatch.decide import (
     HANDLER_BACKENDS,
     NATIVE,
+    PARTS,
     XLA,
     ZEROS,
     Decision,
@@ -25,10 +27,15 @@ from jax_convgrad._src.dispatch.decide import (
 )
 from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.override import override_backend
-from jax_convgrad._src.dispatch.problem import ConvProblem, ResampleProblem
+from jax_convgrad._src.dispatch.problem import ConvBackwardProblem, ConvProblem, ResampleProblem
 from jax_convgrad._src.dtypes import FLOAT_DTYPES
 from jax_convgrad._src.explain import similar, xla
-from jax_convgrad._src.explain.roofline import Roofline, conv_roofline, resample_roofline
+from jax_convgrad._src.explain.roofline import (
+    Roofline,
+    backward_roofline,
+    conv_roofline,
+    resample_roofline,
+)
 from jax_convgrad._src.explain.similar import Sketch
 from jax_convgrad._src.explain.walk import Found
 from jax_convgrad._src.install import lowering_rules
@@ -65,10 +72,11 @@ class Equation:
     """A convolution or a resize of a traced program.
 
     Attributes:
-      operator: of the family, "resample" or "resize"; None where the equation is no operator of the family.
+      operator: of the family, "conv_backward" for a whole backward pass in one call, "resample" or "resize";
+        None where the equation is no operator of the family.
       sizes: in one line.
       operands: the shapes and dtypes.
-      result: shape and dtype.
+      result: shape and dtype, of the first if there are several.
       ours: whether this package computes it, or would with `install` on.
       backend: who computes it and why.
       xla: what XLA has without this package.
@@ -91,9 +99,14 @@ class Equation:
     sketch: Sketch | None = None
 
 
-def is_described(equation: Any) -> bool:
-    """Whether an equation is a convolution or a resize."""
+def is_described(platform: str, equation: Any, partitioned: bool) -> bool:
+    """Whether an equation is a convolution or a resize, or a whole backward pass in one call.
+
+    A backward pass in its parts is not: each of them is.
+    """
     primitive = equation.primitive
+    if primitive is backward.conv_backward_p:
+        return _decide_backward(platform, equation, partitioned).backend != PARTS
     known = primitive in _CONVOLUTIONS or primitive is resample_p
     return known or primitive is lax.conv_general_dilated_p or compat.is_jax_image_resize(equation)
 
@@ -105,6 +118,8 @@ def describe(platform: str, found: Found) -> Equation:
         described = _lax_convolution(platform, found)
     elif equation.primitive in _CONVOLUTIONS:
         described = _convolution(platform, equation, found.operations_only)
+    elif equation.primitive is backward.conv_backward_p:
+        described = _backward(platform, equation)
     elif equation.primitive is resample_p:
         described = _resample(platform, equation, found.operations_only)
     else:
@@ -138,14 +153,17 @@ def _lax_convolution(platform: str, place: Found) -> Equation:
         timed["ours"] = found.compute, contextlib.nullcontext
     elif context := _handler(platform, operator, lhs.dtype, out.dtype):
         timed["ours"] = _by_handler(platform, lhs, rhs, out, params), context
-    kept = Backend(XLA, found.reason, found.decision.evidence, found.decision.measured_on)
+    decided = _backend(found.decision)
+    if not found.replaced:
+        reason = _with_device(found.decision, found.reason)
+        decided = dataclasses.replace(decided, name=XLA, reason=reason)
     return Equation(
         operator,
         str(geometry),
         (lhs, rhs),
         out,
         found.replaced,
-        _backend(found.decision) if found.replaced else kept,
+        decided,
         description,
         conv_roofline(operator, geometry, lhs.dtype.itemsize, out.dtype.itemsize)
         if _known(lhs, rhs, out)
@@ -202,15 +220,57 @@ def _convolution(platform: str, equation: Any, operations_only: bool) -> Equatio
     )
 
 
+def _decide_backward(platform: str, equation: Any, partitioned: bool) -> Decision:
+    return decide(equation.params["problem"], Target.of(platform, partitioned=partitioned))
+
+
+def _backward(platform: str, equation: Any) -> Equation:
+    """A whole backward pass in one call."""
+    problem: ConvBackwardProblem = equation.params["problem"]
+    operands = tuple(map(_operand, equation.invars))
+    wanted = " ".join(f"d{gradient}" for gradient in problem.wanted)
+    roles = dict(zip(("x", "w", "y"), operands, strict=True))
+    convolutions = [
+        xla.describe_lax_form(
+            platform, xla.lax_form(part), [roles[role] for role in part.operand_roles]
+        )
+        for gradient, part in (("x", problem.dgrad), ("w", problem.wgrad))
+        if gradient in problem.wanted
+    ]
+    return Equation(
+        problem.operator,
+        f"{problem.geometry}, {wanted}",
+        operands,
+        _result(equation),
+        True,
+        _backend(_decide_backward(platform, equation, partitioned=False)),
+        "; ".join(convolutions),
+        backward_roofline(problem),
+        {
+            "ours": (
+                functools.partial(equation.primitive.bind, **equation.params),
+                contextlib.nullcontext,
+            ),
+            "xla": (xla.backward_form(problem), compat.jax_rules),
+        },
+    )
+
+
 def _backend(decision: Decision) -> Backend:
     reason, problem = decision.reason, decision.problem
     if decision.subsample is not None and isinstance(problem, ConvProblem):
         what = str(computed_geometry(problem.geometry, decision.subsample))
         reason = f"stride and dilation share a factor, which leaves {what}; then: {reason}"
-    if not decision.is_measured_here:
-        here = decision.device_class or "unknown"
-        reason += f" (measured on {decision.measured_on}, this device is {here})"
+    reason = _with_device(decision, reason)
     return Backend(decision.backend, reason, decision.evidence, decision.measured_on)
+
+
+def _with_device(decision: Decision, reason: str) -> str:
+    """The reason, and where it was measured unless on devices of the class at hand."""
+    if decision.is_measured_here:
+        return reason
+    here = decision.device_class or "unknown"
+    return f"{reason} (measured on {decision.measured_on}, this device is {here})"
 
 
 def _handler(

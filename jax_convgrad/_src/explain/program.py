@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import warnings
 from collections.abc import Callable
@@ -128,7 +129,7 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
         and not isinstance(leaf, jax.core.Tracer)
     ]
     rows, measured = [], {}
-    for found in walk.find(jaxpr, equations.is_described, shardings):
+    for found in walk.find(jaxpr, functools.partial(equations.is_described, platform), shardings):
         asked = equations.describe(platform, found)
         seconds: dict[str, float] = {}
         if measure and asked.timed:

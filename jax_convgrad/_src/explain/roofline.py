@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from jax_convgrad._src.conv.geometry import ConvGeometry
+from jax_convgrad._src.dispatch.problem import ConvBackwardProblem
 from jax_convgrad._src.resize.bands import Band
 from jax_convgrad._src.shapes import Shape
 
@@ -89,6 +90,30 @@ def conv_roofline(
     operator: str, geometry: ConvGeometry, itemsize: int, result_itemsize: int
 ) -> Roofline:
     """The roofline of "conv_fprop", "conv_dgrad" or "conv_wgrad"."""
+    read, products = _conv_work(geometry)
+    result = {"conv_fprop": "y", "conv_dgrad": "x", "conv_wgrad": "w"}[operator]
+    operands = sum(count for name, count in read.items() if name != result)
+    written = math.prod(geometry.shape_of(result))
+    return Roofline(operands * itemsize + written * result_itemsize, 2 * products)
+
+
+def backward_roofline(problem: ConvBackwardProblem) -> Roofline:
+    """The roofline of the wanted gradients together, each operand read once."""
+    read, products = _conv_work(problem.geometry)
+    needed = {"y"} | {role for role, other in (("w", "x"), ("x", "w")) if other in problem.wanted}
+    written = sum(math.prod(problem.shape_of(gradient)) for gradient in problem.wanted)
+    operations = 2 * products * len({"x", "w"} & set(problem.wanted))
+    if "b" in problem.wanted:
+        operations += math.prod(problem.geometry.y_shape)
+    return Roofline(
+        sum(read[role] for role in needed) * problem.dtype.itemsize
+        + written * problem.result_dtype.itemsize,
+        operations,
+    )
+
+
+def _conv_work(geometry: ConvGeometry) -> tuple[dict[str, int], int]:
+    """Of a convolution x -> y how many elements of x, w and y meet anything, and the pairs to multiply."""
     config = geometry.config
     axes = [
         reach(n, m, k, stride, low, dilation)
@@ -109,15 +134,9 @@ def conv_roofline(
         "w": channels * taps,
         "y": geometry.batch * geometry.out_channels * far,
     }
-    whole = {"x": geometry.x_shape, "w": geometry.w_shape, "y": geometry.y_shape}
-    result = {"conv_fprop": "y", "conv_dgrad": "x", "conv_wgrad": "w"}[operator]
-    operands = sum(count for name, count in read.items() if name != result)
     if geometry.is_empty:  # the result is zeros, if anything
-        operands = 0
-    return Roofline(
-        operands * itemsize + math.prod(whole[result]) * result_itemsize,
-        2 * geometry.batch * channels * products,
-    )
+        read = dict.fromkeys(read, 0)
+    return read, geometry.batch * channels * products
 
 
 def resample_roofline(

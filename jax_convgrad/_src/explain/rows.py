@@ -20,11 +20,12 @@ class ExplanationRow:
       count: how often one call of the function runs it; None inside a ``while_loop``.
       used: whether anything depends on its result. XLA drops what nothing depends on.
       primitive: the equation's name in the jaxpr.
-      operator: "conv_fprop", "conv_dgrad", "conv_wgrad" or "resample"; "resize" for a `jax.image.resize`
-        that `jax_convgrad.install` does not reach; None for a convolution that is none of the three.
+      operator: "conv_fprop", "conv_dgrad", "conv_wgrad" or "resample"; "conv_backward" for a whole backward
+        pass that one call computes; "resize" for a `jax.image.resize` that `jax_convgrad.install` does not
+        reach; None for a convolution that is none of the three.
       sizes: of the convolution x -> y that the operator belongs to, or of a resize's image and result.
       dtype: of the operands.
-      result_dtype: of the result.
+      result_dtype: of the result, or results.
       ours: whether this package computes it when `jax_convgrad.install` is on.
       backend: what computes it: "onednn", "cudnn", "native", or plain JAX: "xla", "xla_rewritten" (a form
         that XLA runs faster), "gemm" (a matrix product), "zeros".

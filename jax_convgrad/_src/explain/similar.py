@@ -65,7 +65,7 @@ def sketch_of_problem(problem: ConvProblem | ResampleProblem) -> Sketch | None:
     operands = [jax.ShapeDtypeStruct(shape, problem.dtype) for shape in shapes]
     (found,) = walk.find(
         jax.make_jaxpr(xla.lax_form(problem))(*operands).jaxpr,
-        lambda equation: equation.primitive is lax.conv_general_dilated_p,
+        lambda equation, _: equation.primitive is lax.conv_general_dilated_p,
     )
     form = _form(found.equation, found.kernel_reversed, swapped=False)
     return _sketch(problem.operator, problem.geometry, problem.dtype, problem.precision, form)

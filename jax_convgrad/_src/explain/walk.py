@@ -39,7 +39,7 @@ class Found:
       within: the loops and branches around it, outermost first.
       scope: the names of `jax.named_scope` around it, as modules of Flax and Haiku set them.
       backward: whether it came out of a transposition.
-      used: whether anything depends on its result; XLA drops what nothing depends on.
+      used: whether anything depends on its results; XLA drops what nothing depends on.
       partitioned: whether XLA divides the program here among several devices.
       operations_only: whether it can divide operations alone there, no calls.
       kernel_reversed: whether its second operand is reversed in front of it, in the same program.
@@ -99,7 +99,9 @@ class _Place:
     partitioned: bool = False
 
 
-def find(jaxpr: Any, wanted: Callable[[Any], bool], shardings: Sequence[Any] = ()) -> list[Found]:
+def find(
+    jaxpr: Any, wanted: Callable[[Any, bool], bool], shardings: Sequence[Any] = ()
+) -> list[Found]:
     """All equations of a program that are wanted, in order, those of inner programs in their places.
 
     An inner program that is called several times is found several times. What lies inside a wanted
@@ -107,7 +109,7 @@ def find(jaxpr: Any, wanted: Callable[[Any], bool], shardings: Sequence[Any] = (
 
     Args:
       jaxpr: the program.
-      wanted: of an equation.
+      wanted: of an equation, and of whether XLA divides the program there among several devices.
       shardings: those of the program's arguments and results.
     """
     divided = any(map(_is_divided, shardings)) or _names_devices(jaxpr)
@@ -116,13 +118,13 @@ def find(jaxpr: Any, wanted: Callable[[Any], bool], shardings: Sequence[Any] = (
 
 
 def _walk(
-    jaxpr: Any, wanted: Callable[[Any], bool], needed: Sequence[bool], place: _Place
+    jaxpr: Any, wanted: Callable[[Any, bool], bool], needed: Sequence[bool], place: _Place
 ) -> Iterator[Found]:
     makers = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
     for equation, results in zip(jaxpr.eqns, _needed_results(jaxpr, needed), strict=True):
         used = any(results) or bool(equation.effects)
         names = place.names + tuple(compat.name_stack(equation))
-        if wanted(equation):
+        if wanted(equation, place.partitioned):
             yield Found(
                 equation,
                 place.callers,
@@ -130,7 +132,7 @@ def _walk(
                 place.within,
                 "/".join(name for kind, name in names if kind == "scope"),
                 ("transform", "transpose") in names,
-                results[0],
+                any(results),
                 place.partitioned,
                 place.partitioned and (bool(place.manual) or not compat.has_shardy()),
                 len(equation.invars) > 1 and _is_reversed(equation.invars[1], makers),

@@ -15,7 +15,8 @@ import numpy as np
 from jax import Array, lax
 
 from jax_convgrad._src.conv import emit_xla
-from jax_convgrad._src.dispatch.problem import ConvProblem
+from jax_convgrad._src.conv.bias import bias_gradient
+from jax_convgrad._src.dispatch.problem import ConvBackwardProblem, ConvProblem
 from jax_convgrad._src.explain.roofline import windows_inside
 from jax_convgrad._src.resize.bands import Band
 from jax_convgrad._src.shapes import Shape
@@ -27,6 +28,20 @@ _BATCH_GROUPS_ON_CPU = "XLA:CPU runs it 20 to 400 times slower than feature grou
 def lax_form(problem: ConvProblem) -> Callable[[Array, Array], Array]:
     """One of this package's primitives as lax writes it."""
     return lambda first, second: emit_xla.emit(problem, first, second, rewritten=False)
+
+
+def backward_form(problem: ConvBackwardProblem) -> Callable[[Array, Array, Array], list[Array]]:
+    """A whole backward pass as lax writes it: a convolution for dx, another for dw, a sum for db."""
+
+    def compute(x: Array, w: Array, dy: Array) -> list[Array]:
+        gradients = {
+            "x": lambda: lax_form(problem.dgrad)(dy, w),
+            "w": lambda: lax_form(problem.wgrad)(x, dy),
+            "b": lambda: bias_gradient(dy, problem.bias_axis, problem.result_dtype),
+        }
+        return [gradients[gradient]() for gradient in problem.wanted]
+
+    return compute
 
 
 def describe_lax_form(platform: str, form: Callable[..., Any], operands: Sequence[Any]) -> str:

@@ -52,6 +52,10 @@ def load_handlers(platform: str | None = None) -> None:
       >>> import jax_convgrad
       >>> if jax_convgrad.info()["handlers"]["cpu"]["available"]:
       ...     jax_convgrad.load_handlers("cpu")
+      >>> jax_convgrad.load_handlers("tpu")
+      Traceback (most recent call last):
+        ...
+      RuntimeError: load_handlers: there are no handlers for tpu: this version has no handlers for tpu
     """
     platform = platform or compat.platform()
     reason = registry.find(platform).reason

@@ -40,6 +40,10 @@ def set_algorithm_search(search: AlgorithmSearch) -> None:
     Example:
       >>> import jax_convgrad
       >>> jax_convgrad.set_algorithm_search("default")
+      >>> jax_convgrad.set_algorithm_search("quick")
+      Traceback (most recent call last):
+        ...
+      ValueError: set_algorithm_search: search must be one of ..., got 'quick'
     """
     if search not in _SEARCHES:
         raise ValueError(
@@ -66,6 +70,8 @@ def set_workspace_limit(bytes: int | None) -> None:
     Example:
       >>> import jax_convgrad
       >>> jax_convgrad.set_workspace_limit(2**28)
+      >>> jax_convgrad.plans.workspace_limit()
+      268435456
       >>> jax_convgrad.set_workspace_limit(None)
     """
     limit = None
@@ -229,6 +235,8 @@ def clear() -> None:
     Example:
       >>> from jax_convgrad import plans
       >>> plans.clear()
+      >>> plans.list()
+      []
     """
     if (module := registry.cuda_module()) is not None:
         module.clear_plans()

@@ -37,7 +37,7 @@ def problems_of(platform: str, fn: Callable[..., Any], *args: Any) -> list[Probl
     return list(dict.fromkeys(problem for problem in found if problem is not None))
 
 
-def _is_wanted(equation: Any) -> bool:
+def _is_wanted(equation: Any, partitioned: bool) -> bool:
     return equation.primitive in _OURS or equation.primitive is lax.conv_general_dilated_p
 
 
