@@ -49,6 +49,7 @@ TOOLKIT = [
 ]
 MIN_DRIVER = 580  # of CUDA 13
 DRIVER_FILE = pathlib.Path("/proc/driver/nvidia/version")
+WSL_DRIVER = pathlib.Path("/usr/lib/wsl/lib/libcuda.so.1")  # of Windows, which WSL 2 shows to Linux
 TOOLKIT_VARIABLES = ("CUDAToolkit_ROOT", "CUDA_HOME", "CUDA_PATH")
 DEFAULT_TOOLKIT = pathlib.Path("/usr/local/cuda")
 # It alone has the number of the oldest toolkit.
@@ -63,7 +64,7 @@ class Toolkit(NamedTuple):
 
 
 def driver() -> int | None:
-    """The major version of this machine's NVIDIA driver; None where there is no driver."""
+    """The major version of Linux's NVIDIA driver; None where there is none, as in WSL 2."""
     try:
         text = DRIVER_FILE.read_text()
     except OSError:
@@ -73,6 +74,11 @@ def driver() -> int | None:
             f"expected {DRIVER_FILE} to name the NVIDIA driver's version, got {text!r}"
         )
     return int(found[1])
+
+
+def has_driver() -> bool:
+    """Whether this machine has an NVIDIA driver, of Linux or of the Windows around it."""
+    return driver() is not None or WSL_DRIVER.exists()
 
 
 def min_toolkit() -> tuple[int, int]:
@@ -140,7 +146,7 @@ def wants_cuda(settings: Settings) -> bool:
         if str(value).lower() in ("0", "off", "false", "no"):
             return False
         raise ValueError(f"{source} must be 1 or 0, got {value!r}")
-    return driver() is not None
+    return has_driver()
 
 
 def cuda_requirements(settings: Settings) -> list[str]:

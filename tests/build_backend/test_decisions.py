@@ -39,6 +39,7 @@ def backend(monkeypatch, tmp_path):
     spec.loader.exec_module(module)
     module.calls = calls
     monkeypatch.setattr(module, "DRIVER_FILE", tmp_path / "version")
+    monkeypatch.setattr(module, "WSL_DRIVER", tmp_path / "libcuda.so.1")
     monkeypatch.setattr(module, "DEFAULT_TOOLKIT", tmp_path / "toolkit")
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in (module.VARIABLE, *module.TOOLKIT_VARIABLES):
@@ -71,6 +72,21 @@ def test_a_driver_without_a_compiler_brings_one(backend):
     for hook in (backend.get_requires_for_build_wheel, backend.get_requires_for_build_editable):
         assert hook() == ["ninja", *backend.HEADERS, *backend.TOOLKIT]
     assert "nvidia-cuda-nvcc==13.0.*" in backend.TOOLKIT
+
+
+def test_the_driver_of_windows_is_a_driver(backend, monkeypatch):
+    """WSL 2 has the library, and no /proc/driver/nvidia."""
+    backend.WSL_DRIVER.touch()
+    assert backend.get_requires_for_build_wheel() == ["ninja", *backend.HEADERS, *backend.TOOLKIT]
+    monkeypatch.setenv(backend.VARIABLE, "0")
+    assert backend.get_requires_for_build_wheel() == ["ninja"]
+
+
+def test_the_library_of_wsl_is_where_the_page_says(backend):
+    spec = importlib.util.spec_from_file_location("original", backend.__file__)
+    original = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(original)
+    assert f"`{original.WSL_DRIVER}`" in (ROOT / "docs/installation.md").read_text()
 
 
 @pytest.mark.parametrize("place", ["path", "default", "CUDA_HOME", "CUDAToolkit_ROOT"])
