@@ -249,6 +249,26 @@ def test_cuda_is_required_and_jax_runs_on_the_cpu(subprocess_python: list[str]):
             "pip install --force-reinstall onednn-cpu-gomp",
         ),
         (
+            "cpu",
+            "OSError: libgomp.so.1: cannot open shared object file: No such file or directory",
+            "apt install libgomp1",
+        ),
+        (
+            "cpu",
+            "OSError: libdnnl.so.3: cannot open shared object file: No such file or directory",
+            "pip install --force-reinstall onednn-cpu-gomp",
+        ),
+        (
+            "cpu",
+            "ImportError: libdnnl-0123abcd.so.3.2: cannot open shared object file",
+            "pip install --force-reinstall --no-deps jax_convgrad-*.whl",
+        ),
+        (
+            "cpu",
+            "ImportError: libgomp-0123abcd.so.1.0.0: cannot open shared object file",
+            "pip install --force-reinstall --no-deps jax_convgrad-*.whl",
+        ),
+        (
             "cuda",
             "ImportError: libcudnn.so.9: cannot open",
             "pip install --upgrade nvidia-cudnn-cu13",
