@@ -1,8 +1,8 @@
 """The build backend: scikit-build-core, and the decision whether the CUDA module is built.
 
 If this machine has an NVIDIA driver, the CUDA module is built without being asked for, and its compiler
-comes from PyPI if there is no CUDA toolkit. JAX_CONVGRAD_CUDA=0 leaves the module out, JAX_CONVGRAD_CUDA=1
-builds it even where there is no driver.
+comes from PyPI if there is no CUDA toolkit that is new enough. JAX_CONVGRAD_CUDA=0 leaves the
+module out, JAX_CONVGRAD_CUDA=1 builds it even where there is no driver.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import os
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from scikit_build_core import build as scikit_build
 from scikit_build_core.build import (
@@ -48,12 +49,22 @@ TOOLKIT = [
 ]
 MIN_DRIVER = 580  # of CUDA 13
 DRIVER_FILE = pathlib.Path("/proc/driver/nvidia/version")
+WSL_DRIVER = pathlib.Path("/usr/lib/wsl/lib/libcuda.so.1")  # of Windows, which WSL 2 shows to Linux
 TOOLKIT_VARIABLES = ("CUDAToolkit_ROOT", "CUDA_HOME", "CUDA_PATH")
 DEFAULT_TOOLKIT = pathlib.Path("/usr/local/cuda")
+# It alone has the number of the oldest toolkit.
+CMAKE_FILE = pathlib.Path(__file__).parents[1] / "cpp/cuda/CMakeLists.txt"
+
+
+class Toolkit(NamedTuple):
+    """What was found of CUDA toolkits on this machine."""
+
+    nvcc: pathlib.Path | None  # the compiler of the first that CMake accepts
+    refused: str  # the compilers before it that CMake refuses, and why; empty if there are none
 
 
 def driver() -> int | None:
-    """The major version of this machine's NVIDIA driver; None where there is no driver."""
+    """The major version of Linux's NVIDIA driver; None where there is none, as in WSL 2."""
     try:
         text = DRIVER_FILE.read_text()
     except OSError:
@@ -65,12 +76,61 @@ def driver() -> int | None:
     return int(found[1])
 
 
-def has_toolkit() -> bool:
-    """Whether CMake finds a CUDA compiler of this machine's own."""
-    roots = [pathlib.Path(os.environ[name]) for name in TOOLKIT_VARIABLES if name in os.environ]
-    return shutil.which("nvcc") is not None or any(
-        (root / "bin/nvcc").exists() for root in [*roots, DEFAULT_TOOLKIT]
-    )
+def has_driver() -> bool:
+    """Whether this machine has an NVIDIA driver, of Linux or of the Windows around it."""
+    return driver() is not None or WSL_DRIVER.exists()
+
+
+def min_toolkit() -> tuple[int, int]:
+    """The version of the oldest CUDA toolkit that CMake accepts."""
+    text = CMAKE_FILE.read_text()
+    if (found := re.search(r"find_package\(CUDAToolkit (\d+)\.(\d+)\b", text)) is None:
+        raise RuntimeError(f"expected {CMAKE_FILE} to ask for a version of CUDAToolkit")
+    return int(found[1]), int(found[2])
+
+
+def find_toolkit() -> Toolkit:
+    """The compiler of this machine's own that CMake is to use. One that is too old counts as none."""
+    roots = [pathlib.Path(os.environ[name]) for name in TOOLKIT_VARIABLES if os.environ.get(name)]
+    candidates = [root / "bin/nvcc" for root in roots]
+    if (in_path := shutil.which("nvcc")) is not None:
+        candidates.append(pathlib.Path(in_path))
+    candidates.append(DEFAULT_TOOLKIT / "bin/nvcc")
+    refused: dict[pathlib.Path, str] = {}  # by what links lead to
+    needed = f"and {dotted(min_toolkit())} or newer is needed"
+    for nvcc in filter(pathlib.Path.exists, candidates):
+        if nvcc.resolve() in refused:
+            continue
+        version = version_of(nvcc)
+        if version is not None and version >= min_toolkit():
+            return Toolkit(nvcc, "; ".join(refused.values()))
+        refused[nvcc.resolve()] = (
+            f"{nvcc} does not say its CUDA's version, {needed}"
+            if version is None
+            else f"{nvcc} is of CUDA {dotted(version)}, {needed}"
+        )
+    return Toolkit(None, "; ".join(refused.values()))
+
+
+def version_of(nvcc: pathlib.Path) -> tuple[int, int] | None:
+    """The version of the CUDA that a compiler belongs to; None where it does not run or does not say."""
+    try:
+        said = subprocess.run(
+            [nvcc, "--version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r"release (\d+)\.(\d+)", said.stdout)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def no_nvcc(refused: str) -> str:
+    """What is missing, in words."""
+    return f"no nvcc that serves ({refused})" if refused else "no nvcc"
 
 
 def wants_cuda(settings: Settings) -> bool:
@@ -86,7 +146,7 @@ def wants_cuda(settings: Settings) -> bool:
         if str(value).lower() in ("0", "off", "false", "no"):
             return False
         raise ValueError(f"{source} must be 1 or 0, got {value!r}")
-    return driver() is not None
+    return has_driver()
 
 
 def cuda_requirements(settings: Settings) -> list[str]:
@@ -97,14 +157,16 @@ def cuda_requirements(settings: Settings) -> list[str]:
     """
     if not wants_cuda(settings):
         return []
-    if has_toolkit():
+    toolkit = find_toolkit()
+    if toolkit.nvcc is not None:
         return HEADERS
     version = driver()
     if version is not None and version < MIN_DRIVER:
         raise RuntimeError(
-            f"The CUDA module needs a compiler: this machine has no nvcc, and the one on PyPI (CUDA 13) "
-            f"needs an NVIDIA driver of {MIN_DRIVER} or newer, not {version}. Update the driver, or "
-            f"install a CUDA toolkit of 12.6 or newer, or set {VARIABLE}=0 to build without CUDA."
+            f"The CUDA module needs a compiler: this machine has {no_nvcc(toolkit.refused)}, and the one on "
+            f"PyPI (CUDA 13) needs an NVIDIA driver of {MIN_DRIVER} or newer, not {version}. Update the "
+            f"driver, or install a CUDA toolkit of {dotted(min_toolkit())} or newer, or set "
+            f"{VARIABLE}=0 to build without CUDA."
         )
     return HEADERS + TOOLKIT
 
@@ -143,9 +205,18 @@ def build(
     if not cuda:
         say("building without the CUDA module, which takes minutes")
         return builder(wheel_directory, settings, metadata_directory)
-    if not has_toolkit():
-        use_toolkit_from_pypi()
-    say(f"building with the CUDA module, which takes minutes ({VARIABLE}=0 leaves it out)")
+    toolkit = find_toolkit()
+    if toolkit.nvcc is None:
+        use_toolkit_from_pypi(toolkit.refused)
+    elif toolkit.refused or str(toolkit.nvcc) != shutil.which("nvcc"):
+        # CMake itself would take the first compiler that it meets, whatever its version.
+        folder = toolkit.nvcc.parent
+        os.environ["CUDAToolkit_ROOT"] = str(folder.parent if folder.name == "bin" else folder)
+    note = ""
+    if toolkit.refused:
+        compiler = toolkit.nvcc or "PyPI's"
+        note = f"; {toolkit.refused}: the compiler is {compiler}"
+    say(f"building with the CUDA module, which takes minutes ({VARIABLE}=0 leaves it out){note}")
     try:
         return builder(wheel_directory, settings, metadata_directory)
     except BaseException:  # scikit-build-core ends the process
@@ -155,8 +226,11 @@ def build(
         raise
 
 
-def use_toolkit_from_pypi() -> None:
+def use_toolkit_from_pypi(refused: str) -> None:
     """Points CMake to the compiler that `cuda_requirements` asked for.
+
+    Args:
+      refused: the machine's own compilers that do not count, and why.
 
     Raises:
       RuntimeError: the compiler is missing, as without build isolation.
@@ -173,7 +247,7 @@ def use_toolkit_from_pypi() -> None:
             return
     packages = " ".join(f'"{requirement}"' for requirement in TOOLKIT)
     raise RuntimeError(
-        f"The CUDA module needs a compiler, and there is no nvcc. Run: pip install {packages}, "
+        f"The CUDA module needs a compiler, and there is {no_nvcc(refused)}. Run: pip install {packages}, "
         f"or set {VARIABLE}=0 to build without CUDA."
     )
 

@@ -42,6 +42,7 @@ from jax_convgrad._src.runtime.registry import (
     has_cuda,
     version,
 )
+from jax_convgrad._src.tuning.store import StaleTuningWarning, TuningFileError
 
 __all__ = [
     "Explanation",
@@ -51,6 +52,8 @@ __all__ = [
     "Roofline",
     "SlowDtypeWarning",
     "SourceLine",
+    "StaleTuningWarning",
+    "TuningFileError",
     "UnsupportedJaxWarning",
     "UnvalidatedLibraryWarning",
     "conv_backward",

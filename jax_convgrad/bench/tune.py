@@ -70,6 +70,7 @@ def main(arguments: argparse.Namespace) -> int:
 def _tune(arguments: argparse.Namespace) -> int:
     from jax_convgrad._src import compat
     from jax_convgrad._src.dispatch.decide import HANDLER_BACKENDS
+    from jax_convgrad._src.runtime import plans
     from jax_convgrad._src.timing.memory import keep_freed_memory
 
     keep_freed_memory()
@@ -86,6 +87,10 @@ def _tune(arguments: argparse.Namespace) -> int:
     old = store.read(path)
     started = time.monotonic()
     with store.using(old):
+        # The file's engines are loaded once, here, and forgotten: a loaded engine is taken without a search,
+        # so a second `tune` would keep the engines of the first.
+        old.current(platform)
+        plans.clear()
         work = list(_work(arguments, platform))
         if not work:
             raise CaseError("there is nothing to measure")

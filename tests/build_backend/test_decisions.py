@@ -39,10 +39,12 @@ def backend(monkeypatch, tmp_path):
     spec.loader.exec_module(module)
     module.calls = calls
     monkeypatch.setattr(module, "DRIVER_FILE", tmp_path / "version")
+    monkeypatch.setattr(module, "WSL_DRIVER", tmp_path / "libcuda.so.1")
     monkeypatch.setattr(module, "DEFAULT_TOOLKIT", tmp_path / "toolkit")
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in (module.VARIABLE, *module.TOOLKIT_VARIABLES):
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # so that what a build sets ends with the test
+        monkeypatch.delenv(name)
     return module
 
 
@@ -50,9 +52,12 @@ def add_driver(backend, version=580):
     backend.DRIVER_FILE.write_text(OPEN.format(version))
 
 
-def add_toolkit(root):
+def add_toolkit(root, version="12.6"):
+    """A compiler that says its version in nvcc's words, or nothing."""
     (root / "bin").mkdir(parents=True)
-    (root / "bin/nvcc").touch(mode=0o755)
+    said = f"Cuda compilation tools, release {version}, V{version}.20" if version else ""
+    (root / "bin/nvcc").write_text(f"#!/bin/sh\necho '{said}'\n")
+    (root / "bin/nvcc").chmod(0o755)
 
 
 def test_no_driver_builds_for_the_cpu_alone(backend, capsys):
@@ -69,6 +74,21 @@ def test_a_driver_without_a_compiler_brings_one(backend):
     assert "nvidia-cuda-nvcc==13.0.*" in backend.TOOLKIT
 
 
+def test_the_driver_of_windows_is_a_driver(backend, monkeypatch):
+    """WSL 2 has the library, and no /proc/driver/nvidia."""
+    backend.WSL_DRIVER.touch()
+    assert backend.get_requires_for_build_wheel() == ["ninja", *backend.HEADERS, *backend.TOOLKIT]
+    monkeypatch.setenv(backend.VARIABLE, "0")
+    assert backend.get_requires_for_build_wheel() == ["ninja"]
+
+
+def test_the_library_of_wsl_is_where_the_page_says(backend):
+    spec = importlib.util.spec_from_file_location("original", backend.__file__)
+    original = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(original)
+    assert f"`{original.WSL_DRIVER}`" in (ROOT / "docs/installation.md").read_text()
+
+
 @pytest.mark.parametrize("place", ["path", "default", "CUDA_HOME", "CUDAToolkit_ROOT"])
 def test_a_compiler_is_not_brought_twice(backend, place, monkeypatch, tmp_path):
     add_driver(backend)
@@ -79,6 +99,81 @@ def test_a_compiler_is_not_brought_twice(backend, place, monkeypatch, tmp_path):
     elif place != "default":
         monkeypatch.setenv(place, str(root))
     assert backend.get_requires_for_build_wheel() == ["ninja", *backend.HEADERS]
+
+
+def test_the_oldest_toolkit_is_that_of_cmake_and_of_the_pages(backend):
+    oldest = backend.dotted(backend.min_toolkit())
+    asked = (ROOT / "cpp/cuda/CMakeLists.txt").read_text()
+    assert (
+        f"find_package(CUDAToolkit {oldest})" in asked and f"toolkit of {oldest} or newer" in asked
+    )
+    page = (ROOT / "docs/installation.md").read_text()
+    assert f"no CUDA toolkit of {oldest} or newer was found" in page
+    assert f"install a CUDA 12 toolkit ({oldest} or newer" in page
+
+
+@pytest.mark.parametrize(
+    ("version", "counts"),
+    [("9.2", False), ("12.5", False), ("12.6", True), ("12.10", True), ("13.0", True), ("", False)],
+)
+def test_a_compiler_counts_if_cmake_accepts_its_version(backend, version, counts, tmp_path):
+    add_driver(backend)
+    add_toolkit(tmp_path / "toolkit", version)
+    brought = [] if counts else backend.TOOLKIT
+    assert backend.get_requires_for_build_wheel() == ["ninja", *backend.HEADERS, *brought]
+
+
+def test_a_compiler_that_does_not_run_counts_as_none(backend, tmp_path):
+    add_driver(backend)
+    add_toolkit(tmp_path / "toolkit")
+    (tmp_path / "toolkit/bin/nvcc").chmod(0o644)
+    assert backend.get_requires_for_build_wheel() == ["ninja", *backend.HEADERS, *backend.TOOLKIT]
+
+
+def test_an_old_compiler_is_passed_over_for_a_newer_one(backend, monkeypatch, tmp_path, capsys):
+    """CMake would stop at the old one, which stands in front."""
+    add_driver(backend)
+    add_toolkit(tmp_path / "old", "11.5")
+    add_toolkit(tmp_path / "toolkit", "12.8")
+    monkeypatch.setenv("PATH", str(tmp_path / "old/bin"))
+    assert backend.get_requires_for_build_wheel() == ["ninja", *backend.HEADERS]
+    backend.build_wheel("folder")
+    assert backend.os.environ["CUDAToolkit_ROOT"] == str(tmp_path / "toolkit")
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"{tmp_path}/old/bin/nvcc is of CUDA 11.5, and 12.6 or newer is needed" in said
+    assert f"the compiler is {tmp_path}/toolkit/bin/nvcc" in said
+
+
+def test_what_cmake_finds_by_itself_is_left_to_it(backend, monkeypatch, tmp_path):
+    """A compiler in PATH may be a link or a script: its folder need not be a toolkit's."""
+    add_driver(backend)
+    add_toolkit(tmp_path / "new")
+    monkeypatch.setenv("PATH", str(tmp_path / "new/bin"))
+    backend.build_wheel("folder")
+    assert "CUDAToolkit_ROOT" not in backend.os.environ
+
+
+def test_an_old_compiler_is_named_once_and_pypis_is_used(backend, monkeypatch, tmp_path, capsys):
+    add_driver(backend)
+    add_toolkit(tmp_path / "toolkit", "11.5")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+    add_toolkit(tmp_path / "nvidia/cu13", "13.0")
+    (tmp_path / "nvidia/cu13/lib").mkdir()
+    found = types.SimpleNamespace(submodule_search_locations=[str(tmp_path / "nvidia")])
+    monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: found)
+    backend.build_wheel("folder")
+    assert backend.os.environ["CUDAToolkit_ROOT"] == str(tmp_path / "nvidia/cu13")
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.count("CUDA 11.5") == 1
+    assert "the compiler is PyPI's" in said
+
+
+def test_an_old_compiler_and_an_old_driver_are_both_named(backend, tmp_path):
+    add_driver(backend, 535)
+    add_toolkit(tmp_path / "toolkit", "11.5")
+    with pytest.raises(RuntimeError, match=r"no nvcc that serves \(.*CUDA 11\.5.*not 535"):
+        backend.get_requires_for_build_wheel()
 
 
 def test_zero_leaves_it_out(backend, monkeypatch):

@@ -172,6 +172,37 @@ def test_a_reload_inside_of_a_block(name: str):
     lowering_rules.uninstall()
 
 
+@pytest.fixture
+def none_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No platform's handlers are, whatever this run of the tests asks for."""
+    for platform in BOTH:
+        monkeypatch.delenv(f"JAX_CONVGRAD_REQUIRE_{platform.upper()}", raising=False)
+
+
+@pytest.mark.usefixtures("none_required")
+@pytest.mark.parametrize("platform", BOTH)
+def test_what_is_required_must_not_be_disabled(platform: str, monkeypatch: pytest.MonkeyPatch):
+    """Neither passes silently: install(), which would do nothing, nor a layer, which XLA would compute."""
+    required = f"JAX_CONVGRAD_REQUIRE_{platform.upper()}"
+    message = (
+        f"{required}=1, but JAX_CONVGRAD_DISABLE=1 turns the {platform} handlers off. "
+        "To mend it: unset JAX_CONVGRAD_DISABLE "
+    )
+    monkeypatch.setattr(registry, "_has_cuda_device", lambda: True)
+    monkeypatch.setenv("JAX_CONVGRAD_DISABLE", "1")
+    monkeypatch.setenv(required, "1")
+    jax.clear_caches()
+    with pytest.raises(RuntimeError, match=message):
+        jax_convgrad.install()
+    with pytest.raises(RuntimeError, match=message):
+        program(jax_convgrad.conv_transpose)
+    monkeypatch.setenv(required, "0")
+    assert repr(jax_convgrad.install()) == "install() is off"
+    program(jax_convgrad.conv_transpose)
+    jax.clear_caches()
+
+
+@pytest.mark.usefixtures("none_required")
 def test_the_environment_disables(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JAX_CONVGRAD_DISABLE", "1")
     jax.clear_caches()
@@ -247,6 +278,26 @@ def test_cuda_is_required_and_jax_runs_on_the_cpu(subprocess_python: list[str]):
             "cpu",
             "the package onednn-cpu-gomp is not installed",
             "pip install --force-reinstall onednn-cpu-gomp",
+        ),
+        (
+            "cpu",
+            "OSError: libgomp.so.1: cannot open shared object file: No such file or directory",
+            "apt install libgomp1",
+        ),
+        (
+            "cpu",
+            "OSError: libdnnl.so.3: cannot open shared object file: No such file or directory",
+            "pip install --force-reinstall onednn-cpu-gomp",
+        ),
+        (
+            "cpu",
+            "ImportError: libdnnl-0123abcd.so.3.2: cannot open shared object file",
+            "pip install --force-reinstall --no-deps jax_convgrad-*.whl",
+        ),
+        (
+            "cpu",
+            "ImportError: libgomp-0123abcd.so.1.0.0: cannot open shared object file",
+            "pip install --force-reinstall --no-deps jax_convgrad-*.whl",
         ),
         (
             "cuda",

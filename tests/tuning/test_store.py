@@ -100,7 +100,9 @@ def test_rows_of_other_versions_are_ignored_with_one_warning(
     shipped = decided(problem())
     mine = row(problem(), "xla" if shipped != "xla" else "xla_rewritten")
     saved(dataclasses.replace(mine, made_on={**mine.made_on, name: "another"}))
-    with pytest.warns(store.StaleTuningWarning, match=f"{name} 'another', here.*tune` again"):
+    with pytest.warns(
+        jax_convgrad.StaleTuningWarning, match=f"{name} 'another', here.*tune` again"
+    ):
         assert decided(problem()) == shipped
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -123,7 +125,7 @@ def test_a_broken_file_is_an_error(text: str, saved: Callable[..., pathlib.Path]
     path = saved()
     path.write_text(text)
     with pytest.raises(
-        store.TuningFileError, match=r"tuning\.json cannot be used.*Delete it and run"
+        jax_convgrad.TuningFileError, match=r"tuning\.json cannot be used.*Delete it and run"
     ):
         jax.jit(lambda x, w: conv_fprop(x, w)).lower(X, W)
 

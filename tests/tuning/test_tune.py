@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from jax_convgrad import __main__ as command
+from jax_convgrad import conv_backward
 from jax_convgrad._src.dispatch import decide as decide_module
 from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.tuning import measure, report, store
@@ -141,6 +142,13 @@ def test_a_program_is_decided_once_an_operator_by_a_row_too(
 
     jax.jit(lambda x, w: conv_fprop(x, w, padding="SAME")).lower(x, w).compile()
     assert len(looked_up) == 1
+
+
+def test_a_backward_call_is_measured_in_its_parts():
+    """Depthwise, which one call computes as well."""
+    x, w, dy = jnp.ones((1, 4, 6, 6)), jnp.ones((4, 1, 3, 3)), jnp.ones((1, 4, 4, 4))
+    found = problems_of("cpu", lambda *arrays: conv_backward(*arrays, groups=4), x, w, dy)
+    assert {problem.operator for problem in found} == {"conv_dgrad", "conv_wgrad"}
 
 
 def test_a_tie_changes_nothing():

@@ -132,6 +132,7 @@ def install(platforms: str | Sequence[str] | None = None) -> Installation:
     Raises:
       TypeError: ``platforms`` is neither names nor None.
       ValueError: another platform.
+      RuntimeError: ``JAX_CONVGRAD_DISABLE=1`` and ``JAX_CONVGRAD_REQUIRE_CPU=1`` (or ``_CUDA``) contradict.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -147,6 +148,7 @@ def install(platforms: str | Sequence[str] | None = None) -> Installation:
       ('cpu',)
     """
     chosen = _names(platforms)
+    environment.check_switches()
     if environment.is_disabled():
         _log.info("install() does nothing: JAX_CONVGRAD_DISABLE=1")
         return Installation((), lambda: None)

@@ -38,6 +38,23 @@ def is_required(platform: str) -> bool:
     return flag(f"JAX_CONVGRAD_REQUIRE_{platform.upper()}")
 
 
+def check_switches() -> None:
+    """Raises where the package is turned off and its handlers are required: one of the two is a mistake.
+
+    Raises:
+      RuntimeError: both are set.
+    """
+    if not is_disabled():
+        return
+    for platform in PLATFORMS:
+        if is_required(platform):
+            name = f"JAX_CONVGRAD_REQUIRE_{platform.upper()}"
+            raise RuntimeError(
+                f"{name}=1, but JAX_CONVGRAD_DISABLE=1 turns the {platform} handlers off. To mend it: unset "
+                f"JAX_CONVGRAD_DISABLE  # or, to run on XLA alone, {name}"
+            )
+
+
 def platforms_to_install() -> tuple[str, ...]:
     """The platforms that JAX_CONVGRAD_INSTALL names: all for 1 and true, none for 0, false and unset.
 

@@ -103,11 +103,13 @@ def check_required(platform: str | None) -> None:
     """Raises where JAX_CONVGRAD_REQUIRE_CUDA=1 and a program is lowered without the CUDA handlers.
 
     On CUDA it raises where they are missing, whatever the operator's backend; on other platforms it raises
-    where JAX has no CUDA device. A program that a user puts on the CPU beside a GPU is accepted.
+    where JAX has no CUDA device. A program that a user puts on the CPU beside a GPU is accepted. It raises
+    too where JAX_CONVGRAD_DISABLE=1 turns off what JAX_CONVGRAD_REQUIRE_CUDA=1 (or _CPU) asks for.
 
     Raises:
-      RuntimeError: the handlers are missing.
+      RuntimeError: the handlers are missing, or turned off.
     """
+    environment.check_switches()
     if not environment.is_required("cuda"):
         return
     if platform == "cuda":

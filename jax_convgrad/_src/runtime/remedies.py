@@ -10,8 +10,13 @@ _BUILD = {
     "cpu": 'pip install --force-reinstall --no-deps "."  # in a checkout of jax_convgrad',
     "cuda": 'JAX_CONVGRAD_CUDA=1 pip install ".[cudaMAJOR]"  # in a checkout of jax_convgrad',
 }
-# A part of the loader's message, and the command for it.
+_WHEEL = "pip install --force-reinstall --no-deps jax_convgrad-*.whl  # the wheel file"
+# A part of the loader's message, and the command for it: the first that is found.
 _COMMANDS = (
+    ("libgomp.so", "apt install libgomp1"),
+    # auditwheel puts a hash into the names of a wheel's own copies, which no other package has.
+    ("libgomp-", _WHEEL),
+    ("libdnnl-", _WHEEL),
     ("onednn-cpu-gomp", "pip install --force-reinstall onednn-cpu-gomp"),
     ("libdnnl", "pip install --force-reinstall onednn-cpu-gomp"),
     (
