@@ -33,7 +33,7 @@ def test_convolutions_have_one_to_three_axes_in_both_precisions(kind: str) -> No
     }
 
 
-def test_thin_layers_have_few_channels_or_windows_side_by_side() -> None:
+def test_thin_layers_are_narrow_or_have_windows_side_by_side() -> None:
     for case in layers("thin", 40):
         assert isinstance(case, Case)
         assert min(case.cin, case.cout) <= 16 or case.kernel == case.stride, case.label
