@@ -18,6 +18,11 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "api.md"
 BLOCK = re.compile(r"^```\{eval-rst\}\n(.*?)^```", re.DOTALL | re.MULTILINE)
 DIRECTIVE = re.compile(r"^\.\. (auto\w+|(?:current)?module):: (\S+)\n((?:   .*\n)*)", re.MULTILINE)
 
+PROSE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")
+NAME = re.compile(r"(?<![\w/.])jax_convgrad(?:\.[A-Za-z_]\w*)+(?![\w{])")
+# Names of files and folders, not of anything in Python.
+FILES = {"jax_convgrad.libs"}
+
 
 def names_on_the_page() -> dict[str, str]:
     """Full names with their directives; `automodule` with :members: has all of the module's `__all__`."""
@@ -82,6 +87,38 @@ def test_no_function_hides_a_module(name: str):
     assert importlib.util.find_spec(f"jax_convgrad.{name}") is None
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(f"jax_convgrad.{name}")
+
+
+def exists(name: str) -> bool:
+    """Whether the parts of a name are attributes, fields or modules, each of the one before."""
+    value: Any = jax_convgrad
+    done = "jax_convgrad"
+    for part in name.split(".")[1:]:
+        done = f"{done}.{part}"
+        if part in getattr(value, "__annotations__", {}):
+            return True
+        try:
+            value = getattr(value, part)
+        except AttributeError:
+            try:
+                value = importlib.import_module(done)
+            except ImportError:
+                return False
+    return True
+
+
+def test_names_in_prose_are_there():
+    """In docstrings, comments and pages: what is called jax_convgrad.NAME can be imported."""
+    package = pathlib.Path(jax_convgrad.__file__).parent
+    pages = [*PAGE.parent.rglob("*.md"), *(PAGE.parents[1] / name for name in PROSE)]
+    gone = [
+        f"{path.name}: {name}"
+        for path in [*package.rglob("*.py"), *pages]
+        for name in sorted(set(NAME.findall(path.read_text())) - FILES)
+        if not exists(name)
+    ]
+    assert not gone
+    assert exists("jax_convgrad.plans.save") and not exists("jax_convgrad.onnx_resize")
 
 
 def test_no_name_inside_hides_a_module():
