@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import pathlib
 import re
 from typing import Any
@@ -67,6 +68,14 @@ def test_a_name_on_the_page_is_there_and_documented(name: str):
     }
     directive = NAMES[name]
     assert kinds.get(directive, lambda: True)(), f"{directive} is not what {name} is"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_argument_is_described_elsewhere(name: str):
+    """A reader of one function need not open another's page, or another library's."""
+    text = inspect.getdoc(resolve(name)) or ""
+    assert not re.findall(r"^ .*\w: as (?:in|for) .*$", text, re.MULTILINE)
+    assert not re.findall(r"as in `*(?:jax\.)?lax\..*", text)
 
 
 @pytest.mark.parametrize("module", ["", "onednn", "onnx", "plans", "torch"])
