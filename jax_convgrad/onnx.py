@@ -18,7 +18,7 @@ Where ONNX leaves a case open:
 - An odd total is split as the equations of ConvTranspose say: SAME_UPPER has the larger half at the
   end, everything else, NOTSET included, at the beginning.
 
-Resize is in ``jax_convgrad.onnx_resize``.
+Resize is `resize`, its gradient `resize_grad`.
 """
 
 from jax_convgrad._src.interop.onnx_conv import (

@@ -9,11 +9,10 @@ imported.
 
 Arrays are float16, bfloat16, float32 or float64. All arrays of a call must have the same dtype, which is
 also the result's; 16-bit arrays are summed in float32. Where PyTorch raises, so do these functions: a
-ValueError, or a
-TypeError for arguments of the wrong kind. `jax.default_matmul_precision` says whether float32 products
-may be rounded to TF32, as `torch.backends.cudnn.allow_tf32` does.
+ValueError, or a TypeError for arguments of the wrong kind. `jax.default_matmul_precision` says whether
+float32 products may be rounded to TF32, as `torch.backends.cudnn.allow_tf32` does.
 
-Interpolation is in ``jax_convgrad.torch_interpolate``.
+Its resizes are `interpolate`.
 """
 
 from jax_convgrad._src.interop.torch_conv import (

@@ -4,8 +4,9 @@
 #   scripts/debian11_toolchain.sh FOLDER
 #   CC=FOLDER/cc CXX=FOLDER/c++ scripts/build_wheel.sh OUT
 #
-# Nothing is installed. Needs apt-get and dpkg-deb, and an x86-64 Linux with binutils and the libraries of a
-# newer gcc (mpc, mpfr, isl), which the old compiler runs on.
+# Nothing is installed. Needs apt-get and dpkg-deb, Debian's keys (Debian has them; on Ubuntu install
+# debian-archive-keyring), and an x86-64 Linux with binutils and the libraries of a newer gcc (mpc, mpfr, isl),
+# which the old compiler runs on.
 set -euo pipefail
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
 apt=$(mktemp -d)

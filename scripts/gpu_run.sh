@@ -61,7 +61,7 @@ shift
 work=${WORK:-/tmp/jax_convgrad_gpu}
 mkdir -p "$work"
 export PYTHONPATH="$work/site${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
-# Tests on a GPU run what users run: with all of XLA's optimisations.
+# Tests on a GPU run what users run: with all of XLA's optimizations.
 export JAX_DISABLE_MOST_OPTIMIZATIONS=0
 commit=${COMMIT:-} && export JAX_CONVGRAD_COMMIT=${commit%% *}
 export JAX_CONVGRAD_REQUIRE_CUDA=1 XLA_PYTHON_CLIENT_PREALLOCATE=false TF_CPP_MIN_LOG_LEVEL=2

@@ -145,6 +145,25 @@ def test_no_import_goes_up(module: str):
     assert not up, f"{module} ({floors[_floor(module)]}): " + "; ".join(up)
 
 
+def test_contributing_lists_the_floors():
+    """Line by line, with the paths of the modules."""
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("Imports only point down this list")[2]
+    block = text.split("```")[1].removeprefix("text\n")
+    listed: list[list[str]] = []
+    for line in block.splitlines():
+        if not line.startswith(" "):
+            listed.append([])
+            inside = "_src/" if "_src/: " in line else ""
+        paths = re.findall(r"[\w/]+(?:/|\.py)(?=,|$)", line)
+        listed[-1] += [inside + path for path in paths]
+
+    def path(name: str) -> str:
+        file = (name or "__init__").replace(".", "/")
+        return f"{file}/" if (ROOT / PACKAGE / file).is_dir() else f"{file}.py"
+
+    assert listed == [[path(name) for name in names] for names in FLOORS.values()]
+
+
 def test_no_circle():
     done: set[str] = set()
 

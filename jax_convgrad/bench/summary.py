@@ -62,17 +62,27 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
             mean = math.exp(statistics.fmean(map(math.log, ratios)))
             out["geomean_over_ours"][peer] = {"ratio": mean, "passes": len(ratios)}
     for peer, limit in LIMITS.items():
-        compared = {key: ratio(group, peer) for key, group in grouped.items()}
-        if any(value is not None for value in compared.values()):
+        if any(ratio(group, peer) is not None for group in grouped.values()):
             out["slower_than"][peer] = {
                 "by_more_than": limit - 1,
                 "passes": [
-                    f"{case.id} {pass_}: {1 / value:.2f}"
-                    for (case, pass_), value in compared.items()
-                    if value is not None and value * limit < 1
+                    f"{case.id} {pass_}: {times:.2f}"
+                    for case, pass_, times in _slower_than(grouped, peer)
                 ],
             }
     return out
+
+
+def _slower_than(
+    grouped: Mapping[tuple[AnyCase, str], Group], peer: str
+) -> list[tuple[AnyCase, str, float]]:
+    """The passes in which ours is slower than the peer by more than the limit, and how many times."""
+    compared = ((case, pass_, ratio(group, peer)) for (case, pass_), group in grouped.items())
+    return [
+        (case, pass_, 1 / value)
+        for case, pass_, value in compared
+        if value is not None and value * LIMITS[peer] < 1
+    ]
 
 
 def summary_lines(results: Sequence[Result], forms: Sequence[str]) -> list[str]:
@@ -85,7 +95,10 @@ def summary_lines(results: Sequence[Result], forms: Sequence[str]) -> list[str]:
             f"{what} / {BASE}: {entry['ratio']:.2f} (geometric mean of {entry['passes']} passes)"
         )
     for peer, entry in found["slower_than"].items():
-        slow = entry["passes"]
+        slow = [
+            f"{case.id} {PASS_TITLES[pass_]}: {times:.2f}"
+            for case, pass_, times in _slower_than(groups(results), peer)
+        ]
         lines.append(
             f"{BASE} slower than {peer} by more than {entry['by_more_than']:.0%}: "
             f"{len(slow)} passes" + (f" ({'; '.join(slow)})" if slow else "")

@@ -45,7 +45,7 @@ from jax_convgrad._src.timing.samples import Sampled
 from jax_convgrad.bench import float64, roofline
 from jax_convgrad.bench.case_files import AnyCase
 from jax_convgrad.bench.cases import Case
-from jax_convgrad.bench.forms import Form, Inputs
+from jax_convgrad.bench.forms import PASS_TITLES, Form, Inputs
 
 
 @dataclasses.dataclass
@@ -112,7 +112,7 @@ def run(
                 yardstick = _Yardstick(case, wanted, method.seed)
                 for pass_ in wanted:
                     results += _run_pass(case, pass_, forms, (layout, weights), method, yardstick)
-                    advance(f"{case.id} {pass_}")
+                    advance(f"{case.id} {PASS_TITLES[pass_]}")
             gc.collect()
     return results
 

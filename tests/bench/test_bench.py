@@ -974,7 +974,7 @@ def test_bench_runs_without_tqdm_and_matplotlib(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     arguments = ["bench", "--cases", str(case_file), "--forms", "lax", "--passes", "dx"]
     assert main([*arguments, "--rounds", "1"]) == 0
-    assert "[2/2] conv other f32 dx" in capsys.readouterr().err
+    assert "[2/2] conv other f32 input gradient" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="--plot needs matplotlib"):
         main([*arguments, "--plot", "chart.png"])
 
@@ -989,12 +989,17 @@ def test_summary_counts_what_is_slower() -> None:
             for form, seconds in times.items()
         ]
 
-    found = summary.summary(results("dx", 1.0, 4.0, 0.95) + results("dw", 1.0, 0.9, 0.5))
+    both = results("dx", 1.0, 4.0, 0.95) + results("dw", 1.0, 0.9, 0.5)
+    found = summary.summary(both)
     mean = {k: v["ratio"] for k, v in found["geomean_over_ours"].items()}
     assert mean["lax"] == pytest.approx(math.sqrt(4.0 * 0.9))
     assert mean["best"] == pytest.approx(math.sqrt(0.95 * 0.5))
     assert found["slower_than"]["lax"]["passes"] == ["conv t f32 dw: 1.11"]
     assert found["slower_than"]["torch"]["passes"] == ["conv t f32 dw: 2.00"]
+    lines = summary.summary_lines(both, ["ours", "lax", "torch"])
+    assert (
+        "ours slower than lax by more than 5%: 1 passes (conv t f32 weight gradient: 1.11)" in lines
+    )
 
 
 def test_info_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:

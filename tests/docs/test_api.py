@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import pathlib
 import re
 from typing import Any
@@ -17,6 +18,11 @@ pytestmark = pytest.mark.docs
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "api.md"
 BLOCK = re.compile(r"^```\{eval-rst\}\n(.*?)^```", re.DOTALL | re.MULTILINE)
 DIRECTIVE = re.compile(r"^\.\. (auto\w+|(?:current)?module):: (\S+)\n((?:   .*\n)*)", re.MULTILINE)
+
+PROSE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")
+NAME = re.compile(r"(?<![\w/.])jax_convgrad(?:\.[A-Za-z_]\w*)+(?![\w{])")
+# Names of files and folders, not of anything in Python.
+FILES = {"jax_convgrad.libs"}
 
 
 def names_on_the_page() -> dict[str, str]:
@@ -64,6 +70,14 @@ def test_a_name_on_the_page_is_there_and_documented(name: str):
     assert kinds.get(directive, lambda: True)(), f"{directive} is not what {name} is"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_argument_is_described_elsewhere(name: str):
+    """A reader of one function need not open another's page, or another library's."""
+    text = inspect.getdoc(resolve(name)) or ""
+    assert not re.findall(r"^ .*\w: as (?:in|for) .*$", text, re.MULTILINE)
+    assert not re.findall(r"as in `*(?:jax\.)?lax\..*", text)
+
+
 @pytest.mark.parametrize("module", ["", "onednn", "onnx", "plans", "torch"])
 def test_every_public_name_is_on_the_page(module: str):
     full = f"jax_convgrad.{module}".rstrip(".")
@@ -82,6 +96,38 @@ def test_no_function_hides_a_module(name: str):
     assert importlib.util.find_spec(f"jax_convgrad.{name}") is None
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(f"jax_convgrad.{name}")
+
+
+def exists(name: str) -> bool:
+    """Whether the parts of a name are attributes, fields or modules, each of the one before."""
+    value: Any = jax_convgrad
+    done = "jax_convgrad"
+    for part in name.split(".")[1:]:
+        done = f"{done}.{part}"
+        if part in getattr(value, "__annotations__", {}):
+            return True
+        try:
+            value = getattr(value, part)
+        except AttributeError:
+            try:
+                value = importlib.import_module(done)
+            except ImportError:
+                return False
+    return True
+
+
+def test_names_in_prose_are_there():
+    """In docstrings, comments and pages: what is called jax_convgrad.NAME can be imported."""
+    package = pathlib.Path(jax_convgrad.__file__).parent
+    pages = [*PAGE.parent.rglob("*.md"), *(PAGE.parents[1] / name for name in PROSE)]
+    gone = [
+        f"{path.name}: {name}"
+        for path in [*package.rglob("*.py"), *pages]
+        for name in sorted(set(NAME.findall(path.read_text())) - FILES)
+        if not exists(name)
+    ]
+    assert not gone
+    assert exists("jax_convgrad.plans.save") and not exists("jax_convgrad.onnx_resize")
 
 
 def test_no_name_inside_hides_a_module():

@@ -51,7 +51,7 @@ JOBS = {
     "cpp/cuda/kernels/depthwise": "depthwise convolutions",
     "cpp/cuda/kernels/dilated": "gradients of dilated convolutions on Hopper",
     "cpp/cuda/kernels/resample": "resizes",
-    "cpp/cuda/kernels/thin": "thin convolutions (few channels), and windows side by side, on tensor cores",
+    "cpp/cuda/kernels/thin": "thin convolutions, and windows side by side, on tensor cores",
     "cpp/cuda/kernels/transpose": "weights into the other order in memory",
     "cpp/ffi": "what both modules share: attributes, the size check, errors, guards",
     "tests": "configuration; folders follow jax_convgrad/_src and cpp",

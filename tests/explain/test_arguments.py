@@ -1,4 +1,4 @@
-"""What explain() is given: functions that write into their arguments, leaves that are no arrays, slips."""
+"""What explain() is given: functions that write into their arguments, leaves that are not arrays, slips."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_is_written_nowhere_is_unused():
     assert [row.used for row in explain(step, {"w": W}, X).rows] == [True, False]
 
 
-def test_leaves_that_are_no_arrays_are_constants():
+def test_leaves_that_are_not_arrays_are_constants():
     def f(layer: dict[str, Any], x: Any) -> Any:
         if layer["on"]:
             x = layer["activation"](conv(x, layer["w"]))

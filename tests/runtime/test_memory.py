@@ -171,7 +171,7 @@ def test_peak_memory_of_a_backward_pass(name: str, cpu_handlers: bool):
     result = subprocess.run(
         [sys.executable, __file__, name],
         env={k: v for k, v in os.environ.items() if k != "JAX_CONVGRAD_REQUIRE_CUDA"}
-        # Optimisations save memory.
+        # Optimizations save memory.
         | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,

@@ -45,7 +45,7 @@ def build(
 ) -> pathlib.Path:
     """The program made of these files of the project, compiled without warnings, named after the first.
 
-    Most have many instances, which g++ takes longer to optimise than they take to run as they are.
+    Most have many instances, which g++ takes longer to optimize than they take to run as they are.
 
     Skipped without g++, see `need_compiler`, and without its sanitizers.
     """

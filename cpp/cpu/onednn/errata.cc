@@ -89,8 +89,8 @@ bool HasPaddingInFrontOnly(const ConvGeometry& g) {
 bool HasOddChannels(const ConvGeometry& g) { return g.in_channels / g.groups % 2 != 0; }
 
 // NOTE [AMX]. Of 168,400 problems in bfloat16 on an Intel Xeon with AMX, drawn much as
-// tests/drawn_convs.py does, 128 were wrong, and 20 wrote outside of their memory or crashed. All
-// of them are of the kinds below, which other kernels take over.
+// tests/support/drawn_convs.py does, 128 were wrong, and 20 wrote outside of their memory or
+// crashed. All of them are of the kinds below, which other kernels take over.
 bool HasThreeAxes(const ConvGeometry& g) { return g.spatial == 3; }
 
 // NOTE [Tiles that are not described]. Some hypervisors report AMX and leave CPUID's leaf 0x1D,

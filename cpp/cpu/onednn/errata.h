@@ -15,7 +15,7 @@ namespace jax_convgrad {
 
 // The table below was validated on this version of oneDNN, on processors with AVX2, AVX-512 and
 // AMX (benchmarks/cpu/guarded.txt). To validate another, empty the table and run
-// tests/test_guarded.py with a large JAX_CONVGRAD_GUARDED_CASES.
+// tests/cpu/test_guarded.py with a large JAX_CONVGRAD_GUARDED_CASES.
 inline constexpr char kValidatedOnednn[] = "3.2";
 
 // An implementation is named after its primitive and the instructions that it uses:

@@ -54,7 +54,8 @@ def conv_fprop(
         ``x``; negative numbers crop.
       dilation: kernel dilation, one int or one per spatial axis.
       groups: feature group count.
-      dimension_numbers: as in `jax.lax.conv_general_dilated`; None means NCHW, OIHW, NCHW.
+      dimension_numbers: the orders of the axes of image, weights and result, such as
+        ``("NHWC", "HWIO", "NHWC")``, or a `jax.lax.ConvDimensionNumbers`; None means NCHW, OIHW, NCHW.
       precision: None, a `jax.lax.Precision` or its name. On CUDA the default lets float32 use TF32,
         which HIGHEST forbids.
       preferred_element_type: dtype of the result, the arrays' own by default.
@@ -509,7 +510,8 @@ def conv_transpose(
         convolution underneath. The names in any case; lax, which has the first and the last in
         capitals, takes other strings, where strides are 1, for a plain convolution's padding.
       rhs_dilation: kernel dilation, one per spatial axis.
-      dimension_numbers: as in `jax.lax.conv_general_dilated`; None means NHWC, HWIO, NHWC.
+      dimension_numbers: the orders of the axes of input, weights and result, such as
+        ``("NCHW", "OIHW", "NCHW")``, or a `jax.lax.ConvDimensionNumbers`; None means NHWC, HWIO, NHWC.
       transpose_kernel: flip the kernel and swap its channel axes, as the gradient of a convolution does.
       precision: None, a `jax.lax.Precision` or its name. On CUDA the default lets float32 use TF32,
         which HIGHEST forbids.

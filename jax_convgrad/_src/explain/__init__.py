@@ -1,4 +1,4 @@
-"""What a program's convolutions and resizes are, and who computes them.
+"""A program's convolutions and resizes, and what computes each of them.
 
 program.py    `explain` itself: traces a program and makes its rows
 walk.py       where in a traced program equations lie, and how often they run

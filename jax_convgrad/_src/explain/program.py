@@ -66,7 +66,7 @@ class Explanation:
 
 
 def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explanation:
-    """What the convolutions and resizes of a function are, who computes them, and why.
+    """The convolutions and resizes of a function, what computes each of them, and why.
 
     The function is traced as `jax.jit` traces it, not run. Every `jax.lax.conv_general_dilated` in its
     program gives a row, in loops, branches, ``remat``, ``shard_map`` and gradients too, so does every
@@ -83,7 +83,7 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
       fn: a function, jitted or not, by `jax.jit`, Flax's ``nnx.jit`` or Equinox's ``filter_jit``. What an
         ``nnx`` step writes into its objects counts as its result.
       *args: its arguments: arrays, pytrees and modules; `jax.ShapeDtypeStruct` will do for an array. Unless
-        ``fn`` is `jax.jit`'s, leaves that are no arrays (numbers, functions) are constants.
+        ``fn`` is `jax.jit`'s, leaves that are not arrays (numbers, functions) are constants.
       measure: also time each row alone, on random data on the default device, by this package and by
         XLA, a second or two for each different one. Rows of a program that is divided among devices
         are not timed, nor are those that fail, with a warning.
@@ -92,7 +92,7 @@ def explain(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Explan
       An `Explanation`: ``rows`` is data, ``str()`` a table.
 
     Raises:
-      TypeError: ``fn`` is no function, as in ``explain(f(x))``, or the arguments are not those that it takes.
+      TypeError: ``fn`` is not a function, as in ``explain(f(x))``, or it does not take these arguments.
 
     Example:
       >>> import jax, jax.numpy as jnp

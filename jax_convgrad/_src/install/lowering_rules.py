@@ -109,15 +109,15 @@ def _find(platform: str) -> Any:
 def install(platforms: str | Sequence[str] | None = None) -> Installation:
     """Gives convolutions and resizes of existing programs the fast backward passes of this package.
 
-    From here on every `jax.lax.conv_general_dilated`, by whatever library it was called, and every
-    gradient of one, is computed by this package on the ``platforms`` where that is faster; values,
-    derivatives of any order and mode, ``vmap``, ``precision`` and ``preferred_element_type`` are as
-    before. So are `jax.image.resize` and `jax.image.scale_and_translate`, on all platforms.
+    From here on this package computes every `jax.lax.conv_general_dilated`, whichever library calls it, and
+    every gradient of one, on the ``platforms`` where that is faster; values, derivatives of any order and
+    mode, ``vmap``, ``precision`` and ``preferred_element_type`` are as before. It also computes
+    `jax.image.resize` and `jax.image.scale_and_translate`, on all platforms.
 
     Programs that were compiled before are dropped (`jax.clear_caches`) and compiled anew when they are
     called; what ``lower().compile()`` has returned stays as it is. In programs that are divided among
-    several devices, ``jit`` of sharded arrays or `jax.shard_map`, each device computes its part so. Exported
-    programs (`jax.export`) hold XLA's convolutions.
+    several devices, by ``jit`` of sharded arrays or by `jax.shard_map`, this package computes each device's
+    part. Exported programs (`jax.export`) hold XLA's convolutions.
 
     Calling it again changes nothing, or adds platforms. ``JAX_CONVGRAD_INSTALL=1`` in the environment calls
     it when the package is imported; with ``JAX_CONVGRAD_DISABLE=1`` it does nothing. `uninstall` undoes all
@@ -127,7 +127,7 @@ def install(platforms: str | Sequence[str] | None = None) -> Installation:
       platforms: "cpu", "cuda" (or "gpu") or several; None means both.
 
     Returns:
-      A context manager, to be ignored by who calls it once at the start.
+      A context manager. Ignore it if you call `install` once, at the start.
 
     Raises:
       TypeError: ``platforms`` is neither names nor None.
@@ -160,7 +160,7 @@ def install(platforms: str | Sequence[str] | None = None) -> Installation:
         on = installed()
         waits = _state.disabled > 0
     if waits:
-        _log.info("install(): it is for when disabled() ends")
+        _log.info("install(): takes effect when disabled() ends")
     elif changed:
         _log.info(
             "install(): convolutions and resizes run in jax_convgrad on %s where that is faster; compiled "

@@ -111,7 +111,8 @@ def convolution_backward_data(
 
     Args:
       diff_dst: gradient of `convolution`'s result, in ``data_format``.
-      weights: as for `convolution`, of diff_dst's dtype.
+      weights: kernel in ``weights_format``, I = input channels / groups, O = output channels; diff_dst's
+        dtype.
       dst_shape: the whole shape of the result, diff_src, in ``data_format`` (oneDNN's name for it).
         With None it is the smallest that gives diff_dst, plus ``output_padding``; with SAME, the
         size of diff_dst times the stride.
@@ -180,7 +181,7 @@ def convolution_backward_weights(
     Definition: oneDNN Graph operation ConvolutionBackwardWeights.
 
     Args:
-      src: as for `convolution`.
+      src: `convolution`'s input, in ``data_format``; float16, bfloat16, float32 or float64.
       diff_dst: gradient of `convolution`'s result, of src's dtype.
       weights_shape: the whole shape of the weights, in ``weights_format``.
       strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format: the
@@ -327,7 +328,8 @@ def conv_transpose_backward_data(
 
     Args:
       diff_dst: gradient of `conv_transpose`'s result, in ``data_format``.
-      weights: as for `conv_transpose`, of diff_dst's dtype.
+      weights: kernel in ``weights_format``, I = input channels, O = output channels / groups; diff_dst's
+        dtype.
       strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format: the
         attributes of the forward operation.
       output_padding: that of the forward operation, see above. Zeros are not the same as None: they
@@ -390,7 +392,7 @@ def conv_transpose_backward_weights(
     Definition: oneDNN Graph operation ConvTransposeBackwardWeights.
 
     Args:
-      src: as for `conv_transpose`.
+      src: `conv_transpose`'s input, in ``data_format``; float16, bfloat16, float32 or float64.
       diff_dst: gradient of `conv_transpose`'s result, of src's dtype.
       weights_shape: the whole shape of the weights, in ``weights_format``.
       strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format: the

@@ -92,7 +92,7 @@ def interpolate_backward(
     """Gradient of `interpolate`. Definition: oneDNN Graph operation InterpolateBackward.
 
     Args:
-      src: as for `interpolate`; only its shape and dtype are read.
+      src: `interpolate`'s input in ``data_format``, of which only shape and dtype are read.
       diff_dst: gradient of `interpolate`'s result, of src's dtype.
       sizes, mode, coordinate_transformation_mode, scales, data_format: those of the forward operation.
 

@@ -86,7 +86,8 @@ def conv_grad(
 
     Args:
       dY: gradient of the result, of `conv`'s output shape and X's dtype.
-      X, W: as for `conv`.
+      X: N x C x D1 x ... x Dn, one to three spatial axes; float16, bfloat16, float32 or float64.
+      W: M x C/group x k1 x ... x kn, of X's dtype.
       auto_pad, dilations, group, kernel_shape, pads, strides: the attributes of the forward
         operator.
       output_mask: which of dX, dW and dB to compute.
@@ -207,7 +208,8 @@ def conv_transpose_grad(
 
     Args:
       dY: gradient of the result, of `conv_transpose`'s output shape and X's dtype.
-      X, W: as for `conv_transpose`.
+      X: N x C x D1 x ... x Dn, one to three spatial axes; float16, bfloat16, float32 or float64.
+      W: C x M/group x k1 x ... x kn, of X's dtype.
       auto_pad, dilations, group, kernel_shape, pads, strides, output_padding, output_shape: the
         attributes of the forward operator.
       output_mask: which of dX, dW and dB to compute.

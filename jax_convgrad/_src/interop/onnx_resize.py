@@ -138,7 +138,7 @@ def resize_grad(
 
     Args:
       dY: gradient of the result, of `resize`'s output shape and X's dtype.
-      X: as for `resize`; only its shape and dtype are read.
+      X: `resize`'s input, of which only shape and dtype are read.
       roi, scales, sizes, axes: those of the forward operator. With neither scales nor sizes the sizes are
         dY's, in every mode, as in ONNX Runtime's ResizeGrad; ``keep_aspect_ratio_policy`` needs sizes.
       antialias, coordinate_transformation_mode, cubic_coeff_a, exclude_outside, mode, nearest_mode:

@@ -69,9 +69,15 @@ def conv2d(
     """Convolution along two axes. Definition: torch.nn.functional.conv2d.
 
     Args:
-      input: batch x channels x height x width, or without the batch.
-      weight: output channels x channels / groups x kernel height x kernel width.
-      bias, stride, padding, dilation, groups: as for `conv1d`.
+      input: batch x channels x height x width, or without the batch; float16, bfloat16, float32
+        or float64.
+      weight: output channels x channels / groups x kernel height x kernel width, of input's dtype.
+      bias: None or one number per output channel, of input's dtype.
+      stride: one int, or one per spatial axis.
+      padding: elements added at both ends, one int or one per spatial axis; "valid", none; or "same",
+        as many outputs as inputs, of an odd padding the larger half at the end, stride 1 only.
+      dilation: the kernel's, one int or one per spatial axis.
+      groups: number of groups.
 
     Returns:
       batch x output channels x height x width, sizes as in `conv1d`.
@@ -103,9 +109,16 @@ def conv3d(
     """Convolution along three axes. Definition: torch.nn.functional.conv3d.
 
     Args:
-      input: batch x channels x depth x height x width, or without the batch.
-      weight: output channels x channels / groups x kernel depth x kernel height x kernel width.
-      bias, stride, padding, dilation, groups: as for `conv1d`.
+      input: batch x channels x depth x height x width, or without the batch; float16, bfloat16, float32
+        or float64.
+      weight: output channels x channels / groups x kernel depth x kernel height x kernel width, of
+        input's dtype.
+      bias: None or one number per output channel, of input's dtype.
+      stride: one int, or one per spatial axis.
+      padding: elements added at both ends, one int or one per spatial axis; "valid", none; or "same",
+        as many outputs as inputs, of an odd padding the larger half at the end, stride 1 only.
+      dilation: the kernel's, one int or one per spatial axis.
+      groups: number of groups.
 
     Returns:
       batch x output channels x depth x height x width, sizes as in `conv1d`.
@@ -188,9 +201,20 @@ def conv_transpose2d(
     """Transposed convolution along two axes. Definition: torch.nn.functional.conv_transpose2d.
 
     Args:
-      input: batch x channels x height x width, or without the batch.
-      weight: channels x output channels / groups x kernel height x kernel width.
-      bias, stride, padding, output_padding, groups, dilation, output_size: as for `conv_transpose1d`.
+      input: batch x channels x height x width, or without the batch; float16, bfloat16, float32
+        or float64.
+      weight: channels x output channels / groups x kernel height x kernel width, of input's dtype.
+      bias: None or one number per output channel, of input's dtype.
+      stride: one int, or one per spatial axis.
+      padding: elements cut off at both ends of the result, one int or one per spatial axis.
+      output_padding: elements added at the end, fewer than the stride or the dilation; one int or one
+        per spatial axis.
+      groups: number of groups.
+      dilation: the kernel's, one int or one per spatial axis.
+      output_size: the result's spatial sizes, with or without batch and channels in front (which are not
+        read), as the forward method of torch.nn.ConvTranspose2d takes it: it takes the place of
+        ``output_padding``, which is not read then. Sizes from that without output padding up to stride - 1
+        more.
 
     Returns:
       batch x output channels x height x width, sizes as in `conv_transpose1d`.
@@ -227,9 +251,21 @@ def conv_transpose3d(
     """Transposed convolution along three axes. Definition: torch.nn.functional.conv_transpose3d.
 
     Args:
-      input: batch x channels x depth x height x width, or without the batch.
-      weight: channels x output channels / groups x kernel depth x kernel height x kernel width.
-      bias, stride, padding, output_padding, groups, dilation, output_size: as for `conv_transpose1d`.
+      input: batch x channels x depth x height x width, or without the batch; float16, bfloat16, float32
+        or float64.
+      weight: channels x output channels / groups x kernel depth x kernel height x kernel width, of
+        input's dtype.
+      bias: None or one number per output channel, of input's dtype.
+      stride: one int, or one per spatial axis.
+      padding: elements cut off at both ends of the result, one int or one per spatial axis.
+      output_padding: elements added at the end, fewer than the stride or the dilation; one int or one
+        per spatial axis.
+      groups: number of groups.
+      dilation: the kernel's, one int or one per spatial axis.
+      output_size: the result's spatial sizes, with or without batch and channels in front (which are not
+        read), as the forward method of torch.nn.ConvTranspose3d takes it: it takes the place of
+        ``output_padding``, which is not read then. Sizes from that without output padding up to stride - 1
+        more.
 
     Returns:
       batch x output channels x depth x height x width, sizes as in `conv_transpose1d`.

@@ -150,8 +150,12 @@ def scale_and_translate(
       spatial_dims: the axes to transform.
       scale: one number per entry of ``spatial_dims``, not zero.
       translation: one number per entry of ``spatial_dims``, in elements of the result.
-      method: as for `resize`; not "nearest" nor "area-pytorch".
-      antialias, precision, cubic_coeff_a: as for `resize`.
+      method: "linear", "cubic", "cubic-pytorch", "lanczos3", "lanczos5", "area", jax.image's other names
+        for them or a `jax.image.ResizeMethod`; not "nearest" nor "area-pytorch".
+      antialias: stretch the filter when downsampling. "area" ignores it.
+      precision: accepted for compatibility; no product is rounded to less than float32.
+      cubic_coeff_a: the cubic filter's coefficient. None is -0.5, or -0.75 for "cubic-pytorch" without
+        antialiasing.
 
     Returns:
       The image sampled at (i + 0.5 - translation) / scale - 0.5; zeros where that is outside by more
