@@ -53,7 +53,7 @@ from stress_layers import resident_bytes
 
 from jax_convgrad._src.dispatch.override import override_backend
 
-THREADS, NEW_PROBLEMS, KNOWN_PROBLEMS, LANES = 3, 6, 4, 2
+THREADS, NEW_PROBLEMS, KNOWN_PROBLEMS, LANES = 3, 8, 4, 2
 # Between two signs of life of a thread.
 CALL_SECONDS = 150
 # After the given seconds: children are cut off, the run is ended from another thread, and by the system.
