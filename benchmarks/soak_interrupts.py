@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -41,10 +42,18 @@ class Interrupter:
     @contextlib.contextmanager
     def handling(self) -> Iterator[None]:
         """In the main thread. A SIGINT that nobody here has sent ends the program as ever."""
-        before = signal.signal(signal.SIGINT, self._handle)
+        before, hook = signal.signal(signal.SIGINT, self._handle), sys.unraisablehook
+
+        def print_others(unraisable: Any) -> None:
+            # In a callback of the garbage collector, as JAX has one, nobody can catch it: work goes on.
+            if unraisable.exc_type is not KeyboardInterrupt:
+                hook(unraisable)
+
+        sys.unraisablehook = print_others
         try:
             yield
         finally:
+            sys.unraisablehook = hook
             signal.signal(signal.SIGINT, before)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -174,9 +183,11 @@ class Storm:
         self._interrupter.phase = "after a block"
 
     def _switch(self) -> None:
-        for platforms in (None, "cpu", "cuda") * 5:
+        for platforms in (None, "cpu", "cuda") * 2:
             self._interrupter.phase = "install()"
             jax_convgrad.install(platforms)
+            self._interrupter.phase = "a program"
+            self._program()  # which must not outlive what it was compiled with
             self._interrupter.phase = "uninstall()"
             jax_convgrad.uninstall()
 
