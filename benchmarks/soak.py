@@ -182,7 +182,7 @@ class Soak:
             with self._lock:
                 rng = np.random.default_rng(int(self._rng.integers(2**31)))
             new = [soak_calls.draw(rng) for _ in range(NEW_PROBLEMS)]
-            while self._clock.now() < until:
+            while True:  # once at least, however slow the machine is
                 self._watchdog.alive(name)
                 form = soak_calls.FORMS[int(rng.integers(2))] if ours else "lax"
                 if new and rng.random() < 0.3:
@@ -196,6 +196,8 @@ class Soak:
                 if fault is not None:
                     self._fail(f"{name}, {form}, backend {backend}: {fault}")
                 self._count(f"call, {what} problem, {form}")
+                if self._clock.now() >= until:
+                    break
         except BaseException:
             self._fail(f"{name}: {traceback.format_exc()[-2000:]}")
         finally:
@@ -213,7 +215,7 @@ class Soak:
                 fault = self._children.run(arguments)
                 if fault is not None:
                     self._fail(f"round {index}, {kind}, {what}: {fault}")
-                self._count(f"{kind}")
+                self._count(kind)
         except CutOffError:
             pass
         except BaseException:

@@ -103,7 +103,7 @@ def test_a_wrong_result_fails_the_run(broken: bool, monkeypatch: pytest.MonkeyPa
     run, findings = a_run()
     run.control()
     assert findings.readings
-    assert findings.events["call, known problem, lax"] > 0
+    assert findings.events.total() >= soak.THREADS
     assert bool(findings.verdict()) == broken
     if broken:
         assert "3 of 3 numbers of result 0 are wrong" in findings.verdict()[0]
