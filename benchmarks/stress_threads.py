@@ -41,6 +41,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from layers import arrays_of, passes
+from stress_layers import CASES, resident_bytes
 
 import jax_convgrad
 from jax_convgrad import plans
@@ -48,7 +49,6 @@ from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry, settings
 from jax_convgrad._src.timing import cuda_driver
 from jax_convgrad.bench import float64
-from jax_convgrad.bench.case_files import parse_case
 from jax_convgrad.bench.cases import DTYPES, Case, dimension_numbers
 
 READINGS = 30
@@ -56,30 +56,6 @@ RESULTS = ("y", "dx", "dw")
 # Differences between readings that are no leak: the driver allocates 2 MiB at a time, and the
 # host's allocator keeps a heap for each thread that grows by up to 1 MiB at a time.
 DEVICE_SLACK, HOST_SLACK = 2 * 2**20, 8 * 2**20
-
-
-def _case(
-    name: str, kind: str, dtype: str, n: int, cin: int, sp: list[int], cout: int, **more: Any
-):
-    entry = {"name": name, "kind": kind, "dt": dtype, "n": n, "cin": cin, "sp": sp, "cout": cout}
-    return parse_case(entry | more)
-
-
-# One layer of every family that has its own engines.
-CASES = [
-    _case("dense", "conv", "f32", 4, 32, [28, 28], 48, k=3, p=1),
-    _case("strided", "conv", "bf16", 4, 32, [28, 28], 64, k=3, s=2, p=1),
-    _case("dilated", "conv", "f16", 2, 32, [24, 24], 32, k=3, p=2, d=2),
-    _case("grouped", "conv", "bf16", 4, 64, [28, 28], 64, k=3, p=1, g=4),
-    _case("depthwise", "conv", "f32", 4, 32, [28, 28], 32, k=3, p=1, g=32),
-    _case("double", "conv", "f64", 2, 16, [14, 14], 16, k=3, p=1),
-    _case("long", "conv", "f32", 2, 32, [2000], 32, k=2, p=8, d=16),
-    _case("volume", "conv", "bf16", 1, 16, [12, 12, 12], 16, k=3, p=1),
-    _case("up", "convt", "f32", 4, 64, [14, 14], 32, k=4, s=2, p=1),
-    _case("up16", "convt", "f16", 4, 64, [14, 14], 32, k=2, s=2),
-    _case("up-odd", "convt", "bf16", 2, 21, [12, 12], 21, k=3, s=2, p=1, op=1),
-    _case("up3d", "convt", "bf16", 1, 32, [8, 8, 8], 16, k=2, s=2),
-]
 
 
 def check(case: Case, name: str, got: Any, truth: np.ndarray) -> None:
@@ -290,14 +266,13 @@ class Run:
         if self._platform == "cuda":
             free, total = cuda_driver.memory()
             device = total - free
-        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
         self.readings.append(
             Reading(
                 time.monotonic() - self._started,
                 sum(sum(counts.values()) for counts in self.calls),
                 device,
                 statistics_of.get("bytes_in_use", 0),
-                4096 * pages,
+                resident_bytes(),
             )
         )
 
