@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from support import shrinking
 from support.comparisons import assert_exact
 from support.conv_cases import Case, in_layout
 from support.conv_oracle import conv_oracle
@@ -101,7 +102,7 @@ class Drawn:
     case: Case
     dtype: str
     rng: np.random.Generator
-    equations: list[Equation]
+    equations: list[Equation] = dataclasses.field(repr=False)
 
     @property
     def may_be_wrong(self) -> bool:
@@ -217,3 +218,14 @@ def test_random_problems(first: int):
 def test_random_problems_of_16_bits(first: int):
     last = FIRST + -(-CASES // 2)
     check_seeds(range(first, min(first + CHUNK, last)), draw_16_bits, check_16_bits)
+
+
+def test_shrinks_installed_convolutions():
+    def draw_any(rng: np.random.Generator) -> Drawn:
+        return [draw, draw_16_bits][rng.integers(2)](rng)
+
+    def verify(drawn: Drawn) -> None:
+        if not drawn.may_be_wrong:
+            (check if drawn.dtype in ("float32", "float64") else check_16_bits)(drawn)
+
+    shrinking.check(draw_any, verify)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 import pytest
+from support import shrinking
 from support.drawn_resizes import DrawnResize, draw_of_jax_image
 
 import jax_convgrad
@@ -54,3 +55,9 @@ def test_random_resizes(first: int):
     seeds = range(first, min(first + CHUNK, FIRST + CASES))
     failures = list(filter(None, map(run_seed, seeds)))
     assert not failures, "\n".join([f"{len(failures)} of {len(seeds)} problems:", *failures])
+
+
+def test_shrinks_installed_resizes():
+    shrinking.check(
+        lambda rng: (draw_of_jax_image(rng), rng), lambda drawn: drawn[0].check(jax.image, drawn[1])
+    )

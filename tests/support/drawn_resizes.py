@@ -156,26 +156,23 @@ def _shapes(rng: np.random.Generator) -> tuple[Shape, Shape, Shape]:
     """x, y and the axes that are resized: channels last or first, or without channels or a batch."""
     while True:
         count = int(rng.integers(1, 4))
-        before, after = [], []
-        for _ in range(count):
-            n = int(rng.integers(1, _LARGEST[count] + 1))
-            kinds = [
-                n * int(rng.integers(2, 5)),
-                int(rng.integers(1, 3 * n + 1)),
-                -(-n // 2),
-                2 * n + 1,
-            ]
-            m = int(rng.choice(kinds))
-            before.append(n)
-            after.append(m + 1 if m == n else m)
+        # Three in any case: with fewer of them the rest of a problem stays as it is (support/shrinking.py).
+        sizes = [_sizes(rng, _LARGEST[count]) for _ in range(3)][:count]
         channels, batch = int(rng.choice(_OTHERS)), int(rng.integers(1, 4))
-        head, tail = [([batch], []), ([batch], [channels]), ([batch, channels], []), ([], [])][
-            int(rng.integers(4))
-        ]
+        layouts = [([batch], []), ([batch], [channels]), ([batch, channels], []), ([], [])]
+        head, tail = layouts[rng.integers(len(layouts))]
         axes = tuple(range(len(head), len(head) + count))
-        x, y = ((*head, *sizes, *tail) for sizes in (before, after))
+        x, y = ((*head, *space, *tail) for space in zip(*sizes, strict=True))
         if max(math.prod(x), math.prod(y)) <= _MOST_ELEMENTS:
             return x, y, axes
+
+
+def _sizes(rng: np.random.Generator, largest: int) -> tuple[int, int]:
+    """Of an axis before and after, never the same."""
+    n = int(rng.integers(1, largest + 1))
+    multiple, anything = n * int(rng.integers(2, 5)), int(rng.integers(1, 3 * n + 1))
+    m = int(rng.choice([multiple, anything, -(-n // 2), 2 * n + 1]))
+    return n, m + 1 if m == n else m
 
 
 def _filter(method: str, antialias: bool) -> dict[str, Any]:
