@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import oracles
+from support import oracles, shrinking
 from support.comparisons import EXACT_LIMIT, FLOATS, assert_exact, exact_ints
 from support.conv_cases import Case
 from support.conv_oracle import conv_oracle
@@ -52,9 +52,9 @@ class Problem:
 
     text: str
     dtype: str
-    run: Callable[..., Any]
-    arrays: tuple[np.ndarray, ...]
-    expected: dict[str, np.ndarray]
+    run: Callable[..., Any] = dataclasses.field(repr=False)
+    arrays: tuple[np.ndarray, ...] = dataclasses.field(repr=False)
+    expected: dict[str, np.ndarray] = dataclasses.field(repr=False)
 
     def check(self) -> None:
         got = jax.jit(self.run)(*(jnp.asarray(array, self.dtype) for array in self.arrays))
@@ -122,7 +122,7 @@ def layer_problem(
 
 
 def bias_data(rng: np.random.Generator, channels: int) -> np.ndarray:
-    return rng.integers(-3, 4, channels).astype(np.float64)
+    return rng.integers(-3, 4, (channels,)).astype(np.float64)
 
 
 def add_bias(y: np.ndarray, bias: np.ndarray) -> np.ndarray:
@@ -427,7 +427,10 @@ PROBLEMS = [
 
 
 def make_problem(seed: int) -> Problem:
-    rng = np.random.default_rng(seed)
+    return draw_problem(np.random.default_rng(seed))
+
+
+def draw_problem(rng: np.random.Generator) -> Problem:
     makers, weights = zip(*PROBLEMS, strict=True)
     dtype = str(rng.choice(FLOATS, p=[0.45, 0.35, 0.08, 0.12]))
     return makers[int(rng.choice(len(makers), p=weights))](rng, dtype)
@@ -452,6 +455,28 @@ def test_random(chunk: int):
     # Compiled programs of one chunk are of no use to the next.
     jax.clear_caches()
     assert not failures, "\n".join([f"{len(failures)} of {last - first} problems:", *failures])
+
+
+def test_shrinks_convolutions():
+    shrinking.check(draw_problem, Problem.check)
+    jax.clear_caches()
+
+
+def test_shrinking_ends_at_a_small_problem():
+    """A comparison that fails where a stride is more than 1 does so for a larger problem at first."""
+    failed = []
+
+    def verify(case: Case) -> None:
+        if max(case.strides) > 1:
+            failed.append(case)
+            raise AssertionError("a stride")
+
+    with pytest.raises(AssertionError, match="a stride"):
+        shrinking.check(lambda rng: draw_case(rng, "float32"), verify, examples=100)
+    smallest = failed[-1]
+    assert smallest.strides == (2,) and smallest.w[2:] == smallest.dilation == (1,)
+    assert math.prod(smallest.x) <= 2 and math.prod(smallest.w) <= 2
+    assert math.prod(failed[0].x) > math.prod(smallest.x)
 
 
 def test_the_generator_covers_the_space():

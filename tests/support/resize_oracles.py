@@ -11,15 +11,17 @@ from fractions import Fraction
 import numpy as np
 
 HALF = Fraction(1, 2)
+# A sum of weights that jax.image takes for zero.
+NEGLIGIBLE = 1000 * 2.0**-23
 RADIUS = {"linear": 1, "cubic": 2, "lanczos3": 3, "lanczos5": 5}
 
 
-def coordinate(i, n, m, mode, scale=None, roi=(0, 1)):
+def coordinate(i, n, m, mode, scale=None, roi=(0, 1), translation=0):
     """Where output ``i`` of ``m`` lies among ``n`` inputs."""
     scale = Fraction(m, n) if scale is None else Fraction(scale)
     length = scale * n
     if mode == "half_pixel":
-        return (i + HALF) / scale - HALF
+        return (i + HALF - Fraction(translation)) / scale - HALF
     if mode == "half_pixel_symmetric":
         return Fraction(n, 2) * (1 - m / length) + (i + HALF) / scale - HALF
     if mode == "pytorch_half_pixel":
@@ -70,33 +72,48 @@ def matrix(
     exclude_outside=False,
     scale=None,
     roi=(0, 1),
+    translation=0,
+    beyond="extend",
 ):
-    """(A, outside): the matrix [m, n], and which rows tf_crop_and_resize reads from outside."""
+    """(A, outside): the matrix [m, n], and which rows tf_crop_and_resize reads from outside.
+
+    ``beyond`` says what jax.image.scale_and_translate has where the coordinate is outside: "zero"s, or the
+    edge as far as the filter's "reach" and zeros behind it.
+    """
     dense = np.zeros((m, n))
     outside = np.zeros(m, bool)
     ratio = Fraction(m, n) if scale is None else Fraction(scale)
     for i in range(m):
         if method.startswith("area"):
-            low, high = Fraction(i * n, m), Fraction((i + 1) * n, m)
+            low, high = ((k - Fraction(translation)) / ratio for k in (i, i + 1))
             if method == "area-pytorch":
                 low, high = math.floor(low), math.ceil(high)
+            if beyond == "zero" and not 0 <= (low + high) / 2 <= n:
+                continue
+            covered = min(high, n) - max(low, 0)
             for j in range(n):
-                dense[i, j] = max(min(high, j + 1) - max(low, j), 0) / (high - low)
+                dense[i, j] = max(min(high, j + 1) - max(low, j), 0) / covered
             continue
-        x = coordinate(i, n, m, mode, scale, roi)
+        x = coordinate(i, n, m, mode, scale, roi, translation)
         if mode == "tf_crop_and_resize" and not 0 <= x <= n - 1:
             outside[i] = True
             continue
         if method == "nearest":
             dense[i, min(max(nearest(x, nearest_mode), 0), n - 1)] = 1
             continue
+        if beyond == "zero" and not -HALF <= x <= n - HALF:
+            continue
         stretch = max(1 / ratio, 1) if antialias else 1
         reach = math.ceil(RADIUS[method] * stretch) + 1
         window = range(math.floor(x) - reach, math.floor(x) + reach + 2)
         if exclude_outside:
             window = [j for j in window if 0 <= j < n]
+        if beyond == "reach":
+            window = [j for j in window if -RADIUS[method] <= j < n + RADIUS[method]]
         weights = [kernel(method, float((x - j) / stretch), a) for j in window]
         total = sum(weights)
+        if abs(total) <= NEGLIGIBLE:
+            continue
         for j, weight in zip(window, weights, strict=True):
             dense[i, min(max(j, 0), n - 1)] += weight / total
     return dense, outside

@@ -18,6 +18,13 @@ So the yardstick is the larger of XLA's error and that of the arithmetic, which 
   rounds n partial sums by at most a unit roundoff u each. The k-th of them has a root mean square of
   sqrt(k / n) of the result's, so none exceeds it, and n independent errors of that size come to
   sqrt(n) u. One more u, of the result's own dtype, is for storing it.
+
+NOTE [The bound of every element]. Where no engine of a library may have chosen another arithmetic, no
+element of a result may be off by more than `rounded_sum_bound`, whatever the order of its terms: each
+term takes part in at most n roundings (of its products and of the partial sums that it is in), each of
+which changes it by a unit roundoff u of the accumulator at most, so that the sum is off by n u times the
+sum of the terms' absolute values. The result's own rounding to the nearest adds half a unit in the last
+place.
 """
 
 from __future__ import annotations
@@ -52,6 +59,20 @@ def half_ulp(expected: np.ndarray, dtype: Any) -> np.ndarray:
     info = jnp.finfo(dtype)
     exponent = np.floor(np.log2(np.maximum(np.abs(expected), float(info.tiny))))
     return 0.5 * float(info.eps) * 2.0**exponent
+
+
+def rounded_sum_bound(
+    expected: np.ndarray, magnitude: np.ndarray, roundings: int, dtype: Any
+) -> np.ndarray:
+    """How far elements of ``dtype`` may be from ``expected``: see NOTE [The bound of every element].
+
+    ``magnitude`` is the sum of the terms' absolute values, ``roundings`` the most that a term takes part in.
+    Sums are taken in float32, or in float64 for float64.
+    """
+    roundoff = float(jnp.finfo("float64" if dtype == "float64" else "float32").eps) / 2
+    # (1 + u)^n - 1 itself: a little more than n u.
+    of_sum = math.expm1(roundings * math.log1p(roundoff)) * magnitude
+    return of_sum + half_ulp(np.abs(expected) + of_sum, dtype)
 
 
 def check_errors(
