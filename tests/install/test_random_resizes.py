@@ -17,7 +17,12 @@ from support.drawn_resizes import DrawnResize, draw_of_jax_image
 
 import jax_convgrad
 
-pytestmark = pytest.mark.optimised
+pytestmark = [
+    pytest.mark.optimised,
+    pytest.mark.skipif(
+        jax.default_backend() != "cpu", reason="its bounds have been checked on CPUs alone"
+    ),
+]
 
 CASES = int(os.environ.get("JAX_CONVGRAD_INSTALL_RESIZES", "100"))
 FIRST = int(os.environ.get("JAX_CONVGRAD_INSTALL_FIRST", "0"))

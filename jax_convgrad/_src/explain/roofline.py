@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jax_convgrad._src.conv.geometry import ConvGeometry
+from jax_convgrad._src.conv.geometry import ConvGeometry, Role
 from jax_convgrad._src.dispatch.problem import ConvBackwardProblem
 from jax_convgrad._src.resize.bands import Band
 from jax_convgrad._src.shapes import Shape
@@ -91,7 +91,8 @@ def conv_roofline(
 ) -> Roofline:
     """The roofline of "conv_fprop", "conv_dgrad" or "conv_wgrad"."""
     read, products = _conv_work(geometry)
-    result = {"conv_fprop": "y", "conv_dgrad": "x", "conv_wgrad": "w"}[operator]
+    results: dict[str, Role] = {"conv_fprop": "y", "conv_dgrad": "x", "conv_wgrad": "w"}
+    result = results[operator]
     operands = sum(count for name, count in read.items() if name != result)
     written = math.prod(geometry.shape_of(result))
     return Roofline(operands * itemsize + written * result_itemsize, 2 * products)
