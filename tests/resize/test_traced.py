@@ -46,6 +46,7 @@ def test_scale_alone_traced_and_mixed_lists(rng: np.random.Generator):
     assert resamples_in(call, 2.0) == 1  # the other axis has a table
 
 
+@pytest.mark.on_cpu
 @pytest.mark.xfail(
     strict=True, reason="each axis of traced numbers is rounded to the dtype by itself"
 )
