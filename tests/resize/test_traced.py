@@ -46,14 +46,9 @@ def test_scale_alone_traced_and_mixed_lists(rng: np.random.Generator):
     assert resamples_in(call, 2.0) == 1  # the other axis has a table
 
 
-@pytest.mark.on_cpu
-@pytest.mark.xfail(
-    strict=True, reason="each axis of traced numbers is rounded to the dtype by itself"
-)
 def test_traced_numbers_of_several_axes_round_once():
     """A resize is one sum over all axes, docs/numerics.md says. Here it is the mean of four numbers, 162.75,
-    and bfloat16 has the integers up to 256. When this passes, ``steps`` in `DrawnResize._bound` can go.
-    """
+    and bfloat16 has the integers up to 256."""
     x = jnp.asarray([[177, 189], [144, 141]], "bfloat16")
 
     def call(scale: Any) -> Any:

@@ -112,30 +112,13 @@ class DrawnResize:
     def _bound(self, array: np.ndarray, maps: dict[int, np.ndarray]) -> np.ndarray:
         """How far each element of the result may be from the float64 result of ``array``.
 
-        All axes are one sum, which is rounded to the dtype once. Axes of traced numbers are a sum each, and
-        its result is rounded: test_traced_numbers_of_several_axes_round_once in test_traced.py waits for that
-        to end.
-        """
-        steps = [{axis: dense} for axis, dense in maps.items()] if self.is_traced else [maps]
-        bound = np.zeros_like(array)
-        for step in steps:
-            positive = {axis: np.abs(dense) for axis, dense in step.items()}
-            magnitude = np.abs(array) + bound
-            array = resize_oracles.apply(array, step)
-            before = resize_oracles.apply(bound, positive)
-            bound = before + self._bound_of_step(magnitude, step, np.abs(array) + before)
-        return bound
-
-    def _bound_of_step(
-        self, magnitude: np.ndarray, maps: dict[int, np.ndarray], expected: np.ndarray
-    ) -> np.ndarray:
-        """Of a sum over the axes of ``maps``, of arrays no larger than ``magnitude`` and ``expected``.
-
+        All axes are one sum, which is rounded to the dtype once.
         Each axis rounds a weight, a product and the sums of as many terms as there are weights: NOTE [The
         bound of every element]. Weights are made in float64, here and in the package, from coordinates that
         are off by a few roundings: by how much is said in test_bands.py, for sums of weights above 1/2. Where
         the edge is repeated as far as the filter reaches, a sum may be as small as NEGLIGIBLE.
         """
+        magnitude, expected = np.abs(array), np.abs(resize_oracles.apply(array, maps))
         positive = {axis: np.abs(dense) for axis, dense in maps.items()}
         roundings = sum(int(np.count_nonzero(d, axis=1).max(initial=0)) + 1 for d in maps.values())
         total = resize_oracles.apply(magnitude, positive)

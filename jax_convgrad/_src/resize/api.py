@@ -196,10 +196,14 @@ def compute_scale_and_translate(
     image: Array, arguments: ScaleAndTranslateArguments, steps: Steps
 ) -> Array:
     """The result of `scale_and_translate`; ``steps`` are the bands of its arguments."""
+    dtype = image.dtype
+    sums = bool(arguments.traced) and jnp.issubdtype(dtype, jnp.floating)
+    if sums:  # axis by axis, but all axes are one sum, which is rounded once
+        image = compat.cast(image, sum_dtype(dtype))
     image = apply(image, steps)
     for entry in arguments.traced:
         image = _apply_traced(image, entry, arguments.rule)
-    return image
+    return compat.cast(image, dtype) if sums else image
 
 
 # Operators.
