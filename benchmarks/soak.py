@@ -5,8 +5,8 @@
 In rounds, in one process:
 
 * Threads, new in each round, call layers and resizes with their gradients, this package's own and lax's:
-  known ones, and a few new ones each round (`soak_calls.py`). Results are whole numbers and simple fractions,
-  known beforehand and compared exactly. install() is on, off, or on for the CPU alone, in turn.
+  known ones, and a few that JAX's caches do not have (`soak_calls.py`). Results are whole numbers and simple
+  fractions, known beforehand and compared exactly. install() is on, off, or on for the CPU alone, in turn.
 * In the first half of a round the main thread is interrupted (SIGINT) in compilations, in calls, and inside
   of install() and its like, while those threads run (`soak_interrupts.py`). In the second half nothing
   empties JAX's caches, and known programs are found in them.
@@ -29,6 +29,7 @@ import ctypes
 import dataclasses
 import faulthandler
 import gc
+import itertools
 import json
 import os
 import pathlib
@@ -113,6 +114,7 @@ class Soak:
         self._watchdog, self._children = watchdog, children
         self._rng = np.random.default_rng(seed)
         self._lock = threading.Lock()
+        self._numbers = itertools.count()
         # A hundred rounds an hour, several in a short run.
         self._round_seconds = min(36.0, clock.seconds / 4)
         self._known = [
@@ -181,7 +183,7 @@ class Soak:
             self._watchdog.alive(name)
             with self._lock:
                 rng = np.random.default_rng(int(self._rng.integers(2**31)))
-            new = [soak_calls.draw(rng) for _ in range(NEW_PROBLEMS)]
+            new = [soak_calls.numbered(next(self._numbers)) for _ in range(NEW_PROBLEMS)]
             while True:  # once at least, however slow the machine is
                 self._watchdog.alive(name)
                 form = soak_calls.FORMS[int(rng.integers(2))] if ours else "lax"

@@ -26,6 +26,10 @@ _LARGEST = {"bf16": 2**8, "f16": 2**11, "f32": 2**24, "f64": 2**53}
 # The sizes of a new image's axes, by their number: small, for compiling is what takes the time.
 _SIZES = {1: (40, 400), 2: (5, 20), 3: (3, 8)}
 _RESIZES = ("linear", "nearest")
+# How many problems there are that are new to JAX's caches, which are emptied. JAX keeps something of every
+# shape that it has ever seen, so there must be an end of them; and they must be more than this package's
+# caches of 512 plans and 512 checked calls hold, two thirds of them with three calls each.
+POOL = 300
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,6 +66,11 @@ def draw(rng: np.random.Generator, family: int | None = None) -> Problem:
     case = CASES[family]
     spatial = tuple(int(size) for size in rng.integers(*_SIZES[case.ndim], case.ndim))
     return _layer(rng, dataclasses.replace(case, n=int(rng.integers(1, 4)), spatial=spatial))
+
+
+def numbered(number: int) -> Problem:
+    """One of POOL problems, the same for the same number, made anew."""
+    return draw(np.random.default_rng(number % POOL))
 
 
 def families() -> int:

@@ -124,7 +124,7 @@ class Storm:
         """One interrupt where `base` is installed, which it is again at the end. Returns what was wrong."""
         self._failures = []
         name = list(self._works)[int(self._rng.integers(len(self._works)))]
-        self._next = soak_calls.draw(self._rng)
+        self._next = soak_calls.numbered(int(self._rng.integers(soak_calls.POOL)))
         if jax_convgrad.installed() != base:
             settle(base)
         delay = float(self._rng.uniform(0, 1.2 * self._seconds.get(name, 0.5)))
