@@ -5,13 +5,8 @@
 In rounds, in one process:
 
 * Threads, new in each round, call layers and resizes with their gradients, this package's own and lax's:
-<<<<<<< HEAD
-  known ones, and a few that JAX's caches do not have (`soak_calls.py`). Results are whole numbers and simple fractions,
-  known beforehand and compared exactly. install() is on, off, or on for the CPU alone, in turn.
-=======
   known ones, and a few that JAX's caches do not have (`soak_calls.py`). Results are whole numbers and simple
   fractions, known beforehand and compared exactly. install() is on, off, or on for the CPU alone, in turn.
->>>>>>> soak
 * In the first half of a round the main thread is interrupted (SIGINT) in compilations, in calls, and inside
   of install() and its like, while those threads run (`soak_interrupts.py`). In the second half nothing
   empties JAX's caches, and known programs are found in them.

@@ -91,11 +91,19 @@ def min_toolkit() -> tuple[int, int]:
 
 def find_toolkit() -> Toolkit:
     """The compiler of this machine's own that CMake is to use. One that is too old counts as none."""
-    roots = [pathlib.Path(os.environ[name]) for name in TOOLKIT_VARIABLES if os.environ.get(name)]
-    candidates = [root / "bin/nvcc" for root in roots]
-    if (in_path := shutil.which("nvcc")) is not None:
-        candidates.append(pathlib.Path(in_path))
-    candidates.append(DEFAULT_TOOLKIT / "bin/nvcc")
+    named = [os.environ.get(name) for name in TOOLKIT_VARIABLES]
+    asked, *others = [pathlib.Path(root) / "bin/nvcc" if root else None for root in named]
+    in_path = shutil.which("nvcc")
+    candidates = [
+        candidate
+        for candidate in (
+            asked,
+            None if in_path is None else pathlib.Path(in_path),
+            *others,
+            DEFAULT_TOOLKIT / "bin/nvcc",
+        )
+        if candidate is not None
+    ]
     refused: dict[pathlib.Path, str] = {}  # by what links lead to
     needed = f"and {dotted(min_toolkit())} or newer is needed"
     for nvcc in filter(pathlib.Path.exists, candidates):

@@ -145,6 +145,19 @@ def test_an_old_compiler_is_passed_over_for_a_newer_one(backend, monkeypatch, tm
     assert f"the compiler is {tmp_path}/toolkit/bin/nvcc" in said
 
 
+def test_of_two_that_serve_the_one_in_path_is_used(backend, monkeypatch, tmp_path):
+    """As CMake does, which does not read $CUDA_HOME; $CUDAToolkit_ROOT alone comes before it."""
+    add_driver(backend)
+    for name in ("asked", "path", "home"):
+        add_toolkit(tmp_path / name, "13.0")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
+    assert backend.find_toolkit().nvcc == tmp_path / "home/bin/nvcc"
+    monkeypatch.setenv("PATH", str(tmp_path / "path/bin"))
+    assert backend.find_toolkit().nvcc == tmp_path / "path/bin/nvcc"
+    monkeypatch.setenv("CUDAToolkit_ROOT", str(tmp_path / "asked"))
+    assert backend.find_toolkit().nvcc == tmp_path / "asked/bin/nvcc"
+
+
 def test_what_cmake_finds_by_itself_is_left_to_it(backend, monkeypatch, tmp_path):
     """A compiler in PATH may be a link or a script: its folder need not be a toolkit's."""
     add_driver(backend)

@@ -76,6 +76,7 @@ def test_no_argument_is_described_elsewhere(name: str):
     text = inspect.getdoc(resolve(name)) or ""
     assert not re.findall(r"^ .*\w: as (?:in|for) .*$", text, re.MULTILINE)
     assert not re.findall(r"as in `*(?:jax\.)?lax\..*", text)
+    assert not re.findall(r"^ +[\w, ]+: .*(?:as for|as in|see) `conv\w*`", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("module", ["", "onednn", "onnx", "plans", "torch"])

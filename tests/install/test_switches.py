@@ -430,3 +430,27 @@ def test_xla_flags_in_a_file(tmp_path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "flags").write_text("--xla_gpu_deterministic_ops=true\n")
     monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "flags"))
     assert environment.xla_is_deterministic()
+
+
+@pytest.mark.usefixtures("uninstalled")
+@pytest.mark.parametrize("on", [True, False], ids=["install", "uninstall"])
+def test_an_interrupt_while_programs_are_dropped_is_made_up_for(
+    on: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """The next call drops them, although it finds everything as it should be."""
+    dropped = []
+
+    def interrupted() -> None:
+        monkeypatch.setattr(jax, "clear_caches", lambda: dropped.append(True))
+        raise KeyboardInterrupt
+
+    switch = jax_convgrad.install if on else jax_convgrad.uninstall
+    (jax_convgrad.uninstall if on else jax_convgrad.install)()
+    monkeypatch.setattr(jax, "clear_caches", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        switch()
+    assert bool(jax_convgrad.installed()) is on and not dropped
+    switch()
+    assert dropped == [True]
+    switch()
+    assert dropped == [True], "once is enough"

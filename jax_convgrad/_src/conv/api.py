@@ -174,11 +174,19 @@ def conv_dgrad(
 
     Args:
       dy: gradient of the convolution's output, in y's shape.
-      w: weights of the same dtype, as for `conv_fprop`.
+      w: weights of the same dtype: output channels, input channels / groups, and the kernel.
       x_shape: the whole shape of ``x``. It is an argument because several input sizes give the same
         output size when a stride is above 1; rows that no window reads get zeros.
-      strides, padding, dilation, groups, dimension_numbers, precision, preferred_element_type: those of
-        the convolution x -> y, see `conv_fprop`.
+      strides: window strides, one int or one per spatial axis.
+      padding: "SAME", "SAME_LOWER", "VALID", or one (low, high) pair per spatial axis, in elements of
+        ``x``; negative numbers crop.
+      dilation: kernel dilation, one int or one per spatial axis.
+      groups: feature group count.
+      dimension_numbers: the orders of the axes of image, weights and result, such as
+        ``("NHWC", "HWIO", "NHWC")``, or a `jax.lax.ConvDimensionNumbers`; None means NCHW, OIHW, NCHW.
+      precision: None, a `jax.lax.Precision` or its name. On CUDA the default lets float32 use TF32,
+        which HIGHEST forbids.
+      preferred_element_type: dtype of the result, the arrays' own by default.
 
     Returns:
       ``dx`` with shape ``x_shape``.
@@ -224,11 +232,20 @@ def conv_wgrad(
     Definition: <dy, conv_fprop(x, w)> = <conv_wgrad(x, dy, w.shape), w> for all w and dy.
 
     Args:
-      x: image, as for `conv_fprop`.
+      x: image; float16, bfloat16, float32 or float64, with a batch, a channel and one to three
+        spatial axes in the order that ``dimension_numbers`` says.
       dy: gradient of the convolution's output, in y's shape, of the same dtype.
       w_shape: the whole shape of ``w``.
-      strides, padding, dilation, groups, dimension_numbers, precision, preferred_element_type: those of
-        the convolution x -> y, see `conv_fprop`.
+      strides: window strides, one int or one per spatial axis.
+      padding: "SAME", "SAME_LOWER", "VALID", or one (low, high) pair per spatial axis, in elements of
+        ``x``; negative numbers crop.
+      dilation: kernel dilation, one int or one per spatial axis.
+      groups: feature group count.
+      dimension_numbers: the orders of the axes of image, weights and result, such as
+        ``("NHWC", "HWIO", "NHWC")``, or a `jax.lax.ConvDimensionNumbers`; None means NCHW, OIHW, NCHW.
+      precision: None, a `jax.lax.Precision` or its name. On CUDA the default lets float32 use TF32,
+        which HIGHEST forbids.
+      preferred_element_type: dtype of the result, the arrays' own by default.
 
     Returns:
       ``dw`` with shape ``w_shape``.
@@ -277,11 +294,20 @@ def conv_backward(
     three are computed, bit for bit. The function can be differentiated to any order in both modes.
 
     Args:
-      x: image, as for `conv_fprop`.
-      w: weights of the same dtype, as for `conv_fprop`.
+      x: image; float16, bfloat16, float32 or float64, with a batch, a channel and one to three
+        spatial axes in the order that ``dimension_numbers`` says.
+      w: weights of the same dtype: output channels, input channels / groups, and the kernel.
       dy: gradient of the convolution's output, in y's shape, of the same dtype.
-      strides, padding, dilation, groups, dimension_numbers, precision, preferred_element_type: those of
-        the convolution x -> y, see `conv_fprop`.
+      strides: window strides, one int or one per spatial axis.
+      padding: "SAME", "SAME_LOWER", "VALID", or one (low, high) pair per spatial axis, in elements of
+        ``x``; negative numbers crop.
+      dilation: kernel dilation, one int or one per spatial axis.
+      groups: feature group count.
+      dimension_numbers: the orders of the axes of image, weights and result, such as
+        ``("NHWC", "HWIO", "NHWC")``, or a `jax.lax.ConvDimensionNumbers`; None means NCHW, OIHW, NCHW.
+      precision: None, a `jax.lax.Precision` or its name. On CUDA the default lets float32 use TF32,
+        which HIGHEST forbids.
+      preferred_element_type: dtype of the result, the arrays' own by default.
       wanted: which gradients to compute: any of "x", "w" and "b", in any order.
 
     Returns:

@@ -60,6 +60,8 @@ def _expectation(device_class: str | None, rows: Sequence[ExplanationRow]) -> st
         return f"{text}: unknown, this device is of no known class"
     if any(row.count is None and row.expected_xla_seconds is not None for row in used):
         return f"{text}: unknown, it is not known how often the rows run"
+    if all(row.operator == "conv_backward" for row in used):
+        return f"{text}: unknown, whole backward passes were measured against their parts alone"
     return f"{text}: unknown, too little like these rows was measured"
 
 

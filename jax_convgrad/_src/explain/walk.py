@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -188,7 +189,9 @@ def _enter(equation: Any, place: _Place, names: tuple[tuple[str, str], ...]) -> 
     if manual is not None:
         mesh, axes = manual
         changes["manual"] = inside = place.manual | axes
-        changes["partitioned"] = mesh.size > 1 and inside != frozenset(mesh.axis_names)
+        # XLA divides it along the other axes, of which those with one device do not count.
+        others = (size for axis, size in mesh.shape.items() if axis not in inside)
+        changes["partitioned"] = math.prod(others) > 1
     return dataclasses.replace(place, **changes)
 
 

@@ -80,6 +80,7 @@ class _State:
       calls: how often `install` was called for which platforms.
       generation: of the calls: what came before an `uninstall` cannot be undone again.
       disabled: how many `disabled` blocks there are.
+      is_stale: whether compiled programs may be of another state: a change of it was interrupted.
     """
 
     def __init__(self) -> None:
@@ -87,6 +88,7 @@ class _State:
         self.calls: collections.Counter[tuple[str, ...]] = collections.Counter()
         self.generation = 0
         self.disabled = 0
+        self.is_stale = False
 
     def rule(self, platform: str) -> _Rule | None:
         """The installed rule, unless another copy of this module has turned it off."""
@@ -215,7 +217,9 @@ def _apply() -> bool:
     """Turns on what the calls ask for, and nothing else; says whether that changed anything."""
     asked = {name for platforms, count in _state.calls.items() if count for name in platforms}
     wanted = [p for p in PLATFORMS if p in asked and not _state.disabled]
-    changed = False
+    changed = _state.is_stale
+    # Until programs are dropped: an interrupt may come at any line.
+    _state.is_stale = True
     for platform in PLATFORMS:
         rule, found = _state.rule(platform), _find(platform)
         if platform in wanted:
@@ -236,6 +240,7 @@ def _apply() -> bool:
         changed = True
     if changed:
         jax.clear_caches()
+    _state.is_stale = False
     return changed
 
 

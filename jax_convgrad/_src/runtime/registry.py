@@ -284,7 +284,7 @@ def _import_cpu() -> ModuleType:
     # The module asks for libdnnl by its soname. A copy of that name that is loaded already is used, so no
     # path of the build machine needs to be written into the module. A release's module has its own copy,
     # which it asks for by another name.
-    if not any(_VENDORED_LIBRARIES.glob("libdnnl-*")):
+    if not _VENDORED_LIBRARIES.is_dir():
         ctypes.CDLL(str(_installed_file(_ONEDNN_DISTRIBUTION, _ONEDNN_LIBRARY)))
     return _import_extension("_cpu")
 
