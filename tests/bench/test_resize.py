@@ -143,7 +143,7 @@ def test_passes_and_forms_that_a_resize_has_not() -> None:
     told: list[str] = []
     chosen = [FORMS[name] for name in ("ours", "lax", "xla_rewritten")]
     results = timing.run([case], chosen, PASSES, "NHWC", method, told.append)
-    assert told == ["resize t f32 fprop", "resize t f32 dx"]
+    assert told == ["resize t f32 forward", "resize t f32 input gradient"]
     assert [result.absent for result in results] == [None, None, "a resize has no such form"] * 2
     assert all(result.error < 1e-6 for result in results if not result.absent)
     assert "PyTorch has no cubic" in FORMS["torch"].not_applicable(
