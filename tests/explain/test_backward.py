@@ -110,7 +110,7 @@ def test_a_call_of_which_nothing_is_used_says_so() -> None:
 @one_call
 @pytest.mark.devices(4)
 def test_axes_of_one_device_divide_nothing() -> None:
-    mesh = jax.make_mesh((4, 1), ("data", "model"))
+    mesh = jax.make_mesh((4, 1), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     spec = P("data")
 
     def f(x: Any, w: Any, dy: Any) -> Any:
