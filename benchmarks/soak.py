@@ -286,7 +286,7 @@ def main() -> NoReturn:
     parser.add_argument("--json", metavar="OUT", type=pathlib.Path)
     arguments = parser.parse_args()
     clock, findings = Clock(arguments.seconds), Findings()
-    # Needs no lock of Python's, if all else fails.
+    # The last resort: faulthandler ends the process even where a thread holds Python's lock.
     faulthandler.dump_traceback_later(arguments.seconds + LAST_SECONDS, exit=True)
     jax.config.update("jax_enable_x64", True)
     children = Children(lambda: clock.left(CUT_OFF_SECONDS))

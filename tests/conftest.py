@@ -165,6 +165,14 @@ def uninstalled() -> Iterator[None]:
 
 
 @pytest.fixture
+def installed() -> Iterator[None]:
+    """install() is on meanwhile."""
+    jax_convgrad.install()
+    yield
+    jax_convgrad.uninstall()
+
+
+@pytest.fixture
 def without_x64() -> Iterator[None]:
     """JAX's own default, in which a model's numbers are float32."""
     with jax.enable_x64(False):

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import oracles, shrinking
+from support import oracles, seeded, shrinking
 from support.comparisons import EXACT_LIMIT, FLOATS, assert_exact, exact_ints
 from support.conv_cases import Case
 from support.conv_oracle import conv_oracle
@@ -447,14 +447,9 @@ def run_seed(seed: int) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("chunk", range(-(-CASES // CHUNK)))
-def test_random(chunk: int):
-    first = FIRST + chunk * CHUNK
-    last = min(first + CHUNK, FIRST + CASES)
-    failures = list(filter(None, map(run_seed, range(first, last))))
-    # Compiled programs of one chunk are of no use to the next.
-    jax.clear_caches()
-    assert not failures, "\n".join([f"{len(failures)} of {last - first} problems:", *failures])
+@pytest.mark.parametrize("seeds", seeded.chunks(FIRST, CASES, CHUNK), ids=str)
+def test_random(seeds: range):
+    seeded.check(run_seed, seeds)
 
 
 def test_shrinks_convolutions():

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -34,17 +34,12 @@ from support.rounding import half_ulp, rounded_sum_bound
 import jax_convgrad
 from jax_convgrad._src.install.lowering_rules import decide_equation
 
+pytestmark = pytest.mark.usefixtures("installed")
+
 CASES = int(os.environ.get("JAX_CONVGRAD_INSTALL_CASES", "100"))
 FIRST = int(os.environ.get("JAX_CONVGRAD_INSTALL_FIRST", "0"))
 CHUNK = 25
 NAMES = ("y", "tangent", "dx", "dw", "ddx", "ddw", "ddy")
-
-
-@pytest.fixture(autouse=True)
-def installed() -> Iterator[None]:
-    jax_convgrad.install()
-    yield
-    jax_convgrad.uninstall()
 
 
 def program(case: Case) -> Any:

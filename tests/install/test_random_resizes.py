@@ -7,18 +7,16 @@ seeds. JAX_CONVGRAD_INSTALL_RESIZES sets how many run, JAX_CONVGRAD_INSTALL_FIRS
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import jax
 import numpy as np
 import pytest
-from support import shrinking
+from support import seeded, shrinking
 from support.drawn_resizes import DrawnResize, draw_of_jax_image
-
-import jax_convgrad
 
 pytestmark = [
     pytest.mark.optimised,
+    pytest.mark.usefixtures("installed"),
     pytest.mark.skipif(
         jax.default_backend() != "cpu", reason="its bounds have been checked on CPUs alone"
     ),
@@ -28,13 +26,6 @@ CASES = int(os.environ.get("JAX_CONVGRAD_INSTALL_RESIZES", "100"))
 FIRST = int(os.environ.get("JAX_CONVGRAD_INSTALL_FIRST", "0"))
 CHUNK = 50
 AGAIN = "JAX_CONVGRAD_INSTALL_RESIZES=1 JAX_CONVGRAD_INSTALL_FIRST={} pytest "
-
-
-@pytest.fixture(autouse=True)
-def installed() -> Iterator[None]:
-    jax_convgrad.install()
-    yield
-    jax_convgrad.uninstall()
 
 
 def is_served(drawn: DrawnResize) -> bool:
@@ -55,11 +46,9 @@ def run_seed(seed: int) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + CASES, CHUNK))
-def test_random_resizes(first: int):
-    seeds = range(first, min(first + CHUNK, FIRST + CASES))
-    failures = list(filter(None, map(run_seed, seeds)))
-    assert not failures, "\n".join([f"{len(failures)} of {len(seeds)} problems:", *failures])
+@pytest.mark.parametrize("seeds", seeded.chunks(FIRST, CASES, CHUNK), ids=str)
+def test_random_resizes(seeds: range):
+    seeded.check(run_seed, seeds)
 
 
 def test_shrinks_installed_resizes():

@@ -17,7 +17,7 @@ import os
 import jax
 import numpy as np
 import pytest
-from support import shrinking
+from support import seeded, shrinking
 from support.comparisons import FLOATS
 from support.drawn_resizes import DrawnResize, draw_any, draw_resize
 
@@ -47,14 +47,9 @@ def run_seed(seed: int) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("chunk", range(-(-CASES // CHUNK)))
-def test_random(chunk: int):
-    first = FIRST + chunk * CHUNK
-    last = min(first + CHUNK, FIRST + CASES)
-    failures = list(filter(None, map(run_seed, range(first, last))))
-    # Compiled programs of one chunk are of no use to the next.
-    jax.clear_caches()
-    assert not failures, "\n".join([f"{len(failures)} of {last - first} problems:", *failures])
+@pytest.mark.parametrize("seeds", seeded.chunks(FIRST, CASES, CHUNK), ids=str)
+def test_random(seeds: range):
+    seeded.check(run_seed, seeds)
 
 
 def test_shrinks_resizes():

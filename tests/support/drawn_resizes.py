@@ -90,7 +90,7 @@ class DrawnResize:
         return found
 
     def check(self, functions: Any, rng: np.random.Generator) -> None:
-        """Value and gradient are the float64 result, but for `_bound`."""
+        """Value and gradient differ from the float64 result by at most `_bound`."""
         x, dy, *numbers = self.arguments(rng)
         matrices = self.matrices()
         transposed = {axis: dense.T for axis, dense in reversed(matrices.items())}
