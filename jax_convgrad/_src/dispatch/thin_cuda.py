@@ -20,9 +20,7 @@ MAX_PERIOD = 256  # channels of a thin dX times the innermost stride
 MAX_KERNEL = 64  # taps along an axis
 MAX_BOUND_WEIGHTS = 256 * 128  # of windows side by side, up to which memory bounds their product
 MAX_FLOATS_SIDE_BY_SIDE = 256  # elements of such a window
-MAX_STRIDE = (
-    16  # pixels from one window to the next, along all axes, from which few_outputs is slow
-)
+MAX_STRIDE = 16  # product of the strides, from which few_outputs is slow
 _HALVES = {"float16", "bfloat16"}
 
 

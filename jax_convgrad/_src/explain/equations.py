@@ -154,11 +154,11 @@ def _lax_convolution(platform: str, place: Found) -> Equation:
     elif context := _handler(platform, operator, lhs.dtype, out.dtype):
         timed["ours"] = _by_handler(platform, lhs, rhs, out, params), context
     decided = _backend(found.decision)
-    if not found.replaced and found.reason == found.decision.reason:
+    if not custom_calls:  # whatever was measured
+        decided = Backend(XLA, found.reason)
+    elif not found.replaced:
         reason = _with_device(found.decision, found.reason)
         decided = dataclasses.replace(decided, name=XLA, reason=reason)
-    elif not found.replaced:  # whatever was measured
-        decided = Backend(XLA, found.reason)
     return Equation(
         operator,
         str(geometry),
