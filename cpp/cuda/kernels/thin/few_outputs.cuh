@@ -204,8 +204,8 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
 #pragma unroll
     for (int u = 0; u < kFewUnits; ++u) {
       if (unit_row[u] >= p.tile_y) continue;
-      float* const to =
-          products + (unit_row[u] * p.tile_x + unit_pixel[u] + lane / 4) * kPitch + lane % 4 * 2;
+      // Rows have whole units, so that the tile's products lie in the order of these.
+      float* const to = products + ((warp + u * kFewWarps) * 32 + lane / 4) * kPitch + lane % 4 * 2;
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
 #pragma unroll
