@@ -1,4 +1,4 @@
-"""benchmarks/accuracy.py, and layers whose weight gradients lost digits: at most twice the error of lax."""
+"""benchmarks/accuracy.py, and layers whose results lost digits: at most twice the error of lax."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ LAYERS = {
     "audio": 1,
     "audio_depthwise": 1,
 }
+# Whose forward passes and input gradients are sums of thousands of products, and images that do.
+WIDE_LAYERS = {
+    "dense2048_k1_s2": 1,
+    "dense512": 1,
+    "dense64_k7": 1,
+    "groups2_of_256": 1,
+    "up_wide": 1,
+    "volume_wide": 1,
+}
 
 
 @pytest.mark.usefixtures("needs_cpu_handlers")
@@ -28,6 +37,15 @@ def test_weight_gradients_keep_their_digits(name: str) -> None:
     (case,) = (case for case in load_cases(accuracy.CASES) if case.name == name)
     (row,) = accuracy.rows(case.with_batch(LAYERS[name]), seed=1, passes=("dw",))
     assert row.ratio <= accuracy.BOUND, row
+
+
+@pytest.mark.usefixtures("needs_cpu_handlers")
+@pytest.mark.parametrize("name", WIDE_LAYERS)
+def test_long_sums_keep_their_digits(name: str) -> None:
+    (case,) = (case for case in load_cases(accuracy.CASES) if case.name == name)
+    small = case.with_batch(WIDE_LAYERS[name])
+    for row in accuracy.rows(small, seed=1, passes=("fprop", "dx")):
+        assert row.ratio <= accuracy.BOUND, row
 
 
 def test_there_are_enough_layers() -> None:

@@ -268,6 +268,26 @@ SLICED_CASES = [
     case("1d-long-kernel", (3, 500, 40), (520, 500, 31), pad=15),
 ]
 
+# Sums of so many products that they are taken some channels at a time: the last run of channels is shorter,
+# and images are cut whose copies would be too large.
+SUMMED_CASES = [
+    case("2d", (2, 500, 4, 5), (24, 500, 3, 3), pad=1),
+    case("2d-as-many-outputs", (2, 220, 6, 5), (230, 220, 3, 3), 1, (1, (2, 0)), **NHWC, **HWIO),
+    case("2d-stride", (2, 300, 9, 8), (520, 300, 5, 4), (2, 3), ((1, 2), 1), **NHWC, **HWIO),
+    case("2d-dilation", (1, 400, 9, 9), (410, 400, 3, 3), 1, 2, 2),
+    case("2d-groups", (2, 630, 5, 4), (690, 210, 3, 3), pad=1, groups=3),
+    case("2d-groups-hwio", (1, 500, 5, 4), (480, 250, 3, 3), pad=1, groups=2, **NHWC, **HWIO),
+    case("2d-pointwise", (1, 2000, 7, 5), (1900, 2000, 1, 1), 2),
+    case("2d-many-images", (40, 230, 30, 28), (9, 230, 3, 3), pad=1),
+    case("2d-large-image", (1, 300, 120, 90), (4, 300, 3, 3), (1, 2), ((2, 0), 1), **NHWC),
+    case("2d-rest-of-image", (1, 300, 121, 90), (4, 300, 2, 3), (3, 1), **NHWC),
+    case("2d-many-outputs", (1, 5, 121, 90), (300, 5, 3, 3), 1, ((2, 0), 1), **NHWC),
+    case("2d-padding-as-wide-as-windows", (1, 280, 80, 90), (5, 280, 3, 3), 1, (3, 4)),
+    case("1d", (2, 150, 300), (160, 150, 21), 2, ((9, 30),)),
+    case("1d-long", (1, 130, 30_000), (6, 130, 15), pad=7),
+    case("3d", (1, 100, 5, 6, 4), (90, 100, 3, 3, 3), pad=1),
+]
+
 
 def call(operator: str, c: Case, lhs: Any, rhs: Any, result: jax.ShapeDtypeStruct, **changes: Any):
     """The bare custom call. ``changes`` replace attributes; None leaves one out."""
@@ -390,6 +410,13 @@ def test_work_shared_by_threads_is_exact(operator, c, rng):
 @pytest.mark.parametrize("c", SLICED_CASES, ids=lambda c: c.id)
 def test_large_weights_are_exact(operator, c, dtype, rng):
     check(operator, c, dtype, dtype, rng)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("operator", OPERATORS[:2])
+@pytest.mark.parametrize("c", SUMMED_CASES, ids=lambda c: c.id)
+def test_long_sums_are_exact(operator, c, dtype, rng):
+    check(operator, c, dtype, "float32", rng)
 
 
 @pytest.mark.parametrize(

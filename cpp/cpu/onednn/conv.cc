@@ -117,9 +117,10 @@ dnnl::primitive_attr UserScratchpad() {
 }
 
 memory::desc UserWeightsDesc(const ConvGeometry& g, memory::data_type type,
-                             const std::array<int64_t, kMaxSpatialAxes + 2>& strides) {
+                             const std::array<int64_t, kMaxSpatialAxes + 2>& strides,
+                             int64_t group_stride) {
   memory::dims own(strides.begin(), strides.begin() + g.spatial + 2);
-  if (g.groups > 1) own.insert(own.begin(), g.out_channels / g.groups * strides[0]);
+  if (g.groups > 1) own.insert(own.begin(), group_stride);
   return {WeightsDims(g), type, own};
 }
 

@@ -41,9 +41,11 @@ dnnl::memory::data_type OnednnType(::xla::ffi::DataType type);
 // call.
 dnnl::primitive_attr UserScratchpad();
 
-// The user's w or dw. `strides` in elements: output channel, input channel, spatial axes.
+// The user's w or dw, or those of some channels. `strides` in elements: output channel, input
+// channel, spatial axes; and from group to group, if there are several.
 dnnl::memory::desc UserWeightsDesc(const ConvGeometry& geometry, dnnl::memory::data_type type,
-                                   const std::array<int64_t, kMaxSpatialAxes + 2>& strides);
+                                   const std::array<int64_t, kMaxSpatialAxes + 2>& strides,
+                                   int64_t group_stride);
 
 struct OnednnConv {
   dnnl::primitive primitive;

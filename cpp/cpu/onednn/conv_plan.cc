@@ -80,10 +80,27 @@ struct ConvPlan::Impl {
     ConvGeometry geometry;  // with its padding, also if x is staged
     OnednnConv onednn;
     PieceCopy x_copy, y_copy;  // of nothing where oneDNN works on the arrays themselves
+
+    // Of a forward pass or input gradient.
+    size_t ResultBytes(ConvKind kind) const {
+      return (kind == ConvKind::kFprop ? onednn.y : onednn.x).get_size();
+    }
+  };
+  // Some of the channels that a sum goes over: NOTE [Long sums], conv_limits.cc. Usually all.
+  struct SummedRun {
+    ChannelRun channels;
+    size_t source_offset;         // of the first of them in a pixel, in bytes
+    size_t w_offset;              // of their weights in the user's
+    memory::desc user_w;          // as these lie there
+    memory::desc w = {};          // as oneDNN wants them
+    size_t reordered_offset = 0;  // in a copy of all
+    WeightsReorder reorder = {};  // of nothing where the user's are like that
+
+    bool IsReordered() const { return user_w != w; }
   };
   struct Piece {
-    size_t convolution;  // index
-    size_t x_offset;     // in bytes
+    std::vector<size_t> convolutions;  // of each run, an index
+    size_t x_offset;                   // in bytes
     size_t y_offset;
   };
   // What one thread needs to run pieces one after another.
@@ -99,15 +116,18 @@ struct ConvPlan::Impl {
   bool staged = false;  // oneDNN works on copies of x that contain their padding
   bool copied = false;  // and on copies of x and y, because pieces are not contiguous
   size_t x_element_bytes = 0, y_element_bytes = 0;
-  memory::desc weights;    // as oneDNN wants them
-  bool reordered = false;  // the user's are not like that
-  WeightsReorder reorder;
+  std::vector<SummedRun> runs;
 
   // Scratch memory: what each worker needs for a piece, and what the weights need.
   size_t scratchpad_bytes = 0;
   size_t x_bytes = 0, y_bytes = 0;  // of copies
-  size_t WorkerBytes() const { return scratchpad_bytes + x_bytes + y_bytes; }
-  size_t WeightsBytes() const { return WholePages(weights.get_size()); }
+  size_t addend_bytes = 0;          // of the results of a run that is not the first
+  size_t reordered_bytes = 0;       // of the weights of all runs
+  size_t WorkerBytes() const { return scratchpad_bytes + x_bytes + y_bytes + addend_bytes; }
+  bool CopiesX() const { return staged || copied || (kind == ConvKind::kFprop && runs.size() > 1); }
+  bool CopiesY() const { return copied || (kind == ConvKind::kDgrad && runs.size() > 1); }
+  // A weight gradient has one run.
+  size_t WeightsBytes() const { return WholePages(runs[0].w.get_size()); }
   // Whether each worker of wgrad adds the sums of its pieces in float64.
   bool AddsDoubles() const {
     return static_cast<int64_t>(pieces.size()) > kMaxFloatAddends * workers;
@@ -124,10 +144,15 @@ struct ConvPlan::Impl {
 
   static std::unique_ptr<const Impl> Make(const ConvProblem& problem);
   static std::unique_ptr<Impl> Cut(const ConvProblem& problem, ConvSplit split, int64_t workers);
+  void MakeRuns(const ConvProblem& problem);
+  void MakeReorders();
   void MakeDepthwise(const ConvProblem& problem, const std::vector<ConvPiece>& cut);
   bool MakeConvolutions(const ConvProblem& problem, const std::vector<ConvPiece>& cut, bool stage);
   size_t FindConvolution(const ConvGeometry& geometry) const;
+  const Convolution& MakeConvolution(const ConvProblem& problem, const ConvGeometry& geometry,
+                                     const std::optional<memory::desc>& w);
   void MakeCopies(const ConvGeometry& whole);
+  size_t ReorderScratchBytes() const;
   int Slowest() const;
 
   void Run(ffi::ThreadPool& pool, char* x, char* w, char* y) const;
@@ -153,35 +178,76 @@ int ConvPlan::Impl::Slowest() const {
 }
 
 size_t ConvPlan::Impl::ScratchBytes() const {
-  const size_t weights_bytes = reordered ? WeightsBytes() : 0;
   const size_t count = static_cast<size_t>(workers);
   return kind == ConvKind::kWgrad ? MultipliedBytes(count, SumBytes() + WorkerBytes())
-                                  : weights_bytes + MultipliedBytes(count, WorkerBytes());
+                                  : reordered_bytes + MultipliedBytes(count, WorkerBytes());
+}
+
+size_t ConvPlan::Impl::ReorderScratchBytes() const {
+  size_t bytes = 0;
+  for (const SummedRun& run : runs) bytes = std::max(bytes, run.reorder.ScratchBytes());
+  return bytes;
+}
+
+void ConvPlan::Impl::MakeRuns(const ConvProblem& problem) {
+  const ConvGeometry& g = problem.geometry;
+  const bool fprop = kind == ConvKind::kFprop;
+  const ffi::DataType type = kind == ConvKind::kWgrad ? problem.result_type : problem.operand_type;
+  const size_t w_element_bytes = ffi::ByteWidth(type);
+  for (const ChannelRun& channels : SummedChannels(problem)) {
+    const size_t first = static_cast<size_t>(channels.first);
+    const size_t w_step = static_cast<size_t>(problem.w_strides[fprop ? 1 : 0]);
+    runs.push_back(
+        {channels, first * (fprop ? x_element_bytes : y_element_bytes),
+         first * w_step * w_element_bytes,
+         UserWeightsDesc(WithSummed(kind, g, channels), OnednnType(type), problem.w_strides,
+                         g.out_channels / g.groups * problem.w_strides[0])});
+  }
+}
+
+// To be called when oneDNN's formats are known.
+void ConvPlan::Impl::MakeReorders() {
+  for (SummedRun& run : runs) {
+    if (!run.IsReordered()) continue;
+    run.reorder = kind == ConvKind::kWgrad ? WeightsReorder(run.w, run.user_w, workers)
+                                           : WeightsReorder(run.user_w, run.w, workers);
+  }
+}
+
+// The convolution of such pieces, which is made if there is none.
+const ConvPlan::Impl::Convolution& ConvPlan::Impl::MakeConvolution(
+    const ConvProblem& problem, const ConvGeometry& geometry,
+    const std::optional<memory::desc>& w) {
+  const size_t found = FindConvolution(geometry);
+  if (found == convolutions.size()) {
+    const ConvGeometry& computed = staged ? StagedGeometry(geometry) : geometry;
+    convolutions.push_back(
+        {geometry,
+         MakeOnednnConv(kind, computed, problem.operand_type, problem.result_type, w),
+         {},
+         {}});
+  }
+  return convolutions[found];
 }
 
 // Makes the primitives of all pieces. False if they cannot agree on one format of the weights.
 bool ConvPlan::Impl::MakeConvolutions(const ConvProblem& problem, const std::vector<ConvPiece>& cut,
                                       bool stage) {
   staged = stage;
-  const auto make = [&](const ConvGeometry& geometry, const std::optional<memory::desc>& w) {
-    convolutions.push_back(
-        {geometry,
-         MakeOnednnConv(problem.kind, stage ? StagedGeometry(geometry) : geometry,
-                        problem.operand_type, problem.result_type, w),
-         {},
-         {}});
-  };
-  // The middle piece is of the most frequent kind: it chooses the format for all.
-  make(cut[cut.size() / 2].geometry, std::nullopt);
-  weights = convolutions[0].onednn.w;
-  for (const ConvPiece& piece : cut) {
-    if (FindConvolution(piece.geometry) < convolutions.size()) continue;
-    try {
-      make(piece.geometry, weights);
-    } catch (const dnnl::error& error) {
-      if (error.status != dnnl_unimplemented) throw;
-      return false;
+  for (SummedRun& run : runs) {
+    // The middle piece is of the most frequent kind: it chooses the format for all.
+    const ConvGeometry middle = WithSummed(kind, cut[cut.size() / 2].geometry, run.channels);
+    run.w = MakeConvolution(problem, middle, std::nullopt).onednn.w;
+    for (const ConvPiece& piece : cut) {
+      try {
+        MakeConvolution(problem, WithSummed(kind, piece.geometry, run.channels), run.w);
+      } catch (const dnnl::error& error) {
+        if (error.status != dnnl_unimplemented) throw;
+        return false;
+      }
     }
+    run.reordered_offset = reordered_bytes;
+    if (run.IsReordered()) reordered_bytes += WholePages(run.w.get_size());
   }
   for (const Convolution& convolution : convolutions) {
     scratchpad_bytes =
@@ -193,24 +259,35 @@ bool ConvPlan::Impl::MakeConvolutions(const ConvProblem& problem, const std::vec
 
 // `whole` are the sizes of the arrays that the pieces lie in.
 void ConvPlan::Impl::MakeCopies(const ConvGeometry& whole) {
-  if (!staged && !copied) return;
   constexpr ConvGeometry::PerAxis kNone{};
+  const auto runs_of = [&](int64_t channels, int64_t all, size_t element_bytes) {
+    const size_t groups = static_cast<size_t>(whole.groups);
+    return PixelRuns{whole.groups, static_cast<size_t>(channels) / groups * element_bytes,
+                     static_cast<size_t>(all) / groups * element_bytes};
+  };
   for (Convolution& convolution : convolutions) {
     const ConvGeometry& g = convolution.geometry;
-    if (staged && !StagedBytes(g, x_element_bytes)) throw std::bad_alloc();
-    convolution.x_copy = {g.spatial,
-                          g.batch,
-                          static_cast<size_t>(g.in_channels) * x_element_bytes,
-                          g.in,
-                          staged ? g.padding_low : kNone,
-                          staged ? g.padding_high : kNone,
-                          whole.in};
-    x_bytes = std::max(x_bytes, WholePages(convolution.x_copy.bytes()));
-    if (!copied) continue;
-    convolution.y_copy = {g.spatial, g.batch, static_cast<size_t>(g.out_channels) * y_element_bytes,
-                          g.out,     kNone,   kNone,
-                          whole.out};
-    y_bytes = std::max(y_bytes, WholePages(convolution.y_copy.bytes()));
+    if (CopiesX()) {
+      if (staged && !StagedBytes(g, x_element_bytes)) throw std::bad_alloc();
+      convolution.x_copy = {g.spatial,
+                            g.batch,
+                            runs_of(g.in_channels, whole.in_channels, x_element_bytes),
+                            g.in,
+                            staged ? g.padding_low : kNone,
+                            staged ? g.padding_high : kNone,
+                            whole.in};
+      x_bytes = std::max(x_bytes, WholePages(convolution.x_copy.bytes()));
+    }
+    if (CopiesY()) {
+      convolution.y_copy = {
+          g.spatial, g.batch, runs_of(g.out_channels, whole.out_channels, y_element_bytes),
+          g.out,     kNone,   kNone,
+          whole.out};
+      y_bytes = std::max(y_bytes, WholePages(convolution.y_copy.bytes()));
+    }
+    if (runs.size() > 1) {
+      addend_bytes = std::max(addend_bytes, WholePages(convolution.ResultBytes(kind)));
+    }
   }
 }
 
@@ -224,7 +301,7 @@ void ConvPlan::Impl::MakeDepthwise(const ConvProblem& problem, const std::vector
     strides[static_cast<size_t>(axis) + 2] = stride;
     stride *= g.kernel[axis];
   }
-  weights = UserWeightsDesc(g, memory::data_type::f32, strides);
+  runs[0].w = UserWeightsDesc(g, memory::data_type::f32, strides, strides[0]);
   for (const ConvPiece& piece : cut) {
     if (FindConvolution(piece.geometry) == convolutions.size()) {
       convolutions.push_back({piece.geometry, {}, {}, {}});
@@ -251,6 +328,7 @@ std::unique_ptr<ConvPlan::Impl> ConvPlan::Impl::Cut(const ConvProblem& problem, 
   empty.copied = split.CutsRows();
   empty.x_element_bytes = ffi::ByteWidth(dgrad ? problem.result_type : problem.operand_type);
   empty.y_element_bytes = ffi::ByteWidth(fprop ? problem.result_type : problem.operand_type);
+  empty.MakeRuns(problem);
 
   const bool must_stage = problem.kind == ConvKind::kWgrad &&
                           std::any_of(cut.begin(), cut.end(), [](const auto& piece) {
@@ -275,15 +353,15 @@ std::unique_ptr<ConvPlan::Impl> ConvPlan::Impl::Cut(const ConvProblem& problem, 
   }
   if (!plan) return nullptr;
   for (const ConvPiece& piece : cut) {
-    plan->pieces.push_back({plan->FindConvolution(piece.geometry),
+    std::vector<size_t> of_runs;
+    for (const SummedRun& run : plan->runs) {
+      of_runs.push_back(
+          plan->FindConvolution(WithSummed(problem.kind, piece.geometry, run.channels)));
+    }
+    plan->pieces.push_back({std::move(of_runs),
                             static_cast<size_t>(piece.x_offset) * plan->x_element_bytes,
                             static_cast<size_t>(piece.y_offset) * plan->y_element_bytes});
   }
-  const bool wgrad = problem.kind == ConvKind::kWgrad;
-  const memory::desc user = UserWeightsDesc(
-      problem.geometry, OnednnType(wgrad ? problem.result_type : problem.operand_type),
-      problem.w_strides);
-  plan->reordered = user != plan->weights;
   return plan;
 }
 
@@ -330,13 +408,7 @@ std::unique_ptr<const ConvPlan::Impl> ConvPlan::Impl::Make(const ConvProblem& pr
     }
   }
   best->cramped = workers < useful || best->ScratchBytes() > kMaxScratchBytes;
-  if (best->reordered) {
-    const bool wgrad = problem.kind == ConvKind::kWgrad;
-    const memory::desc user = UserWeightsDesc(
-        g, OnednnType(wgrad ? problem.result_type : problem.operand_type), problem.w_strides);
-    best->reorder = wgrad ? WeightsReorder(best->weights, user, best->workers)
-                          : WeightsReorder(user, best->weights, best->workers);
-  }
+  best->MakeReorders();
   return best;
 }
 
@@ -347,28 +419,35 @@ class ConvPlan::Impl::Runner {
       : plan_(plan),
         x_(scratch + plan.scratchpad_bytes),
         y_(x_ + plan.x_bytes),
+        addend_(y_ + plan.y_bytes),
         scratch_(scratch),
         stream_(CpuEngine()),
         calls_(plan.convolutions.size()) {}
 
-  void Run(const Piece& piece, char* x, char* w, char* y) {
-    const Convolution& convolution = plan_.convolutions[piece.convolution];
-    const ConvKind kind = plan_.kind;
+  // `weights` are those of each run, as oneDNN wants them.
+  void Run(const Piece& piece, char* x, const std::vector<char*>& weights, char* y) {
+    const bool fprop = plan_.kind == ConvKind::kFprop, dgrad = plan_.kind == ConvKind::kDgrad;
     char* const piece_x = x + piece.x_offset;
     char* const piece_y = y + piece.y_offset;
-    const bool copies_x = plan_.staged || plan_.copied, copies_y = plan_.copied;
-    char* const used_x = copies_x ? x_ : piece_x;
-    char* const used_y = copies_y ? y_ : piece_y;
-    if (copies_x && kind != ConvKind::kDgrad) convolution.x_copy.CopyIn(piece_x, x_);
-    if (copies_y && kind != ConvKind::kFprop) convolution.y_copy.CopyIn(piece_y, y_);
-    if (plan_.depthwise) {
-      DepthwiseWgrad(convolution.geometry, plan_.operand_type, used_x, used_y,
-                     reinterpret_cast<float*>(w));
-      return;
+    char* const used_x = plan_.CopiesX() ? x_ : piece_x;
+    char* const used_y = plan_.CopiesY() ? y_ : piece_y;
+    for (size_t i = 0; i < plan_.runs.size(); ++i) {
+      const Convolution& convolution = plan_.convolutions[piece.convolutions[i]];
+      const size_t source_offset = plan_.runs[i].source_offset;
+      if (plan_.CopiesX() && !dgrad) convolution.x_copy.CopyIn(piece_x + source_offset, x_);
+      if (plan_.CopiesY() && !fprop) convolution.y_copy.CopyIn(piece_y + source_offset, y_);
+      if (plan_.depthwise) {
+        DepthwiseWgrad(convolution.geometry, plan_.operand_type, used_x, used_y,
+                       reinterpret_cast<float*>(weights[i]));
+        continue;
+      }
+      Call(piece.convolutions[i], dgrad && i > 0 ? addend_ : used_x, weights[i],
+           fprop && i > 0 ? addend_ : used_y);
+      if (i > 0) Add(convolution.ResultBytes(plan_.kind), fprop ? used_y : used_x);
     }
-    Call(piece.convolution, used_x, w, used_y);
-    if (copies_x && kind == ConvKind::kDgrad) convolution.x_copy.CopyOut(x_, piece_x);
-    if (copies_y && kind == ConvKind::kFprop) convolution.y_copy.CopyOut(y_, piece_y);
+    const Convolution& convolution = plan_.convolutions[piece.convolutions[0]];
+    if (plan_.CopiesX() && dgrad) convolution.x_copy.CopyOut(x_, piece_x);
+    if (plan_.CopiesY() && fprop) convolution.y_copy.CopyOut(y_, piece_y);
   }
 
  private:
@@ -377,6 +456,13 @@ class ConvPlan::Impl::Runner {
     memory x, w, y;
     std::unordered_map<int, memory> all;
   };
+
+  // Adds what a run has left.
+  void Add(size_t bytes, char* to) const {
+    const float* const addends = reinterpret_cast<const float*>(addend_);
+    float* const sums = reinterpret_cast<float*>(to);
+    for (size_t i = 0; i < bytes / sizeof(float); ++i) sums[i] += addends[i];
+  }
 
   void Call(size_t index, char* x, char* w, char* y) {
     const OnednnConv& onednn = plan_.convolutions[index].onednn;
@@ -401,20 +487,23 @@ class ConvPlan::Impl::Runner {
   }
 
   const Impl& plan_;
-  char *const x_, *const y_, *const scratch_;
+  char *const x_, *const y_, *const addend_, *const scratch_;
   dnnl::stream stream_;
   std::vector<std::optional<Arguments>> calls_;
 };
 
 void ConvPlan::Impl::Run(ffi::ThreadPool& pool, char* x, char* w, char* y) const {
   if (kind == ConvKind::kWgrad) return RunWgrad(pool, x, w, y);
-  const size_t weights_bytes = reordered ? WeightsBytes() : 0;
   const size_t workers_bytes = MultipliedBytes(static_cast<size_t>(workers), WorkerBytes());
-  const Scratch scratch(weights_bytes + std::max(workers_bytes, reorder.ScratchBytes()));
-  char* const workers_scratch = scratch.data() + weights_bytes;
-  if (reordered) {
-    reorder.Run(pool, w, scratch.data(), workers_scratch);
-    w = scratch.data();
+  const Scratch scratch(reordered_bytes + std::max(workers_bytes, ReorderScratchBytes()));
+  char* const workers_scratch = scratch.data() + reordered_bytes;
+  std::vector<char*> weights;
+  for (const SummedRun& run : runs) {
+    weights.push_back(w + run.w_offset);
+    if (!run.IsReordered()) continue;
+    char* const reordered = scratch.data() + run.reordered_offset;
+    run.reorder.Run(pool, weights.back(), reordered, workers_scratch);
+    weights.back() = reordered;
   }
   FirstException exception;
   std::vector<std::optional<Runner>> runners(static_cast<size_t>(workers));
@@ -425,7 +514,7 @@ void ConvPlan::Impl::Run(ffi::ThreadPool& pool, char* x, char* w, char* y) const
                   const size_t index = static_cast<size_t>(worker);
                   std::optional<Runner>& runner = runners[index];
                   if (!runner) runner.emplace(*this, workers_scratch + index * WorkerBytes());
-                  runner->Run(pieces[static_cast<size_t>(task)], x, w, y);
+                  runner->Run(pieces[static_cast<size_t>(task)], x, weights, y);
                 });
               });
   exception.Rethrow();
@@ -436,14 +525,15 @@ void ConvPlan::Impl::RunWgrad(ffi::ThreadPool& pool, char* x, char* dw, char* dy
   const size_t sums_bytes = MultipliedBytes(static_cast<size_t>(workers), SumBytes());
   const Scratch scratch(sums_bytes +
                         std::max(MultipliedBytes(static_cast<size_t>(workers), WorkerBytes()),
-                                 reorder.ScratchBytes()));
+                                 ReorderScratchBytes()));
   char* const workers_scratch = scratch.data() + sums_bytes;
   if (AddsDoubles()) {
     AddPieces<double>(pool, scratch.data(), workers_scratch, x, dw, dy);
   } else {
     AddPieces<float>(pool, scratch.data(), workers_scratch, x, dw, dy);
   }
-  if (reordered) reorder.Run(pool, scratch.data() + UnorderedOffset(), dw, workers_scratch);
+  if (!runs[0].IsReordered()) return;
+  runs[0].reorder.Run(pool, scratch.data() + UnorderedOffset(), dw, workers_scratch);
 }
 
 // `Number` is that in which the sums of a worker's pieces are added. The result goes to dw, or, if
@@ -452,7 +542,7 @@ template <typename Number>
 void ConvPlan::Impl::AddPieces(ffi::ThreadPool& pool, char* sums, char* workers_scratch, char* x,
                                char* dw, char* dy) const {
   const int64_t count = static_cast<int64_t>(pieces.size());
-  const int64_t elements = static_cast<int64_t>(weights.get_size() / sizeof(float));
+  const int64_t elements = static_cast<int64_t>(runs[0].w.get_size() / sizeof(float));
   std::vector<const Number*> parts(static_cast<size_t>(workers));
   for (size_t sum = 0; sum < parts.size(); ++sum) {
     parts[sum] = reinterpret_cast<const Number*>(sums + sum * SumBytes());
@@ -469,7 +559,7 @@ void ConvPlan::Impl::AddPieces(ffi::ThreadPool& pool, char* sums, char* workers_
       const float* const addends = reinterpret_cast<const float*>(addend);
       for (int64_t piece = first; piece < last; ++piece) {
         const bool into_total = piece == first && std::is_same_v<Number, float>;
-        runner.Run(pieces[static_cast<size_t>(piece)], x, into_total ? total : addend, dy);
+        runner.Run(pieces[static_cast<size_t>(piece)], x, {into_total ? total : addend}, dy);
         if (into_total) continue;
         if (piece == first) {
           std::copy_n(addends, elements, totals);
@@ -481,6 +571,7 @@ void ConvPlan::Impl::AddPieces(ffi::ThreadPool& pool, char* sums, char* workers_
   });
   exception.Rethrow();
 
+  const bool reordered = runs[0].IsReordered();
   float* const result = reinterpret_cast<float*>(reordered ? sums + UnorderedOffset() : dw);
   if (parts.size() == 1 && std::is_same_v<Number, float> && reordered) return;
   constexpr int64_t kMinElements = 32768;

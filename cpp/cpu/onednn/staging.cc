@@ -48,12 +48,12 @@ std::optional<size_t> StagedBytes(const ConvGeometry& g, size_t element_bytes) {
   return static_cast<size_t>(*bytes);
 }
 
-PieceCopy::PieceCopy(int spatial, int64_t batch, size_t pixel_bytes,
+PieceCopy::PieceCopy(int spatial, int64_t batch, const PixelRuns& runs,
                      const ConvGeometry::PerAxis& size, const ConvGeometry::PerAxis& low,
                      const ConvGeometry::PerAxis& high, const ConvGeometry::PerAxis& whole)
-    : batch_(batch), pixel_bytes_(pixel_bytes) {
-  size_t step = pixel_bytes;
-  bytes_ = pixel_bytes * static_cast<size_t>(batch);
+    : batch_(batch), runs_(runs), pixel_bytes_(static_cast<size_t>(runs.count) * runs.bytes) {
+  size_t step = static_cast<size_t>(runs.count) * runs.step;
+  bytes_ = pixel_bytes_ * static_cast<size_t>(batch);
   for (int i = kMaxSpatialAxes; i-- > 0;) {
     const int axis = i - (kMaxSpatialAxes - spatial);
     if (axis < 0) break;
@@ -87,6 +87,18 @@ void PieceCopy::ForEachRow(const Visit& visit) const {
   }
 }
 
+// Copies the runs of a row of pixels.
+void PieceCopy::CopyRuns(const char* from, size_t from_step, char* to, size_t to_step) const {
+  const size_t runs = static_cast<size_t>(axes_[2].size * runs_.count);
+  if (from_step == to_step) {
+    std::memcpy(to, from, runs * runs_.bytes);
+    return;
+  }
+  for (size_t run = 0; run < runs; ++run) {
+    std::memcpy(to + run * to_step, from + run * from_step, runs_.bytes);
+  }
+}
+
 void PieceCopy::CopyIn(const char* from, char* copy) const {
   const size_t low = static_cast<size_t>(axes_[2].low) * pixel_bytes_;
   const size_t size = static_cast<size_t>(axes_[2].size) * pixel_bytes_;
@@ -98,16 +110,15 @@ void PieceCopy::CopyIn(const char* from, char* copy) const {
       return;
     }
     std::memset(to, 0, low);
-    std::memcpy(to + low, from + row, size);
+    CopyRuns(from + row, runs_.step, to + low, runs_.bytes);
     std::memset(to + low + size, 0, padded - low - size);
   });
 }
 
 void PieceCopy::CopyOut(const char* copy, char* to) const {
   const size_t low = static_cast<size_t>(axes_[2].low) * pixel_bytes_;
-  const size_t size = static_cast<size_t>(axes_[2].size) * pixel_bytes_;
   ForEachRow([&](size_t row, size_t at, bool padding) {
-    if (!padding) std::memcpy(to + row, copy + at + low, size);
+    if (!padding) CopyRuns(copy + at + low, runs_.bytes, to + row, runs_.step);
   });
 }
 

@@ -1,7 +1,7 @@
-// Copies of what oneDNN cannot work on where it lies: x with its padding written out as zeros, and
-// pieces that are not contiguous. oneDNN has no fast code for some paddings (asymmetric ones, or as
-// wide as the kernel) that it has for the same convolution without padding, and the copy costs
-// little beside the difference.
+// Copies of what oneDNN cannot work on where it lies: x with its padding written out as zeros,
+// pieces that are not contiguous, and some of the channels. oneDNN has no fast code for some
+// paddings (asymmetric ones, or as wide as the kernel) that it has for the same convolution without
+// padding, and the copy costs little beside the difference.
 
 #ifndef JAX_CONVGRAD_CPU_ONEDNN_STAGING_H_
 #define JAX_CONVGRAD_CPU_ONEDNN_STAGING_H_
@@ -34,15 +34,23 @@ ConvGeometry StagedGeometry(const ConvGeometry& geometry);
 // Bytes of the padded x, none if an int64_t cannot count them.
 std::optional<size_t> StagedBytes(const ConvGeometry& geometry, size_t element_bytes);
 
+// The channels of a pixel that are copied: so many runs, of one length and equally far apart, as
+// are some of each group. All of them are one run.
+struct PixelRuns {
+  int64_t count = 1;
+  size_t bytes = 0;  // of a run
+  size_t step = 0;   // from one to the next, in the larger array; the next pixel's are behind it
+};
+
 // Copies the pixels of a piece, which lie in a larger array, into an array of their own and back.
 // The copy can have padding around them.
 class PieceCopy {
  public:
   // A copy of nothing.
   PieceCopy() = default;
-  // Of an array with so many images and pixels of `pixel_bytes`. `whole` are the sizes of the array
-  // that they lie in. All bytes can be counted.
-  PieceCopy(int spatial, int64_t batch, size_t pixel_bytes, const ConvGeometry::PerAxis& size,
+  // Of an array with so many images. `whole` are the sizes of the array that they lie in. All bytes
+  // can be counted.
+  PieceCopy(int spatial, int64_t batch, const PixelRuns& runs, const ConvGeometry::PerAxis& size,
             const ConvGeometry::PerAxis& low, const ConvGeometry::PerAxis& high,
             const ConvGeometry::PerAxis& whole);
 
@@ -62,9 +70,12 @@ class PieceCopy {
 
   template <typename Visit>
   void ForEachRow(const Visit& visit) const;
+  void CopyRuns(const char* from, size_t from_step, char* to, size_t to_step) const;
 
   int64_t batch_ = 0;
-  size_t pixel_bytes_ = 0, image_step_ = 0, bytes_ = 0;
+  PixelRuns runs_;
+  size_t pixel_bytes_ = 0;  // of the copy
+  size_t image_step_ = 0, bytes_ = 0;
   std::array<Axis, kMaxSpatialAxes> axes_{};
 };
 
