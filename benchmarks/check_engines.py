@@ -1,13 +1,13 @@
-"""Runs every available engine on small problems, and lists those that compute wrong numbers.
+"""Runs every available engine on many small problems, and lists those that compute wrong numbers.
 
     python benchmarks/check_engines.py --seconds 100
 
-The problems are those of the test suite, filled with small integers so that every sum is exact. A result may
-differ where an engine transforms (Winograd, FFT) or rounds partial sums. A result that is off by more than a
-tenth of the largest value is wrong. The errata (cpp/cuda/cudnn/errata.cc) rest on this list. Engines that
-they exclude are not run. The five kinds of arithmetic ("strict" is float32 without TF32) take turns on every
-problem. The problems are ordered so that any beginning of the list is a sample: a run that is short of time
-has seen some of everything.
+`python -m jax_convgrad check-engines` does so with a few. These problems are those of the test suite, filled
+with small integers so that every sum is exact. A result may differ where an engine transforms (Winograd, FFT)
+or rounds partial sums. A result that is off by more than a tenth of the largest value is wrong. The errata
+(cpp/cuda/cudnn/errata.cc) rest on this list. Engines that they exclude are not run. The five kinds of
+arithmetic ("strict" is float32 without TF32) take turns on every problem. The problems are ordered so that
+any beginning of the list is a sample: a run that is short of time has seen some of everything.
 """
 
 from __future__ import annotations
@@ -36,18 +36,9 @@ from support.conv_oracle import conv_oracle
 from support.layouts import from_layout, to_layout
 
 import jax_convgrad
-from jax_convgrad import plans
 from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
-
-# Name -> dtype and precision.
-ARITHMETIC = {
-    "bfloat16": ("bfloat16", None),
-    "float32": ("float32", None),
-    "strict": ("float32", "highest"),
-    "float16": ("float16", None),
-    "float64": ("float64", None),
-}
+from jax_convgrad.bench.engines import ARITHMETIC, TOLERANCE, results_of_engines
 
 # Problems in addition to the suite's: groups and depth in sizes that more engines accept.
 MORE_CASES = [
@@ -193,26 +184,16 @@ def check(case: Case, operator: str, kind: str) -> list[dict[str, Any]]:
         with override_backend("cudnn"):
             return jax.block_until_ready(jax.jit(run)(*operands))
 
-    module = registry.cuda_module()
-    assert module is not None
     what = {"operator": operator, "case": case.id, "dtype": kind}
-    plans.clear()
-    try:
-        result()
-    except jax.errors.JaxRuntimeError as error:
-        return [what | {"engine": "none", "error": str(error)[:300], "wrong": False}]
     rows = []
-    for plan in plans.list():
-        for engine in [t["engine"] for t in plan["tried"] if not t["failure"]]:
-            plans.clear()
-            module.load_choices([(plan["problem"], engine)])
-            got = np.asarray(from_layout(result(), spec)).astype(np.float64)
-            if engine not in [used["engine"] for used in plans.list()]:
-                continue
-            difference = float(np.abs(got - truth).max() / max(np.abs(truth).max(), 1))
-            rows.append(
-                what | {"engine": engine, "error": difference, "wrong": not difference < 0.1}
-            )
+    for engine, found in results_of_engines(result):
+        if engine == "none":
+            rows.append(what | {"engine": engine, "error": found[:300], "wrong": False})
+            continue
+        got = np.asarray(from_layout(found, spec)).astype(np.float64)
+        difference = float(np.abs(got - truth).max() / max(np.abs(truth).max(), 1))
+        wrong = not difference < TOLERANCE
+        rows.append(what | {"engine": engine, "error": difference, "wrong": wrong})
     return rows
 
 

@@ -7,10 +7,16 @@ import os
 import sys
 from collections.abc import Sequence
 
-from jax_convgrad._src.commands import bench, explain, info, tune
+from jax_convgrad._src.commands import bench, check_engines, explain, info, tune
 from jax_convgrad._src.runtime.registry import version
 
-COMMANDS = {"info": info, "explain": explain, "bench": bench, "tune": tune}
+COMMANDS = {
+    "info": info,
+    "explain": explain,
+    "bench": bench,
+    "tune": tune,
+    "check-engines": check_engines,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -140,6 +140,10 @@ def _current(platform: str, found: PlatformHandlers) -> PlatformHandlers:
         return PlatformHandlers(reason=f"{type(error).__name__}: {error}", broken=True)
 
 
+# How users find out whether a version is right.
+_OWN_CHECK = {"cudnn": "run `python -m jax_convgrad check-engines`, which looks for wrong ones"}
+
+
 def _warn_if_unvalidated(found: PlatformHandlers) -> None:
     """Warns once if the errata were not validated on the loaded library's version. Not loaded: no version."""
     loaded = dict(found.versions)
@@ -152,7 +156,7 @@ def _warn_if_unvalidated(found: PlatformHandlers) -> None:
             warnings.warn(
                 f"jax_convgrad was validated on {library} {validated}, but {current} is loaded: kernels "
                 f"that are wrong only in this version are not excluded. Install {library} {validated}, or "
-                "compare gradients with another platform's.",
+                f"{_OWN_CHECK.get(library, 'compare gradients with those of another platform')}.",
                 UnvalidatedLibraryWarning,
                 stacklevel=3,
             )
