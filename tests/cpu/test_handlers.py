@@ -278,13 +278,13 @@ SUMMED_CASES = [
     case("2d-groups", (2, 630, 5, 4), (690, 210, 3, 3), pad=1, groups=3),
     case("2d-groups-hwio", (1, 500, 5, 4), (480, 250, 3, 3), pad=1, groups=2, **NHWC, **HWIO),
     case("2d-pointwise", (1, 2000, 7, 5), (1900, 2000, 1, 1), 2),
-    case("2d-many-images", (40, 230, 30, 28), (9, 230, 3, 3), pad=1),
+    case("2d-many-images", (12, 230, 30, 28), (9, 230, 3, 3), pad=1),
     case("2d-large-image", (1, 300, 120, 90), (4, 300, 3, 3), (1, 2), ((2, 0), 1), **NHWC),
-    case("2d-rest-of-image", (1, 300, 121, 90), (4, 300, 2, 3), (3, 1), **NHWC),
-    case("2d-many-outputs", (1, 5, 121, 90), (300, 5, 3, 3), 1, ((2, 0), 1), **NHWC),
+    case("2d-rest-of-image", (1, 300, 61, 90), (4, 300, 2, 3), (3, 1), **NHWC),
+    case("2d-many-outputs", (1, 5, 111, 90), (300, 5, 3, 3), 1, ((2, 0), 1), **NHWC),
     case("2d-padding-as-wide-as-windows", (1, 280, 80, 90), (5, 280, 3, 3), 1, (3, 4)),
     case("1d", (2, 150, 300), (160, 150, 21), 2, ((9, 30),)),
-    case("1d-long", (1, 130, 30_000), (6, 130, 15), pad=7),
+    case("1d-long", (1, 130, 17_500), (6, 130, 15), pad=7),
     case("3d", (1, 100, 5, 6, 4), (90, 100, 3, 3, 3), pad=1),
 ]
 
@@ -412,11 +412,16 @@ def test_large_weights_are_exact(operator, c, dtype, rng):
     check(operator, c, dtype, dtype, rng)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("operator", OPERATORS[:2])
 @pytest.mark.parametrize("c", SUMMED_CASES, ids=lambda c: c.id)
-def test_long_sums_are_exact(operator, c, dtype, rng):
-    check(operator, c, dtype, "float32", rng)
+def test_long_sums_are_exact(operator, c, rng):
+    check(operator, c, "float32", "float32", rng)
+
+
+@pytest.mark.parametrize("operator", OPERATORS[:2])
+@pytest.mark.parametrize("c", SUMMED_CASES[::4], ids=lambda c: c.id)
+def test_long_sums_of_bfloat16_are_exact(operator, c, rng):
+    check(operator, c, "bfloat16", "float32", rng)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+import jax
+
 from jax_convgrad._src.runtime import registry, settings
 from jax_convgrad.bench import engines
 
@@ -23,8 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Checks the engines. Exit status 1: one is wrong; 2: there are no CUDA handlers."""
-    import jax
-
     handlers = registry.find("cuda")
     if handlers.reason is not None:
         print(f"check-engines: no CUDA handlers: {handlers.reason}", file=sys.stderr)
