@@ -14,7 +14,7 @@ from support import native
 
 pytestmark = pytest.mark.cpp
 
-PROBLEMS = 60
+PROBLEMS = 40
 
 
 @pytest.fixture(

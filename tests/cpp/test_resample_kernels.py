@@ -29,4 +29,4 @@ SOURCES = {
 def test_native(name: str, tmp_path: pathlib.Path) -> None:
     sources = [f"tests/cpp/{name}.cc", "cpp/ffi/resample.cc", *SOURCES[name]]
     program = native.build(tmp_path, sources)
-    native.run(program, "0", "250")
+    native.run(program, "0", "150")
