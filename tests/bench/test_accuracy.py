@@ -20,15 +20,9 @@ LAYERS = {
     "audio": 1,
     "audio_depthwise": 1,
 }
-# Whose forward passes and input gradients are sums of thousands of products, and images that do.
-WIDE_LAYERS = {
-    "dense2048_k1_s2": 1,
-    "dense512": 1,
-    "dense64_k7": 1,
-    "groups2_of_256": 1,
-    "up_wide": 1,
-    "volume_wide": 1,
-}
+# Whose forward passes and input gradients are sums of thousands of products, and images that do. lax's error
+# depends on the processor: these have room for that.
+WIDE_LAYERS = {"dense512": 1, "dense64_k7": 1, "groups2_of_256": 1, "up_wide": 1}
 
 
 @pytest.mark.usefixtures("needs_cpu_handlers")
