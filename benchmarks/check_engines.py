@@ -38,7 +38,7 @@ from support.layouts import from_layout, to_layout
 import jax_convgrad
 from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import registry
-from jax_convgrad.bench.engines import ARITHMETIC, TOLERANCE, results_of_engines
+from jax_convgrad.bench.engines import ARITHMETIC, TOLERANCE, error, results_of_engines
 
 # Problems in addition to the suite's: groups and depth in sizes that more engines accept.
 MORE_CASES = [
@@ -190,8 +190,7 @@ def check(case: Case, operator: str, kind: str) -> list[dict[str, Any]]:
         if engine == "none":
             rows.append(what | {"engine": engine, "error": found[:300], "wrong": False})
             continue
-        got = np.asarray(from_layout(found, spec)).astype(np.float64)
-        difference = float(np.abs(got - truth).max() / max(np.abs(truth).max(), 1))
+        difference = error(from_layout(found, spec), truth)
         wrong = not difference < TOLERANCE
         rows.append(what | {"engine": engine, "error": difference, "wrong": wrong})
     return rows

@@ -21,6 +21,8 @@ import numpy as np
 from jax_convgrad._src.conv import api
 from jax_convgrad._src.dispatch.override import override_backend
 from jax_convgrad._src.runtime import plans, registry
+from jax_convgrad.bench import float64
+from jax_convgrad.bench.cases import Case
 
 # Name -> dtype and precision. "strict" is float32 without TF32.
 ARITHMETIC: dict[str, tuple[str, str | None]] = {
@@ -94,7 +96,10 @@ PROBLEMS = (
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """An engine that ran on a problem, or "none" if no engine did: then ``error`` is cuDNN's text."""
+    """What an engine made of a problem.
+
+    If none ran, ``engine`` is "none" and ``error`` is the text of cuDNN.
+    """
 
     operator: str
     problem: str
@@ -115,27 +120,35 @@ class Row:
 
 
 def definition(problem: Problem, x: Any, w: Any, dy: Any) -> tuple[np.ndarray, ...]:
-    """(y, dx, dw) in float64: one matrix product for each tap and group."""
-    x, w, dy = (np.asarray(array, np.float64) for array in (x, w, dy))
+    """(y, dx, dw) in float64, by `float64.passes`. That knows no uneven padding: x is padded beforehand."""
     padded = np.pad(x, ((0, 0), *problem.padding, (0, 0)))
-    y, dpadded, dw = np.zeros(problem.y), np.zeros(padded.shape), np.zeros(problem.w)
-    inputs, outputs = problem.w[-2], problem.w[-1] // problem.groups
-    axes = [*zip(problem.strides, problem.y[1:-1], problem.dilation, strict=True)]
-    for tap, g in itertools.product(np.ndindex(problem.w[:-2]), range(problem.groups)):
-        read = tuple(
-            slice(t * d, t * d + (n - 1) * s + 1, s) for t, (s, n, d) in zip(tap, axes, strict=True)
-        )
-        source = (slice(None), *read, slice(g * inputs, (g + 1) * inputs))
-        result = (..., slice(g * outputs, (g + 1) * outputs))
-        weights, gradient = w[tap][result], dy[result]
-        y[result] += padded[source] @ weights
-        dpadded[source] += gradient @ weights.T
-        pixels = (*range(dy.ndim - 1),)
-        dw[tap][result] += np.tensordot(padded[source], gradient, (pixels, pixels))
+    none = (0,) * (x.ndim - 2)
+    case = Case(
+        name=problem.name,
+        kind="conv",
+        n=x.shape[0],
+        cin=x.shape[-1],
+        cout=problem.w[-1],
+        spatial=padded.shape[1:-1],
+        kernel=problem.w[:-2],
+        stride=problem.strides,
+        padding=none,
+        output_padding=none,
+        dilation=problem.dilation,
+        groups=problem.groups,
+        dtype="float64",
+    )
+    found = float64.passes(case, padded, w, dy)
     inside = (
         slice(low, low + n) for (low, _), n in zip(problem.padding, x.shape[1:-1], strict=True)
     )
-    return y, dpadded[(slice(None), *inside, slice(None))], dw
+    return found["y"], found["dx"][(slice(None), *inside)], found["dw"]
+
+
+def error(found: Any, exact: Any) -> float:
+    """The largest difference of a result, over the largest value, which counts as 1 at least."""
+    difference = np.abs(np.asarray(found).astype(np.float64) - exact).max()
+    return float(difference / max(1.0, np.abs(exact).max()))
 
 
 def results_of_engines(run: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
@@ -194,9 +207,7 @@ def check(problem: Problem, operator: str, arithmetic: str) -> Iterator[Row]:
         if engine == "none":
             yield Row(operator, problem.name, arithmetic, engine, found)
             continue
-        difference = np.abs(np.asarray(found).astype(np.float64) - want).max()
-        error = float(difference / max(1.0, np.abs(want).max()))
-        yield Row(operator, problem.name, arithmetic, engine, error)
+        yield Row(operator, problem.name, arithmetic, engine, error(found, want))
 
 
 def run(seconds: float, progress: Callable[[Row], None]) -> tuple[list[Row], int]:

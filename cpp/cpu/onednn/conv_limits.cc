@@ -53,8 +53,8 @@ int64_t MaxSummedPixels(const ConvGeometry& g) {
 constexpr int64_t kMaxProducts = 1152;
 // Channels that oneDNN computes at once, and the fewest.
 constexpr int64_t kChannelBlock = 64, kMinChannelBlock = 16;
-// Of the copies and sums of the pieces of all threads; of the largest piece, where there are many.
-// Smaller pieces read the weights more often.
+// Memory for the copies and sums of the pieces that all threads have at once, and for one piece at
+// least. Smaller pieces read the weights more often.
 constexpr int64_t kMaxRunBytes = 8 << 20, kMinRunBytes = 128 << 10;
 
 constexpr ConvGeometry::PerAxis kOnes{1, 1, 1};
@@ -75,7 +75,8 @@ int64_t SummedTaps(const ConvProblem& problem) {
   return taps;
 }
 
-// Pixels of a result whose copies and sums, channels cut into so many runs, stay in a cache.
+// The most pixels of a result whose copies and sums take no more memory, channels cut into so many
+// runs.
 int64_t MaxPixelsOfRuns(const ConvProblem& problem, int64_t runs) {
   const ConvGeometry& g = problem.geometry;
   const bool fprop = problem.kind == ConvKind::kFprop;

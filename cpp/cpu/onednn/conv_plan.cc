@@ -94,9 +94,8 @@ struct ConvPlan::Impl {
     memory::desc user_w;          // as these lie there
     memory::desc w = {};          // as oneDNN wants them
     size_t reordered_offset = 0;  // in a copy of all
-    WeightsReorder reorder = {};  // of nothing where the user's are like that
-
-    bool IsReordered() const { return user_w != w; }
+    bool reordered = false;       // the user's are not like that
+    WeightsReorder reorder = {};
   };
   struct Piece {
     std::vector<size_t> convolutions;  // of each run, an index
@@ -208,7 +207,7 @@ void ConvPlan::Impl::MakeRuns(const ConvProblem& problem) {
 // To be called when oneDNN's formats are known.
 void ConvPlan::Impl::MakeReorders() {
   for (SummedRun& run : runs) {
-    if (!run.IsReordered()) continue;
+    if (!run.reordered) continue;
     run.reorder = kind == ConvKind::kWgrad ? WeightsReorder(run.w, run.user_w, workers)
                                            : WeightsReorder(run.user_w, run.w, workers);
   }
@@ -246,8 +245,9 @@ bool ConvPlan::Impl::MakeConvolutions(const ConvProblem& problem, const std::vec
         return false;
       }
     }
+    run.reordered = run.user_w != run.w;
     run.reordered_offset = reordered_bytes;
-    if (run.IsReordered()) reordered_bytes += WholePages(run.w.get_size());
+    if (run.reordered) reordered_bytes += WholePages(run.w.get_size());
   }
   for (const Convolution& convolution : convolutions) {
     scratchpad_bytes =
@@ -302,6 +302,7 @@ void ConvPlan::Impl::MakeDepthwise(const ConvProblem& problem, const std::vector
     stride *= g.kernel[axis];
   }
   runs[0].w = UserWeightsDesc(g, memory::data_type::f32, strides, strides[0]);
+  runs[0].reordered = runs[0].user_w != runs[0].w;
   for (const ConvPiece& piece : cut) {
     if (FindConvolution(piece.geometry) == convolutions.size()) {
       convolutions.push_back({piece.geometry, {}, {}, {}});
@@ -425,7 +426,7 @@ class ConvPlan::Impl::Runner {
         calls_(plan.convolutions.size()) {}
 
   // `weights` are those of each run, as oneDNN wants them.
-  void Run(const Piece& piece, char* x, const std::vector<char*>& weights, char* y) {
+  void Run(const Piece& piece, char* x, char* const* weights, char* y) {
     const bool fprop = plan_.kind == ConvKind::kFprop, dgrad = plan_.kind == ConvKind::kDgrad;
     char* const piece_x = x + piece.x_offset;
     char* const piece_y = y + piece.y_offset;
@@ -500,7 +501,7 @@ void ConvPlan::Impl::Run(ffi::ThreadPool& pool, char* x, char* w, char* y) const
   std::vector<char*> weights;
   for (const SummedRun& run : runs) {
     weights.push_back(w + run.w_offset);
-    if (!run.IsReordered()) continue;
+    if (!run.reordered) continue;
     char* const reordered = scratch.data() + run.reordered_offset;
     run.reorder.Run(pool, weights.back(), reordered, workers_scratch);
     weights.back() = reordered;
@@ -514,7 +515,7 @@ void ConvPlan::Impl::Run(ffi::ThreadPool& pool, char* x, char* w, char* y) const
                   const size_t index = static_cast<size_t>(worker);
                   std::optional<Runner>& runner = runners[index];
                   if (!runner) runner.emplace(*this, workers_scratch + index * WorkerBytes());
-                  runner->Run(pieces[static_cast<size_t>(task)], x, weights, y);
+                  runner->Run(pieces[static_cast<size_t>(task)], x, weights.data(), y);
                 });
               });
   exception.Rethrow();
@@ -532,7 +533,7 @@ void ConvPlan::Impl::RunWgrad(ffi::ThreadPool& pool, char* x, char* dw, char* dy
   } else {
     AddPieces<float>(pool, scratch.data(), workers_scratch, x, dw, dy);
   }
-  if (!runs[0].IsReordered()) return;
+  if (!runs[0].reordered) return;
   runs[0].reorder.Run(pool, scratch.data() + UnorderedOffset(), dw, workers_scratch);
 }
 
@@ -559,7 +560,8 @@ void ConvPlan::Impl::AddPieces(ffi::ThreadPool& pool, char* sums, char* workers_
       const float* const addends = reinterpret_cast<const float*>(addend);
       for (int64_t piece = first; piece < last; ++piece) {
         const bool into_total = piece == first && std::is_same_v<Number, float>;
-        runner.Run(pieces[static_cast<size_t>(piece)], x, {into_total ? total : addend}, dy);
+        char* const sum_of_piece = into_total ? total : addend;
+        runner.Run(pieces[static_cast<size_t>(piece)], x, &sum_of_piece, dy);
         if (into_total) continue;
         if (piece == first) {
           std::copy_n(addends, elements, totals);
@@ -571,7 +573,7 @@ void ConvPlan::Impl::AddPieces(ffi::ThreadPool& pool, char* sums, char* workers_
   });
   exception.Rethrow();
 
-  const bool reordered = runs[0].IsReordered();
+  const bool reordered = runs[0].reordered;
   float* const result = reinterpret_cast<float*>(reordered ? sums + UnorderedOffset() : dw);
   if (parts.size() == 1 && std::is_same_v<Number, float> && reordered) return;
   constexpr int64_t kMinElements = 32768;

@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
 #pragma unroll
     for (int u = 0; u < kFewUnits; ++u) {
       if (unit_row[u] >= p.tile_y) continue;
-      // Rows have whole units, so that the tile's products lie in the order of these.
+      // A row of the tile is a whole number of units: their products follow one another.
       float* const to = products + ((warp + u * kFewWarps) * 32 + lane / 4) * kPitch + lane % 4 * 2;
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
