@@ -7,8 +7,8 @@
 
 #include "cpu/conv_problem.h"
 #include "cpu/handlers.h"
-#include "cpu/kernels/depthwise.h"
-#include "cpu/kernels/depthwise_backward.h"
+#include "cpu/kernels/depthwise/backward.h"
+#include "cpu/kernels/depthwise/sizes.h"
 #include "ffi/conv.h"
 #include "ffi/error.h"
 #include "ffi/guard.h"

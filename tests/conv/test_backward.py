@@ -115,6 +115,26 @@ def test_one_call_is_as_accurate_as_its_parts(case: str, rng: np.random.Generato
         assert errors[0][gradient] <= 3 * errors[1][gradient]
 
 
+def test_sums_over_a_long_signal_keep_their_digits(rng: np.random.Generator):
+    channels, samples = 8, 2**20
+    x, dy = (rng.standard_normal((1, samples - i, channels), np.float32) for i in range(2))
+    w = rng.standard_normal((channels, 1, 2)).astype(np.float32)
+    f = functools.partial(
+        conv_backward, groups=channels, dimension_numbers=("NWC", "OIW", "NWC"), wanted=("w", "b")
+    )
+    wide = dy[0].astype(np.float64)
+    expected = [np.stack([(x[0, i:][: len(wide)] * wide).sum(0) for i in range(2)]), wide.sum(0)]
+    errors = []
+    for backend in ("native", "xla"):
+        with override_backend(backend):
+            _, dw, db = jax.jit(lambda *a: f(*a))(x, w, dy)
+        found = [np.asarray(dw)[:, 0].T, db]
+        pairs = zip(found, expected, strict=True)
+        errors.append([np.sqrt(np.mean(np.square(a - b))) for a, b in pairs])
+    for ours, xla in zip(*errors, strict=True):
+        assert ours <= 2 * xla, errors
+
+
 def test_parts_have_the_bits_of_the_three_operators(rng: np.random.Generator):
     x, w, dy, keywords, _ = draw(DENSE, "float32", rng, ints=False)
     dx, dw, db = jax.jit(functools.partial(conv_backward, **keywords))(x, w, dy)

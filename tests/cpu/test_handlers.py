@@ -434,7 +434,7 @@ def test_far_windows_are_exact(operator, c, dtype, result_dtype, rng):
     check(operator, c, dtype, result_dtype, rng)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_wide_problems_are_exact(seed):
     rng = np.random.default_rng(seed)
     for _ in range(4):

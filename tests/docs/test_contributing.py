@@ -40,6 +40,7 @@ JOBS = {
     "cpp": "the compiled handlers",
     "cpp/cpu": "the CPU module: entry points of its handlers",
     "cpp/cpu/kernels": "CPU kernels of this project",
+    "cpp/cpu/kernels/depthwise": "depthwise convolutions",
     "cpp/cpu/kernels/resample": "resizes",
     "cpp/cpu/kernels/thin": "thin convolutions",
     "cpp/cpu/onednn": "convolutions on oneDNN: plans, splitting, errata",

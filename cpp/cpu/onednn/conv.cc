@@ -5,7 +5,7 @@
 #include <string>
 #include <thread>
 
-#include "cpu/kernels/depthwise.h"
+#include "cpu/kernels/depthwise/sizes.h"
 #include "cpu/onednn/errata.h"
 #include "cpu/runtime/first_exception.h"
 

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <limits>
 
-#include "cpu/kernels/depthwise.h"
+#include "cpu/kernels/depthwise/sizes.h"
 #include "cpu/onednn/conv.h"
 #include "ffi/integers.h"
 

@@ -8,7 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/kernels/depthwise.h"
+#include "cpu/kernels/depthwise/sizes.h"
+#include "cpu/kernels/depthwise/wgrad.h"
 #include "cpu/onednn/conv.h"
 #include "cpu/onednn/conv_limits.h"
 #include "cpu/onednn/conv_split.h"

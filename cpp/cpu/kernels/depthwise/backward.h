@@ -30,8 +30,8 @@ struct DepthwiseBackwardCall {
   void* db;
 };
 
-// Sums are float32: each segment of a row apart, then the rows of one task, then the tasks. The
-// result depends on the number of threads of `pool`, and on nothing else. Throws std::bad_alloc.
+// Sums are float32, see NOTE [Sums of a sweep] in sweep.inc, then the tasks are added. The result
+// depends on the number of threads of `pool`, and on nothing else. Throws std::bad_alloc.
 void DepthwiseBackward(::xla::ffi::ThreadPool& pool, const DepthwiseBackwardCall& call);
 
 // db alone, of a problem in which nothing is multiplied. `dy` has `rows` rows of `channels`.

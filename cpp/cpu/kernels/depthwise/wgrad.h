@@ -2,26 +2,13 @@
 // than 3, dilation, one and three spatial axes. oneDNN runs these as grouped convolutions, 10 to 50
 // times slower.
 
-#ifndef JAX_CONVGRAD_CPU_KERNELS_DEPTHWISE_H_
-#define JAX_CONVGRAD_CPU_KERNELS_DEPTHWISE_H_
-
-#include <cstdint>
+#ifndef JAX_CONVGRAD_CPU_KERNELS_DEPTHWISE_WGRAD_H_
+#define JAX_CONVGRAD_CPU_KERNELS_DEPTHWISE_WGRAD_H_
 
 #include "ffi/conv.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_convgrad {
-
-// One input and one output channel per group.
-bool IsDepthwise(const ConvGeometry& geometry);
-
-// The sizes with three spatial axes, the last of them where rows lie in memory.
-struct DepthwiseSizes {
-  explicit DepthwiseSizes(const ConvGeometry& geometry);
-
-  int64_t batch, channels;
-  int64_t in[3], out[3], kernel[3], strides[3], padding[3], dilation[3];
-};
 
 // x and dy of `type`, float32 or bfloat16, channels-last. dw is float32 in the order (spatial axes
 // of the kernel, channel). Sums are float32, each row of dy apart.
@@ -30,4 +17,4 @@ void DepthwiseWgrad(const ConvGeometry& geometry, ::xla::ffi::DataType type, con
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CPU_KERNELS_DEPTHWISE_H_
+#endif  // JAX_CONVGRAD_CPU_KERNELS_DEPTHWISE_WGRAD_H_

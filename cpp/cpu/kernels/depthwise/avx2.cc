@@ -1,0 +1,24 @@
+// The kernels of depthwise convolutions for AVX2 and FMA.
+
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/kernels/depthwise/kernels.h"
+#include "cpu/kernels/lanes.h"
+
+#pragma GCC target("avx2,fma")
+
+#define CONVGRAD_LANES 8
+
+namespace jax_convgrad {
+namespace depthwise_avx2 {
+
+#include "cpu/kernels/depthwise/simd.inc"
+#include "cpu/kernels/depthwise/sweep.inc"
+#include "cpu/kernels/depthwise/wgrad.inc"
+
+extern const DepthwiseKernels<float> kFloat = {kLanes, Wgrad<float>, Sweep<float>};
+extern const DepthwiseKernels<BFloat16> kBFloat16 = {kLanes, Wgrad<BFloat16>, Sweep<BFloat16>};
+
+}  // namespace depthwise_avx2
+}  // namespace jax_convgrad

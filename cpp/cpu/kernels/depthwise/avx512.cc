@@ -1,0 +1,24 @@
+// The kernels of depthwise convolutions for AVX-512.
+
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/kernels/depthwise/kernels.h"
+#include "cpu/kernels/lanes.h"
+
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
+
+#define CONVGRAD_LANES 16
+
+namespace jax_convgrad {
+namespace depthwise_avx512 {
+
+#include "cpu/kernels/depthwise/simd.inc"
+#include "cpu/kernels/depthwise/sweep.inc"
+#include "cpu/kernels/depthwise/wgrad.inc"
+
+extern const DepthwiseKernels<float> kFloat = {kLanes, Wgrad<float>, Sweep<float>};
+extern const DepthwiseKernels<BFloat16> kBFloat16 = {kLanes, Wgrad<BFloat16>, Sweep<BFloat16>};
+
+}  // namespace depthwise_avx512
+}  // namespace jax_convgrad

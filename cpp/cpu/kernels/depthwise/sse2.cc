@@ -1,0 +1,22 @@
+// The kernels of depthwise convolutions for SSE2, which every x86-64 processor has.
+
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/kernels/depthwise/kernels.h"
+#include "cpu/kernels/lanes.h"
+
+#define CONVGRAD_LANES 4
+
+namespace jax_convgrad {
+namespace depthwise_sse2 {
+
+#include "cpu/kernels/depthwise/simd.inc"
+#include "cpu/kernels/depthwise/sweep.inc"
+#include "cpu/kernels/depthwise/wgrad.inc"
+
+extern const DepthwiseKernels<float> kFloat = {kLanes, Wgrad<float>, Sweep<float>};
+extern const DepthwiseKernels<BFloat16> kBFloat16 = {kLanes, Wgrad<BFloat16>, Sweep<BFloat16>};
+
+}  // namespace depthwise_sse2
+}  // namespace jax_convgrad
