@@ -21,7 +21,7 @@ from support.layouts import from_layout
 
 import jax_convgrad
 
-CASES = int(os.environ.get("JAX_CONVGRAD_WIDE_CASES", "100"))
+CASES = int(os.environ.get("JAX_CONVGRAD_WIDE_CASES", "60"))
 FIRST = int(os.environ.get("JAX_CONVGRAD_RANDOM_FIRST", "0"))
 CHUNK = 5
 LAYOUTS = ("NCX OIX NCX", "NXC XIO NXC", "NXC OXI NXC", "NCX XIO NXC", "CXN IXO XNC")

@@ -94,7 +94,7 @@ class Function:
     def check(self, run: Callable[[Callable[..., Array]], Any]) -> Any:
         """Asserts that ``run`` gives the same for ours and for theirs, compiled and not. Returns the
         result."""
-        expected = run(self.theirs)
+        expected = jax.jit(functools.partial(run, self.theirs))()
         with self.active() as ours:
             assert_same(run(ours), expected)
             assert_same(jax.jit(functools.partial(run, ours))(), expected)

@@ -16,8 +16,6 @@ from jax import lax
 from support.contract import FUNCTIONS, per_function
 from support.layer_cases import assert_same
 
-pytestmark = pytest.mark.optimised
-
 
 @per_function
 def test_scan(name: str, rng: np.random.Generator):

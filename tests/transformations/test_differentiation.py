@@ -20,8 +20,6 @@ from jax.experimental import jet
 from support.contract import FUNCTIONS, per_function
 from support.layer_cases import assert_same, operators_in
 
-pytestmark = pytest.mark.optimised
-
 
 @pytest.mark.matrix("jvp, jacfwd")
 @per_function
@@ -103,7 +101,6 @@ def test_hessian(name: str, rng: np.random.Generator):
     # A bias is not in its own Hessian with anything else.
     smallest = min(range(len(arrays[:2])), key=lambda i: math.prod(arrays[i].shape))
     function.check(lambda f: jax.hessian(function.squares(f), smallest)(*arrays))
-    function.check(lambda f: jax.jacfwd(jax.jacrev(function.squares(f), smallest))(*arrays))
 
 
 @pytest.mark.matrix("Hessian-vector products")
