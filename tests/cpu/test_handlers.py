@@ -365,6 +365,7 @@ def test_long_rows_are_exact(operator, c, dtype, rng):
     check(operator, c, dtype, dtype, rng)
 
 
+@pytest.mark.cpp
 @pytest.mark.parametrize("isa", PROCESSORS_WITH_LESS)
 def test_on_processors_with_less(isa):
     names = "float32_is_exact or bfloat16_is_exact or long_rows_are_exact"

@@ -11,12 +11,12 @@ from jax_convgrad._src.runtime.settings import Settings
 
 
 def test_overrides_that_overlap_in_two_threads_stay_apart() -> None:
-    """Neither ends inside the other: A begins, B begins, A ends, B ends, a thousand times."""
+    """Neither ends inside the other: A begins, B begins, A ends, B ends, a hundred times."""
     turn = threading.Barrier(2, timeout=60)
     outside = settings.current()
 
     def first() -> None:
-        for i in range(1000):
+        for i in range(100):
             mine = Settings(search="heuristic", generation=i)
             with settings.override(mine):
                 turn.wait()
@@ -26,7 +26,7 @@ def test_overrides_that_overlap_in_two_threads_stay_apart() -> None:
             turn.wait()
 
     def second() -> None:
-        for i in range(1000):
+        for i in range(100):
             mine = Settings(search="exhaustive", generation=i)
             turn.wait()
             with settings.override(mine):

@@ -220,7 +220,7 @@ def test_threads_save_and_load_one_file(tmp_path: pathlib.Path) -> None:
 
     def work() -> None:
         try:
-            for _ in range(100):
+            for _ in range(25):
                 plans.save(tmp_path / "link.json")
                 plans.load(tmp_path / "plans.json")
         except Exception as error:

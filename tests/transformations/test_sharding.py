@@ -22,8 +22,6 @@ from support.meshes import DEVICES, make_mesh, put
 
 from jax_convgrad import resize
 
-pytestmark = pytest.mark.optimised
-
 per_check = pytest.mark.parametrize("check_vma", [True, False])
 
 

@@ -16,8 +16,6 @@ import pytest
 from support.contract import FUNCTIONS, Function, per_function
 from support.layer_cases import assert_same, compiled_text, convolutions_in, operators_in
 
-pytestmark = pytest.mark.optimised
-
 Axes = tuple[int | None, ...]
 EXAMPLES = 3
 
@@ -119,6 +117,7 @@ def test_nested(name: str, rng: np.random.Generator):
         assert_same(pairs, expected)
 
 
+@pytest.mark.optimised
 @per_function
 def test_no_loop(name: str, rng: np.random.Generator):
     """One call, whatever is mapped."""
