@@ -41,7 +41,7 @@ from jax_convgrad import (
 
 pytestmark = pytest.mark.optimised
 
-CASES = int(os.environ.get("JAX_CONVGRAD_RANDOM_CASES", "400"))
+CASES = int(os.environ.get("JAX_CONVGRAD_RANDOM_CASES", "300"))
 FIRST = int(os.environ.get("JAX_CONVGRAD_RANDOM_FIRST", "0"))
 CHUNK = 50
 

@@ -28,5 +28,5 @@ SOURCES = {
 @pytest.mark.parametrize("name", SOURCES)
 def test_native(name: str, tmp_path: pathlib.Path) -> None:
     sources = [f"tests/cpp/{name}.cc", "cpp/ffi/resample.cc", *SOURCES[name]]
-    program = native.build(tmp_path, sources)
+    program = native.build(tmp_path, sources, native.CHECKS_ALIGNMENT)
     native.run(program, "0", "150")

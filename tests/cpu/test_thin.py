@@ -24,7 +24,7 @@ from support import native, oracles
 from jax_convgrad import conv_general_dilated, conv_transpose
 from jax_convgrad._src.dispatch.override import override_backend
 
-PROBLEMS = 400
+PROBLEMS = 250
 
 needs_cpu_handlers = pytest.mark.usefixtures("needs_cpu_handlers", "by_the_handlers")
 

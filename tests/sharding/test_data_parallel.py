@@ -146,8 +146,8 @@ def of_launcher(address: str, process: int) -> tuple[list[str], dict[str, str]]:
 
 @pytest.mark.parametrize(
     ("example", "meeting"),
-    [(SUPERRES, of_options), (SUPERRES, of_launcher), (GAN, of_options)],
-    ids=["superres-of_options", "superres-of_launcher", "gan-of_options"],
+    [(SUPERRES, of_launcher), (GAN, of_options)],
+    ids=["superres-of_launcher", "gan-of_options"],
 )
 def test_two_processes(
     example: Example, meeting: Any, alone: Any, tmp_path: Path, subprocess_python: list[str]
