@@ -6,7 +6,8 @@
 # Needs x86-64 Linux, g++ and Python 3.11 (for 3.11 alone) or 3.12 (for every later version). nvcc is that of
 # CUDAToolkit_ROOT or of the machine, else PyPI's; its CUDA is the oldest that the wheel serves. CXX's C library
 # is the oldest that is served: the wheel's name says which that became (scripts/debian11_toolchain.sh has an
-# old one). ARCHITECTURES=90 compiles faster. Warnings are errors, a spilled register of the thin kernels among them. RAW=WHEEL takes a wheel that was built already, as cibuildwheel does.
+# old one). ARCHITECTURES=90 compiles faster. Warnings are errors, a spilled register of the thin kernels among
+# them. RAW=WHEEL takes a wheel that was built already, as cibuildwheel does.
 set -euo pipefail
 out=$(mkdir -p "$1" && cd "$1" && pwd)
 cd "$(dirname "$0")/.."

@@ -14,7 +14,7 @@ from support import native
 
 pytestmark = pytest.mark.cpp
 
-# How many problems: each takes about as long as the others' together.
+# As many as take some ten seconds.
 PROBLEMS = {"depthwise": 25, "dilated": 8, "thin_kernels": 20, "transpose": 25}
 
 

@@ -1,8 +1,9 @@
 """The thin kernels keep everything in registers. Needs nvcc, and no GPU.
 
-They leave the first cache to shared memory, so that a spilled register is a trip to the second. A build with
-warnings as errors sees to it for the architectures it compiles for: CI makes one for 90, a release
-(scripts/build_wheel.sh) one for all.
+They leave the first cache to shared memory, so that a spilled register is a trip to the second. A build
+with warnings as errors sees to it for the architectures it compiles for: CI makes one for 90,
+scripts/build_wheel.sh one for all. JAX_CONVGRAD_SPILL_CAPABILITIES names those that are compiled here; the
+workflow "Wheels" compiles for all of a release.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.cpp
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KERNELS = "cpp/cuda/kernels/thin/plan.cu"
+CAPABILITIES = os.environ.get("JAX_CONVGRAD_SPILL_CAPABILITIES", "80").split()
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def nvcc() -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", ["80"])
+@pytest.mark.parametrize("capability", CAPABILITIES)
 def test_no_register_is_spilled(nvcc: str, capability: str, tmp_path: pathlib.Path) -> None:
     options = ["-std=c++17", "-O3", "-Icpp", f"-arch=sm_{capability}", "-Xptxas=-v", "-cubin"]
     done = subprocess.run(
@@ -48,5 +50,6 @@ def test_no_register_is_spilled(nvcc: str, capability: str, tmp_path: pathlib.Pa
     pattern = r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill"
     kernels = re.findall(pattern, done.stdout + done.stderr, re.DOTALL)
     assert len(kernels) > 10, "what ptxas prints has changed"
-    spilling = [kernel for kernel in kernels if kernel[1:] != ("0", "0")]
+    # For a bulk copy ptxas keeps 8 bytes of stack on 120, and spills nothing.
+    spilling = [kernel for kernel in kernels if int(kernel[1]) > 8 or kernel[2] != "0"]
     assert not spilling, "kernel, bytes of stack, bytes spilled"

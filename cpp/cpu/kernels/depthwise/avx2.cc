@@ -17,8 +17,8 @@ namespace depthwise_avx2 {
 #include "cpu/kernels/depthwise/sweep.inc"
 #include "cpu/kernels/depthwise/wgrad.inc"
 
-extern const DepthwiseKernels<float> kFloat = {kLanes, Wgrad<float>, Sweep<float>};
-extern const DepthwiseKernels<BFloat16> kBFloat16 = {kLanes, Wgrad<BFloat16>, Sweep<BFloat16>};
+const DepthwiseKernels<float> kFloat = {kLanes, Wgrad<float>, Sweep<float>};
+const DepthwiseKernels<BFloat16> kBFloat16 = {kLanes, Wgrad<BFloat16>, Sweep<BFloat16>};
 
 }  // namespace depthwise_avx2
 }  // namespace jax_convgrad
