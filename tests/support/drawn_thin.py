@@ -48,8 +48,8 @@ def draw(rng: np.random.Generator) -> Call:
         dtype = str(rng.choice(_HALVES if family is _windows else _DTYPES))
         if case.x[0] * math.prod(case.w) * math.prod(case.y[2:]) > _MOST_PRODUCTS:
             continue
-        few_outputs = family in (_few_outputs, _few_outputs_alone)
-        if few_outputs and _few_outputs_bytes(operator, case, dtype) > _SHARED_BYTES:
+        shared_bytes = _SHARED_BYTES_OF.get(family)
+        if shared_bytes and shared_bytes(operator, case, dtype) > _SHARED_BYTES:
             continue
         return Call.of(rng, operator, case, dtype, dtype)
 
@@ -142,8 +142,30 @@ def _few_outputs_bytes(operator: str, case: Case, dtype: str) -> int:
     return stages + products + math.prod(kernel[:-1]) * steps * columns * 512 + 32
 
 
+def _image_bytes(operator: str, case: Case, dtype: str) -> int:
+    """Shared memory of image.cuh's smallest tile: a window, one stage, all weights and their table."""
+    if operator == "conv_wgrad":
+        return 0  # whose kernel holds no weights
+    few = case.w[1 if operator == "conv_fprop" else 0]
+    kernel = case.w[2:]
+    dilation = case.dilation or [1] * len(kernel)
+    unit = 4 if dtype == "float32" else 8  # elements of 16 bytes
+    lead = unit // 8  # where the window's first element is the second of a word
+    run_units = -(-(kernel[-1] * few + lead) // unit)
+    units = 2 * -(-math.prod(kernel[:-1]) * run_units // 2)
+    rows = (kernel[-2] - 1) * dilation[-2] + 1 if len(kernel) > 1 else 1
+    stage = math.prod(kernel[:-2]) * rows * (run_units + 2) * 16 + 16
+    return stage + units * 64 * 16 + units * 64 + 16
+
+
 # Windows twice: half of the engines are theirs.
 _FAMILIES = (_windows, _windows, _image, _of_image, _few_outputs, _few_outputs_alone)
+_SHARED_BYTES_OF = {
+    _image: _image_bytes,
+    _of_image: _image_bytes,
+    _few_outputs: _few_outputs_bytes,
+    _few_outputs_alone: _few_outputs_bytes,
+}
 
 
 def _few(rng: np.random.Generator) -> int:
