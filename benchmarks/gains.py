@@ -220,7 +220,7 @@ def _backend(platform: str, problem: ConvProblem | ResampleProblem) -> str:
     """By the present rules."""
     module = registry.cpu_module() if platform == "cpu" else None
     features = problems.features_of(problem, module.is_thin if module else None)
-    return tables.choose(platform, None, features)[0].backend
+    return tables.choose(platform, None, features)[0].choice
 
 
 def _is_kept(problem: ConvProblem | ResampleProblem, sketch: Sketch, backend: str) -> bool:

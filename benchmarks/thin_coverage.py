@@ -25,6 +25,7 @@ import measured
 from jax_convgrad._src.conv import emit_ffi
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.conv.subsample import subsample
+from jax_convgrad._src.conv.workspace import ALIGNMENT, workspace_size
 from jax_convgrad._src.dispatch.decide import computed_geometry
 from jax_convgrad._src.dispatch.problem import ConvProblem
 from jax_convgrad.bench import case_files
@@ -100,7 +101,7 @@ def rows(path: str | pathlib.Path, only: str, program: pathlib.Path) -> list[Row
         served = not answer.startswith("- ")
         plans = tuple(answer.split()) if served else ()
         reasons = "" if served else answer.removeprefix("- ")
-        found.append(Row(layer.label, pass_, rule.backend, rule.name, plans, reasons))
+        found.append(Row(layer.label, pass_, rule.choice, rule.name, plans, reasons))
     return found
 
 
@@ -128,8 +129,8 @@ def line(problem: ConvProblem, geometry: ConvGeometry, workspace: int | None = N
         arrays: dict[Any, Any] = {
             role: (geometry.shape_of(role), problem.dtype) for role in ("x", "w", "y")
         }
-        size = emit_ffi._workspace_size(config, arrays, True, None)
-        workspace = int(size) - emit_ffi._WORKSPACE_ALIGNMENT
+        size = workspace_size(config, arrays, True, None)
+        workspace = int(size) - ALIGNMENT
     low = [pair[0] for pair in config.padding]
     axes = [
         (in_spatial, 1),

@@ -87,6 +87,8 @@ NB_MODULE(_cpu, module) {
         return dtypes;
       },
       "dtypes that oneDNN has implementations for on this processor.");
+  module.def("multiplies_bfloat16", &jax_convgrad::OnednnMultipliesBf16,
+             "Whether oneDNN multiplies bfloat16 on this processor without widening it first.");
   module.def("is_thin", &IsThin, nb::arg("operator"), nb::arg("in_channels"),
              nb::arg("out_channels"), nb::arg("kernel"), nb::arg("strides"),
              "Whether the thin kernels compute every dense float32 problem of these sizes on this "

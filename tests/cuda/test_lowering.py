@@ -31,8 +31,9 @@ from support import jax_internals
 import jax_convgrad
 from jax_convgrad import conv_wgrad, plans
 from jax_convgrad._src import compat
-from jax_convgrad._src.conv import arguments, emit_ffi
+from jax_convgrad._src.conv import arguments
 from jax_convgrad._src.conv.geometry import ConvGeometry
+from jax_convgrad._src.conv.workspace import ALIGNMENT, workspace_size
 from jax_convgrad._src.dispatch.decide import decide
 from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.override import override_backend
@@ -254,9 +255,7 @@ def test_a_copy_of_the_weights_fits_the_workspace() -> None:
         jax_convgrad.set_workspace_limit(limit)
         for call, unlimited in zip(_layer_calls(NHWC, (4, 16)), thin, strict=True):
             assert call.attributes["weights"] == f'"{order}"'
-            assert call.workspace_bytes == min(
-                limit + emit_ffi._WORKSPACE_ALIGNMENT, unlimited.workspace_bytes
-            )
+            assert call.workspace_bytes == min(limit + ALIGNMENT, unlimited.workspace_bytes)
 
 
 def test_an_nchw_network_is_lowered_without_transposes() -> None:
@@ -370,7 +369,7 @@ def test_the_workspace_follows_the_arrays_and_the_limit() -> None:
         jax_convgrad.set_workspace_limit(limit)
         (call,) = calls(lowered(transposed(2), *shapes, dtype=jnp.float32))
         # What brings its start to an aligned address comes on top.
-        assert call.workspace_bytes == limit + emit_ffi._WORKSPACE_ALIGNMENT
+        assert call.workspace_bytes == limit + ALIGNMENT
 
 
 def test_the_workspace_is_no_result_of_the_program() -> None:
@@ -392,7 +391,7 @@ def test_the_workspace_is_no_result_of_the_program() -> None:
     ],
 )
 def test_uneven_padding_of_weight_gradients(dtype: str, precision: Any, evened: bool) -> None:
-    """See NOTE [Uneven padding] in emit_ffi.py."""
+    """See NOTE [Uneven padding] in rules_preparation.py."""
 
     def f(x: Any, w: Any) -> Any:
         return jax_convgrad.conv_fprop(
@@ -610,7 +609,7 @@ def test_the_workspace_of_a_symbolic_batch(channels: int) -> None:
                 up.trace(image(size), weights).lower(lowering_platforms=("cuda",)).as_text()
             )
             if limit is not None:
-                assert workspace(refined) <= limit + emit_ffi._WORKSPACE_ALIGNMENT
+                assert workspace(refined) <= limit + ALIGNMENT
 
 
 # The module.
@@ -648,7 +647,7 @@ def test_the_module_is_there_without_a_gpu(module: Any) -> None:
     assert entry["targets"] == sorted([*registry.CONV_TARGETS.values(), registry.RESAMPLE_TARGET])
     assert set(entry["versions"]) == {"cuda runtime", "cudnn"}
     assert jax_convgrad.has_cuda()
-    assert module.workspace_alignment == emit_ffi._WORKSPACE_ALIGNMENT
+    assert module.workspace_alignment == ALIGNMENT
 
 
 @pytest.mark.usefixtures("settings_as_they_come")
@@ -678,7 +677,7 @@ def test_a_program_carries_the_settings_it_was_lowered_with(module: Any) -> None
     assert after == {
         "search": '"exhaustive"', "deterministic": "true", "generation": str(generation + 1)
     }  # fmt: skip
-    assert workspace != limited == f"{2**10 + emit_ffi._WORKSPACE_ALIGNMENT}xui8"
+    assert workspace != limited == f"{2**10 + ALIGNMENT}xui8"
     jax_convgrad.set_algorithm_search("default")
     jax_convgrad.set_workspace_limit(None)
     jax_convgrad.set_deterministic(False)
@@ -807,7 +806,7 @@ def _workspace(
         dimension_numbers=None,
     )  # fmt: skip
     arrays = {role: (shape, dtype) for role, shape in (("x", x), ("w", w), ("y", y))}
-    return emit_ffi._workspace_size(config, arrays, fast, None) - emit_ffi._WORKSPACE_ALIGNMENT
+    return workspace_size(config, arrays, fast, None) - ALIGNMENT
 
 
 def test_the_workspace_rule() -> None:

@@ -12,18 +12,22 @@ import pytest
 from support import benchmark_programs, manifest
 from support.drawn_geometries import drawn_geometries
 
+from jax_convgrad._src import compat
 from jax_convgrad._src.conv import arguments
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.dispatch.features import (
     BackwardFeatures,
     ConvFeatures,
+    PreparationFeatures,
     ResampleFeatures,
     backward_features,
     conv_features,
+    preparation_features,
     resample_features,
 )
 from jax_convgrad._src.dispatch.rules import (
     BACKENDS,
+    PREPARATIONS,
     Features,
     Rule,
     RuleTable,
@@ -37,6 +41,7 @@ from jax_convgrad._src.dtypes import FLOAT_DTYPES
 from jax_convgrad._src.runtime import registry
 from jax_convgrad.bench import problems
 from jax_convgrad.bench.case_files import parse_case
+from jax_convgrad.bench.cases import DTYPES
 
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 # Two times that differ by less are the same: runs of one machine do. Within it a rule may prefer what fuses.
@@ -47,6 +52,7 @@ CAPABILITIES = {
     "cuda: beyond memory",
     "cuda: symbolic channels",
     "cpu: symbolic channels",
+    "cpu: bfloat16 with a symbolic number of channels",
 }
 # Rules whose cases are in the surveys' lists, and not in a run that was made yet.
 UNMEASURED: set[str] = set()
@@ -90,14 +96,15 @@ def measurement(identifier: str) -> dict[str, Any]:
 
 
 def times(row: dict[str, Any]) -> dict[str, float]:
-    return {name: row[name] for name in sorted(BACKENDS) if isinstance(row.get(name), int | float)}
+    names = sorted(BACKENDS | PREPARATIONS)
+    return {name: row[name] for name in names if isinstance(row.get(name), int | float)}
 
 
-def slower_by(row: dict[str, Any], backend: str) -> float:
-    """By what part of the fastest backend's time one is slower than it."""
+def slower_by(row: dict[str, Any], choice: str) -> float:
+    """By what part of the fastest choice's time one is slower than it."""
     measured = times(row)
     assert len(measured) > 1, f"nothing to compare: {row['case']} {row['pass']}"
-    return measured[backend] / min(measured.values()) - 1
+    return measured[choice] / min(measured.values()) - 1
 
 
 @functools.cache
@@ -105,6 +112,8 @@ def features_of(entry: str, pass_: str, platform: str) -> Features:
     layer = json.loads(entry)
     if pass_ == "backward":
         return backward_features_of(layer)
+    if "multiplies_bfloat16" in layer:
+        return preparation_features_of(layer, pass_)
     precision = layer.pop("precision", None)
     is_thin = None
     if platform == "cpu":
@@ -133,6 +142,29 @@ def backward_features_of(layer: dict[str, Any]) -> BackwardFeatures:
     return backward_features(tuple(layer["wanted"]), geometry, layer["dtype"])
 
 
+def preparation_features_of(layer: dict[str, Any], pass_: str) -> PreparationFeatures:
+    axes = "DHW"[3 - len(layer["kernel"]) :]
+    groups, channels = layer["groups"], layer["x"][-1]
+    weights = (*layer["kernel"], channels // groups, layer["out_channels"])
+    padding = layer["padding"]
+    config = arguments.make_config(
+        "conv_fprop",
+        tuple(layer["x"]),
+        weights,
+        strides=layer["stride"],
+        padding=padding if isinstance(padding, str) else [tuple(pair) for pair in padding],
+        dilation=1,
+        groups=groups,
+        dimension_numbers=(f"N{axes}C", f"{axes}IO", f"N{axes}C"),
+    )
+    geometry = ConvGeometry.make("conv_fprop", config, tuple(layer["x"]), weights)
+    operator = {"fprop": "conv_fprop", "dx": "conv_dgrad", "dw": "conv_wgrad"}[pass_]
+    dtype = DTYPES[layer["dtype"]]
+    precision = compat.canonical_precision(layer["precision"])
+    native = layer["multiplies_bfloat16"]
+    return preparation_features(operator, geometry, dtype, dtype, precision, native)
+
+
 def features(row: dict[str, Any], platform: str) -> Features:
     return features_of(json.dumps(row["layer"], sort_keys=True), row["pass"], platform)
 
@@ -141,14 +173,14 @@ def features(row: dict[str, Any], platform: str) -> Features:
 def test_the_backend_is_the_fastest_one_measured_or_ties_with_it(row: Row):
     for identifier in row.rule.evidence:
         found = measurement(identifier)
-        assert slower_by(found, row.rule.backend) <= TIE, (identifier, times(found))
+        assert slower_by(found, row.rule.choice) <= TIE, (identifier, times(found))
 
 
 @per_row
 def test_cases_against_are_those_that_another_backend_is_faster_for(row: Row):
     for identifier in row.rule.against:
         found = measurement(identifier)
-        assert slower_by(found, row.rule.backend) > TIE, (identifier, times(found))
+        assert slower_by(found, row.rule.choice) > TIE, (identifier, times(found))
 
 
 @per_row
@@ -199,6 +231,8 @@ def test_the_lists_of_rules_without_evidence_name_rules():
         ("cuda", "h100/thin_f32.json"),
         ("cpu", "cpu/backends.json"),
         ("cpu", "cpu/backward.json"),
+        ("cpu", "cpu/preparations.json"),
+        ("cuda", "h100/preparations.json"),
     ],
 )
 def test_no_measurement_against_a_rule_is_left_out(platform: str, file: str):
@@ -210,7 +244,7 @@ def test_no_measurement_against_a_rule_is_left_out(platform: str, file: str):
         found = features(row, platform)
         rule, _ = choose(platform, None, found)
         identifier = f"{file}#{case}#{pass_}"
-        if slower_by(row, rule.backend) > TIE and identifier not in rule.against:
+        if slower_by(row, rule.choice) > TIE and identifier not in rule.against:
             missing.append((rule.name, identifier, times(row)))
     assert not missing, "\n".join(map(str, missing))
 
@@ -233,8 +267,12 @@ def test_every_rule_is_reached():
             for dtype, tf32 in itertools.product(FLOAT_DTYPES, (True, False)):
                 precision = None if tf32 else "highest"
                 found = conv_features(operator, geometry, dtype, dtype, precision, is_thin)
-                for platform in ("cpu", "cuda"):
-                    reached.add((platform, choose(platform, None, found)[0].name))
+                prepared = [
+                    preparation_features(operator, geometry, dtype, dtype, precision, native)
+                    for native in (True, False)
+                ]
+                for platform, each in itertools.product(("cpu", "cuda"), (found, *prepared)):
+                    reached.add((platform, choose(platform, None, each)[0].name))
     geometry = next(iter(drawn_geometries(5, 1)))
     for platform in ("cpu", "cuda"):
         wider = conv_features("conv_fprop", geometry, "bfloat16", "float32")
@@ -251,11 +289,15 @@ def test_every_rule_is_reached():
                 reached.add((row.platform, chosen.name))
     # Symbolic sizes are drawn nowhere: test_features.py has them.
     missing = {(r.platform, r.rule.name) for r in ROWS} - reached
-    assert missing == {("cpu", "symbolic channels"), ("cuda", "symbolic channels")}
+    assert missing == {
+        ("cpu", "symbolic channels"),
+        ("cuda", "symbolic channels"),
+        ("cpu", "bfloat16 with a symbolic number of channels"),
+    }
 
 
 def test_every_feature_is_read_by_a_rule():
-    for kind in (ConvFeatures, BackwardFeatures, ResampleFeatures):
+    for kind in (ConvFeatures, BackwardFeatures, PreparationFeatures, ResampleFeatures):
         read = {
             name
             for tables in TABLES[kind].values()
@@ -279,7 +321,7 @@ def test_symbolic_channels_go_to_the_handlers():
     found = conv_features("conv_wgrad", geometry, "float32", "float32")
     for platform, backend in (("cpu", "onednn"), ("cuda", "cudnn")):
         rule, _ = choose(platform, None, found)
-        assert (rule.name, rule.backend) == ("symbolic channels", backend)
+        assert (rule.name, rule.choice) == ("symbolic channels", backend)
 
 
 def test_a_device_class_without_a_table_takes_the_platforms_first():
@@ -291,8 +333,8 @@ def test_a_device_class_without_a_table_takes_the_platforms_first():
         choose("tpu", None, found)
 
 
-def resample_rule(name: str = "all", when: Any = None, backend: str = "xla") -> Rule:
-    return Rule(name, {} if when is None else when, backend, "a reason", ())
+def resample_rule(name: str = "all", when: Any = None, choice: str = "xla") -> Rule:
+    return Rule(name, {} if when is None else when, choice, "a reason", ())
 
 
 def test_the_first_rule_that_holds_is_chosen():
@@ -331,8 +373,11 @@ def test_tables_end_in_a_catch_all_and_have_no_name_twice():
         RuleTable(
             "sm_90", ResampleFeatures, (resample_rule("all", {"copies": True}), resample_rule())
         )
-    with pytest.raises(ValueError, match="is not a backend"):
-        resample_rule(backend="matmul")
+    for choice in ("matmul", "zero_channel"):
+        with pytest.raises(ValueError, match="is not a backend"):
+            RuleTable("sm_90", ResampleFeatures, (resample_rule(choice=choice),))
+    with pytest.raises(ValueError, match="is not a preparation"):
+        RuleTable("sm_90", PreparationFeatures, (resample_rule(choice="xla"),))
 
 
 def test_conditions_on_sizes():

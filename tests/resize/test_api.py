@@ -59,8 +59,9 @@ def f64(array: Any) -> np.ndarray:
     return np.asarray(array).astype(np.float64)
 
 
-def rms(array: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(array**2)))
+def largest(error: np.ndarray) -> float:
+    """The largest error of each draw along the first axis, the mean of all draws."""
+    return float(np.abs(error).max(axis=(1, 2, 3)).mean())
 
 
 # jax.image.
@@ -73,16 +74,16 @@ def rms(array: np.ndarray) -> float:
 def test_values_and_gradients_are_those_of_jax_image(
     method: str, size: str, antialias: bool, rng: np.random.Generator
 ):
-    """float64 to rounding; float32 with an error of at most 3 times jax.image's own, root mean square.
+    """float64 to rounding; float32 with a largest error of at most 3 times jax.image's own, over 8 draws.
 
-    The largest error of one draw says less: where one sum takes a hundred taps, as in a GPU's kernel for
-    any window, it is twice jax.image's in the mean of 30 draws, and more than 3 times in 4 of them.
+    One draw says less. Where one sum takes a hundred taps, as in a GPU's kernel for any window, the largest
+    error is 1.9 times jax.image's in the mean of 30 draws, and more than 3 times in 4 of them.
     """
     before, after = SIZES[size]
     if method == "nearest" and size in ("up-odd", "down-odd", "mixed"):
         pytest.skip("jax.image's float32 index arithmetic: see test_bands.py")
-    shape = (2, *after, 3)
-    x, dy = normal(rng, (2, *before, 3)), normal(rng, shape)
+    shape = (8, *after, 3)
+    x, dy = normal(rng, (8, *before, 3)), normal(rng, shape)
 
     def both(f: Callable[..., Any], dtype: Any) -> tuple[Any, ...]:
         run = jax.jit(lambda x, dy: (lambda y, back: (y, *back(dy)))(*jax.vjp(f, x)))
@@ -96,8 +97,8 @@ def test_values_and_gradients_are_those_of_jax_image(
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12)
     truth = [f64(array) for array in wide]
     for got, other, true in zip(both(ours, "float32"), both(theirs, "float32"), truth, strict=True):
-        error, allowed = rms(f64(got) - true), rms(f64(other) - true)
-        assert error <= max(3 * allowed, rms(true) * 2.0**-24)
+        error, allowed = largest(f64(got) - true), largest(f64(other) - true)
+        assert error <= max(3 * allowed, largest(true) * 2.0**-23)
 
 
 def test_resize_methods_by_enum_and_alias(rng: np.random.Generator):

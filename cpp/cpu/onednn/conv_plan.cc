@@ -600,6 +600,11 @@ void ConvPlan::Run(ffi::ThreadPool& pool, void* x, void* w, void* y) const {
   impl_->Run(pool, static_cast<char*>(x), static_cast<char*>(w), static_cast<char*>(y));
 }
 
+bool OnednnMultipliesBf16() {
+  constexpr unsigned kBf16 = dnnl_cpu_isa_avx512_core_bf16;  // a set of bits, each an extension
+  return (static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & kBf16) == kBf16;
+}
+
 bool OnednnSupports(ffi::DataType type) {
   if (type != ffi::DataType::F32 && type != ffi::DataType::BF16) return false;
   const SingleThreaded single;

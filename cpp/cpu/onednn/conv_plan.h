@@ -48,6 +48,10 @@ class ConvPlan {
 // not only the slow one it keeps as a reference.
 bool OnednnSupports(::xla::ffi::DataType type);
 
+// Whether this processor has instructions that multiply bfloat16, and oneDNN uses them. Without
+// them its kernels widen every element, at every use.
+bool OnednnMultipliesBf16();
+
 // Version of the oneDNN library that was loaded, "3.2.0".
 std::string OnednnVersionText();
 

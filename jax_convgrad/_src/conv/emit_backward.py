@@ -13,6 +13,7 @@ from jax import Array
 
 from jax_convgrad._src.conv import emit_ffi
 from jax_convgrad._src.conv.arrays import pad_spatial
+from jax_convgrad._src.conv.layouts import channels_last
 from jax_convgrad._src.dispatch.problem import GRADIENTS, ConvBackwardProblem
 from jax_convgrad._src.runtime.registry import BACKWARD_TARGET
 
@@ -22,12 +23,12 @@ def emit(problem: ConvBackwardProblem, x: Array, w: Array, dy: Array) -> list[Ar
     crop, config = emit_ffi.split_negative(problem.geometry.config)
     x_spec, _, y_spec = config.dimension_numbers
     x = pad_spatial(x, crop, x_spec)
-    layouts = {"x": emit_ffi.channels_last(x_spec), "w": None, "b": None}
+    layouts = {"x": channels_last(x_spec), "w": None, "b": None}
     shapes = {"x": x.shape, "w": problem.shape_of("w"), "b": problem.shape_of("b")}
     call = jax.ffi.ffi_call(
         BACKWARD_TARGET,
         [jax.ShapeDtypeStruct(shapes[g], problem.result_dtype) for g in problem.wanted],
-        input_layouts=[layouts["x"], None, emit_ffi.channels_last(y_spec)],
+        input_layouts=[layouts["x"], None, channels_last(y_spec)],
         output_layouts=[layouts[g] for g in problem.wanted],
     )
     wanted = sum(1 << GRADIENTS.index(gradient) for gradient in problem.wanted)

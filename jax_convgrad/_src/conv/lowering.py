@@ -35,7 +35,7 @@ def emit(decision: Decision, first: Array, second: Array) -> Array:
 
 def _computed(decision: Decision, problem: ConvProblem, first: Array, second: Array) -> Array:
     if decision.backend in HANDLER_BACKENDS.values():
-        return emit_ffi.emit(problem, decision.platform, decision.settings, first, second)
+        return emit_ffi.emit(problem, decision.preparation, decision.settings, first, second)
     if decision.backend == GEMM:
         return emit_gemm.emit(problem, first, second)
     rewritten = decision.backend == XLA_REWRITTEN

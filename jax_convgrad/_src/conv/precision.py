@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from jax import lax
 
 
@@ -14,6 +15,11 @@ def allows_tf32(precision: Any) -> bool:
     """Whether float32 operands may be rounded to TF32: yes unless HIGHEST is asked for, as in XLA."""
     parts = precision if isinstance(precision, tuple | list) else (precision,)
     return not any(map(_is_highest, parts))
+
+
+def is_strict(dtype: Any, precision: Any) -> bool:
+    """Whether operands are float32 that must not be rounded."""
+    return np.dtype(dtype) == np.float32 and not allows_tf32(precision)
 
 
 def resolve_precision(precision: Any) -> Any:

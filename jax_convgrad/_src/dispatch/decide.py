@@ -17,13 +17,15 @@ import numpy as np
 
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.conv.subsample import Subsample, subsample
-from jax_convgrad._src.dispatch.devices import Target
+from jax_convgrad._src.conv.workspace import copy_size
+from jax_convgrad._src.dispatch.devices import Target, multiplies_bfloat16
 from jax_convgrad._src.dispatch.features import (
     backward_features,
     conv_features,
+    preparation_features,
     resample_features,
 )
-from jax_convgrad._src.dispatch.override import overridden_backend
+from jax_convgrad._src.dispatch.override import overridden_backend, overridden_preparation
 from jax_convgrad._src.dispatch.problem import ConvBackwardProblem, ConvProblem, ResampleProblem
 from jax_convgrad._src.dispatch.slow_dtypes import warn_if_slow
 from jax_convgrad._src.dispatch.tables import choose
@@ -60,6 +62,7 @@ class Decision:
       measured_on: the class of devices that they were made on; None where the reason is not speed.
       device_class: the class of the devices at hand.
       subsample: the smaller convolution, if strides and dilation share a factor.
+      preparation: what is done to a handler's operands before its call, one of `rules.PREPARATIONS`.
       settings: the settings by which a handler on CUDA chooses its engine.
     """
 
@@ -71,6 +74,7 @@ class Decision:
     measured_on: str | None = None
     device_class: str | None = None
     subsample: Subsample | None = None
+    preparation: str = "none"
     settings: settings.Settings | None = None
 
     @property
@@ -121,7 +125,13 @@ def for_part(decision: Decision, part: ConvProblem) -> Decision:
     computed = computed_geometry(part.geometry, smaller)
     if backend == ZEROS or (backend == GEMM and not computed.has_nonoverlapping_windows):
         backend = fallback(decision.platform)[0]
-    return decision.replace(problem=part, backend=backend, subsample=smaller)
+    preparation = "none"
+    if backend in PLATFORMS:
+        device_class, set_up = decision.device_class, decision.settings
+        preparation = _preparation(part, computed, PLATFORMS[backend], device_class, set_up)
+    return decision.replace(
+        problem=part, backend=backend, subsample=smaller, preparation=preparation
+    )
 
 
 def computed_geometry(geometry: ConvGeometry, smaller: Subsample | None) -> ConvGeometry:
@@ -164,14 +174,49 @@ def _decide_conv(problem: ConvProblem, target: Target) -> Decision:
         registry.CONV_TARGETS[problem.operator], problem.dtype
     ):
         return made(*fallback(target.platform), subsample=smaller)
+    set_up = settings.snapshot() if backend == "cudnn" else None
+    preparation = "none"
+    if backend in PLATFORMS:
+        preparation = _preparation(
+            problem, computed, PLATFORMS[backend], target.device_class, set_up
+        )
     return made(
         backend,
         reason,
         evidence=evidence,
         measured_on=measured_on,
         subsample=smaller,
-        settings=settings.snapshot() if backend == "cudnn" else None,
+        preparation=preparation,
+        settings=set_up,
     )
+
+
+def _preparation(
+    problem: ConvProblem,
+    computed: ConvGeometry,
+    platform: str,
+    device_class: str | None,
+    set_up: settings.Settings | None,
+) -> str:
+    """What is done to the operands of a handler's call beforehand."""
+    if overridden := overridden_preparation():
+        return overridden
+    features = preparation_features(
+        problem.operator,
+        computed,
+        problem.dtype,
+        problem.result_dtype,
+        problem.precision,
+        multiplies_bfloat16(),
+    )
+    rule, _ = choose(platform, device_class, features)
+    if rule.choice == "xio_weights" and set_up is not None and set_up.workspace_limit is not None:
+        # Engines that read another order need room for a copy. Without them none might be left: thin kernels
+        # for weight gradients need a workspace, too.
+        copy = copy_size(computed.shape_of("w"), problem.dtype)
+        if set_up.workspace_limit < copy:
+            return "none"
+    return rule.choice
 
 
 # Backend, reason, evidence, and the class of devices that the evidence was measured on.
@@ -208,7 +253,7 @@ def _by_rule(problem: ConvProblem, computed: ConvGeometry, target: Target) -> _C
         target.thin_kernels(),
     )
     rule, measured_on = choose(target.platform, target.device_class, features)
-    return rule.backend, rule.reason, rule.evidence, measured_on if rule.evidence else None
+    return rule.choice, rule.reason, rule.evidence, measured_on if rule.evidence else None
 
 
 def _decide_backward(problem: ConvBackwardProblem, target: Target) -> Decision:
@@ -236,7 +281,7 @@ def _decide_backward(problem: ConvBackwardProblem, target: Target) -> Decision:
     features = backward_features(problem.wanted, geometry, problem.dtype)
     rule, measured_on = choose("cpu", target.device_class, features)
     return made(
-        rule.backend,
+        rule.choice,
         rule.reason,
         evidence=rule.evidence,
         measured_on=measured_on if rule.evidence else None,
@@ -289,4 +334,4 @@ def _resample_by_rule(problem: ResampleProblem, platform: str, target: Target) -
     grows = all(band.out_size >= band.size for band in problem.bands)
     features = resample_features(problem.dtype, copies, grows)
     rule, measured_on = choose(platform, target.device_class, features)
-    return rule.backend, rule.reason, rule.evidence, measured_on if rule.evidence else None
+    return rule.choice, rule.reason, rule.evidence, measured_on if rule.evidence else None

@@ -94,6 +94,12 @@ def _cpu_class() -> str | None:
     return found
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether oneDNN multiplies bfloat16 on this CPU without widening it first."""
+    module = registry.cpu_module()
+    return module is not None and bool(module.multiplies_bfloat16())
+
+
 def is_older_x86(known: str | None) -> bool:
     """Whether the processor is an x86 one of no class, one without AVX2."""
     return known is None and "sse2" in _cpu_flags()

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from jax_convgrad._src.conv.geometry import ConvGeometry
-from jax_convgrad._src.conv.precision import allows_tf32
-from jax_convgrad._src.dispatch.thin_cuda import thin_family
+from jax_convgrad._src.conv.layouts import lies_as_xio
+from jax_convgrad._src.conv.precision import allows_tf32, is_strict
+from jax_convgrad._src.dispatch.thin_cuda import leads, thin_family
 from jax_convgrad._src.shapes import known_below
 
 # (operator, in_channels, out_channels, kernel, strides) -> whether the CPU's thin kernels compute it.
@@ -114,6 +115,42 @@ class BackwardFeatures:
 
 
 @dataclasses.dataclass(frozen=True)
+class PreparationFeatures:
+    """A handler's call as the rules of what is done to its operands see it.
+
+    Attributes:
+      operator: "conv_fprop", "conv_dgrad" or "conv_wgrad".
+      dtype: of the operands.
+      widens: the result has another dtype than the operands.
+      spatial_rank: the number of spatial axes.
+      is_strict: the operands are float32 and must not be rounded to TF32.
+      is_depthwise: every channel has one filter.
+      is_strided: a stride is above 1.
+      taps: the window's number of elements; None if it is symbolic.
+      has_uneven_padding: an axis has different padding at its two ends.
+      sums_pairs: each group's channels that are summed over are of an even number; None if it is symbolic.
+        A weight gradient sums over no channels: True.
+      has_xio_weights: the weights lie in the order kernel, input channel, output channel.
+      thin_leads: a thin CUDA kernel is likely to be the fastest.
+      multiplies_bfloat16: oneDNN multiplies bfloat16 on the CPU at hand without widening it first.
+    """
+
+    operator: str
+    dtype: str
+    widens: bool
+    spatial_rank: int
+    is_strict: bool
+    is_depthwise: bool
+    is_strided: bool
+    taps: int | None
+    has_uneven_padding: bool
+    sums_pairs: bool | None
+    has_xio_weights: bool
+    thin_leads: bool
+    multiplies_bfloat16: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class ResampleFeatures:
     """A resample as the rules see it.
 
@@ -202,6 +239,35 @@ def backward_features(
         spatial_rank=config.spatial_rank,
         is_strided=any(s > 1 for s in config.strides),
         inner_size=geometry.in_spatial[-1],
+    )
+
+
+def preparation_features(
+    operator: str,
+    geometry: ConvGeometry,
+    dtype: Any,
+    result_dtype: Any,
+    precision: Any = None,
+    multiplies_bfloat16: bool = True,
+) -> PreparationFeatures:
+    """The features of a handler's call of one operator on a ``geometry``."""
+    config = geometry.config
+    in_channels, out_channels = _known(geometry.in_channels), _known(geometry.out_channels)
+    summed = {"conv_fprop": in_channels, "conv_dgrad": out_channels, "conv_wgrad": 0}[operator]
+    return PreparationFeatures(
+        operator=operator,
+        dtype=str(np.dtype(dtype)),
+        widens=np.dtype(result_dtype) != np.dtype(dtype),
+        spatial_rank=config.spatial_rank,
+        is_strict=is_strict(dtype, precision),
+        is_depthwise=1 < config.groups == in_channels == out_channels,
+        is_strided=any(s > 1 for s in config.strides),
+        taps=math.prod(geometry.kernel) if all(map(_is_known, geometry.kernel)) else None,
+        has_uneven_padding=any(low != high for low, high in config.padding),
+        sums_pairs=None if summed is None else summed // config.groups % 2 == 0,
+        has_xio_weights=lies_as_xio(config.dimension_numbers.rhs_spec),
+        thin_leads=leads(operator, geometry, dtype, allows_tf32(precision)),
+        multiplies_bfloat16=multiplies_bfloat16,
     )
 
 

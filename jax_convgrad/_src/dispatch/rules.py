@@ -1,8 +1,8 @@
-"""Rules as data: conditions on a problem, the backend for it, and the measurements behind the choice.
+"""Rules as data: conditions on a problem, what is chosen for it, and the measurements behind the choice.
 
 A rule's evidence names measurements as FILE#CASE#PASS: a file of results under benchmarks/, a case in it,
 and which of the case's passes. tests/dispatch/test_rules.py checks every one: the case is in the rule's
-domain, and no other backend that was measured is faster by more than the margin of a tie.
+domain, and no other choice that was measured is faster by more than the margin of a tie.
 """
 
 from __future__ import annotations
@@ -12,13 +12,24 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from jax_convgrad._src.dispatch.features import BackwardFeatures, ConvFeatures, ResampleFeatures
+from jax_convgrad._src.dispatch.features import (
+    BackwardFeatures,
+    ConvFeatures,
+    PreparationFeatures,
+    ResampleFeatures,
+)
 
-# The backends that a rule can name. "parts" is that of a backward pass in several calls. The decision adds
+# The backends that a rule can choose. "parts" is that of a backward pass in several calls. The decision adds
 # "zeros", where there is nothing to compute.
 BACKENDS = frozenset({"onednn", "cudnn", "gemm", "xla", "xla_rewritten", "native", "parts"})
 
-Features = ConvFeatures | BackwardFeatures | ResampleFeatures
+# What can be done to a handler's operands before its call. "zero_channel" appends a channel of zeros to those
+# that are summed over, "float32" widens the operands, "even_padding" pads x by what one side of an axis has
+# more than the other, "xio_weights" passes weights in the order in which they lie (NOTE [Order of weights],
+# conv/layouts.py).
+PREPARATIONS = frozenset({"none", "zero_channel", "float32", "even_padding", "xio_weights"})
+
+Features = ConvFeatures | BackwardFeatures | PreparationFeatures | ResampleFeatures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,25 +82,21 @@ class Rule:
     Attributes:
       name: of the row, unique in its table.
       when: all of these hold; of several mappings, all of one.
-      backend: one of `BACKENDS`.
+      choice: one of `BACKENDS`, or in a table of preparations one of `PREPARATIONS`.
       reason: why, in one sentence without figures.
       evidence: the measurements behind it. Empty where the reason is something that a backend cannot do at
         all.
-      against: measured cases that the rule sends to the slower backend.
+      against: measured cases for which the rule chooses what is slower.
       device_class: of the devices that the evidence was measured on; None means the table's.
     """
 
     name: str
     when: Conditions | tuple[Conditions, ...]
-    backend: str
+    choice: str
     reason: str
     evidence: tuple[str, ...]
     against: tuple[str, ...] = ()
     device_class: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.backend not in BACKENDS:
-            raise ValueError(f"rule {self.name!r}: {self.backend!r} is not a backend")
 
     @property
     def alternatives(self) -> tuple[Conditions, ...]:
@@ -111,8 +118,9 @@ class RuleTable:
     """The rules of one platform for one kind of problem, first to last, and what they were measured on.
 
     Raises:
-      ValueError: a rule names an unknown feature, or a condition that no value can meet; two rules have the
-        same name; the last rule does not hold for every problem, or an earlier one does.
+      ValueError: a rule names an unknown feature, or a condition that no value can meet; it chooses what is
+        no backend, or no preparation; two rules have the same name; the last rule does not hold for every
+        problem, or an earlier one does.
     """
 
     device_class: str
@@ -124,7 +132,11 @@ class RuleTable:
         names = [rule.name for rule in self.rules]
         if len(set(names)) < len(names):
             raise ValueError(f"several rules have one name: {sorted(names)}")
+        prepares = self.features is PreparationFeatures
         for rule in self.rules:
+            if rule.choice not in (PREPARATIONS if prepares else BACKENDS):
+                kind = "preparation" if prepares else "backend"
+                raise ValueError(f"rule {rule.name!r}: {rule.choice!r} is not a {kind}")
             for name, condition in (
                 (n, c) for every in rule.alternatives for n, c in every.items()
             ):

@@ -24,7 +24,7 @@ AVX512 = RuleTable(
         Rule(
             name="depthwise signals and volumes",
             when={**_BOTH, "spatial_rank": frozenset({1, 3}), "is_strided": False},
-            backend="native",
+            choice="native",
             reason="oneDNN has depthwise kernels for two spatial axes only",
             evidence=_measured(
                 "Conformer 1-D 400, 256, k31, float32, dx dw db",
@@ -50,7 +50,7 @@ AVX512 = RuleTable(
                     {"taps": at_least(49)},
                 )
             ),
-            backend="native",
+            choice="native",
             reason="one sweep reads dy once for all gradients",
             evidence=_measured(
                 "MobileNet 112x112, 32, k3, float32, dx dw db",
@@ -72,7 +72,7 @@ AVX512 = RuleTable(
         Rule(
             name="depthwise images, bfloat16 and strided",
             when={**_BOTH, "spatial_rank": 2, "is_strided": True, "dtype": "bfloat16"},
-            backend="native",
+            choice="native",
             reason="oneDNN's strided input gradients of bfloat16 run in float32",
             evidence=_measured(
                 "MobileNet 112x112, 64, k3 s2, bfloat16, dx dw db",
@@ -86,7 +86,7 @@ AVX512 = RuleTable(
         Rule(
             name="parts",
             when={},
-            backend="parts",
+            choice="parts",
             reason="the parts have kernels of their own, which are faster",
             evidence=_measured(
                 "MobileNet 112x112, 64, k3 s2, float32, dx dw",

@@ -41,7 +41,7 @@ AMX = RuleTable(
         Rule(
             name="float64 patches",
             when={"dtype": "float64", "has_nonoverlapping_windows": True},
-            backend="gemm",
+            choice="gemm",
             reason="oneDNN has no float64, and a matrix product is faster than XLA:CPU's convolution",
             evidence=(
                 *_measured("1-D patches 1 to 256, k16 s16, float64", "dw", "dx", "fprop"),
@@ -58,7 +58,7 @@ AMX = RuleTable(
         Rule(
             name="dW of float16 patches",
             when=_unserved_patches(operator="conv_wgrad"),
-            backend="gemm",
+            choice="gemm",
             reason="oneDNN has no float16, and a matrix product is faster than XLA:CPU's convolution",
             evidence=(
                 *_measured("3-D patches 3 to 384, k8 s8, float16", "dw"),
@@ -74,7 +74,7 @@ AMX = RuleTable(
             when=_unserved_patches(
                 operator="conv_dgrad", in_channels=at_most(4), taps=at_least(64)
             ),
-            backend="gemm",
+            choice="gemm",
             reason="oneDNN has no float16, and a matrix product is faster than XLA:CPU's convolution",
             evidence=(
                 *_measured("3-D patches 3 to 384, k8 s8, float16", "dx"),
@@ -87,7 +87,7 @@ AMX = RuleTable(
         Rule(
             name="dtypes that oneDNN lacks",
             when=_UNSERVED,
-            backend="xla_rewritten",
+            choice="xla_rewritten",
             reason="oneDNN's CPU convolutions have no such dtypes",
             evidence=(
                 *_measured("patches 4 to 1152, k2 s2, float16", "dx", "fprop"),
@@ -114,7 +114,7 @@ AMX = RuleTable(
         Rule(
             name="symbolic channels",
             when={"known_channels": False},
-            backend="onednn",
+            choice="onednn",
             reason="a handler serves channels and windows of every size",
             evidence=(),
         ),
@@ -132,7 +132,7 @@ AMX = RuleTable(
                     {"dtype": "bfloat16", "taps": at_least(16)},
                 )
             ),
-            backend="gemm",
+            choice="gemm",
             reason="oneDNN fills so few result channels up to a block, a matrix product does not",
             evidence=(
                 *_measured("patches 3 to 768, k16 s16, float32", "dx"),
@@ -154,14 +154,14 @@ AMX = RuleTable(
                 "is_depthwise": True,
                 "multiplier": at_least(2),
             },
-            backend="xla_rewritten",
+            choice="xla_rewritten",
             reason="oneDNN has no fast bfloat16 kernel for several filters a channel",
             evidence=(*_measured("depthwise 32 to 64, k3, bfloat16", "dw"),),
         ),
         Rule(
             name="bfloat16",
             when={"dtype": "bfloat16"},
-            backend="onednn",
+            choice="onednn",
             reason="oneDNN computes in bfloat16, XLA:CPU converts to float32",
             evidence=(
                 *_measured("3-D 32 to 64, k2 s2, bfloat16", "dx", "dw", "fprop"),
@@ -184,7 +184,7 @@ AMX = RuleTable(
                 "in_channels": at_least(17),
                 "is_thin": False,
             },
-            backend="xla_rewritten",
+            choice="xla_rewritten",
             reason="oneDNN fills so few result channels up to a block, XLA:CPU does not",
             evidence=(
                 *_measured("128 to 8, k3, float32", "fprop"),
@@ -202,7 +202,7 @@ AMX = RuleTable(
                 "stride_product": at_most(63),
                 "is_thin": False,
             },
-            backend="xla_rewritten",
+            choice="xla_rewritten",
             reason="oneDNN fills so few result channels up to a block, XLA:CPU does not",
             evidence=(
                 *_measured("patches 4 to 1152, k2 s2, float32", "dx"),
@@ -222,7 +222,7 @@ AMX = RuleTable(
                 "out_channels": at_least(17),
                 "stride_product": 1,
             },
-            backend="xla_rewritten",
+            choice="xla_rewritten",
             reason="XLA:CPU's matrix products are faster than the thin kernels here",
             evidence=(
                 *_measured("4 to 32, k3, float32", "dx"),
@@ -238,7 +238,7 @@ AMX = RuleTable(
                 {**_WIDE_WINDOWS, "inner_overlap": at_least(3)},
                 {**_WIDE_WINDOWS, "in_channels": at_least(129)},
             ),
-            backend="xla_rewritten",
+            choice="xla_rewritten",
             reason="oneDNN has matrix products only for wide windows, and copies each window for them",
             evidence=(
                 *_measured("21 to 21, k16 s8, float32", "dw"),
@@ -248,7 +248,7 @@ AMX = RuleTable(
         Rule(
             name="float32",
             when={},
-            backend="onednn",
+            choice="onednn",
             reason="oneDNN's and this project's kernels are faster than XLA:CPU's",
             evidence=(
                 *_measured("21 to 21, k16 s8, 21 groups, float32", "dx", "fprop", "dw"),

@@ -60,21 +60,21 @@ SM_90 = RuleTable(
         Rule(
             name="wider result",
             when={"widens": True},
-            backend="xla",
+            choice="xla",
             reason="the handlers' results have the dtype of their operands",
             evidence=(),
         ),
         Rule(
             name="beyond memory",
             when={"is_beyond_memory": True},
-            backend="cudnn",
+            choice="cudnn",
             reason="XLA's forms store the padding and the zeros, which no memory can hold",
             evidence=(),
         ),
         Rule(
             name="symbolic channels",
             when={"known_channels": False},
-            backend="cudnn",
+            choice="cudnn",
             reason="a handler serves channels and windows of every size",
             evidence=(),
         ),
@@ -93,7 +93,7 @@ SM_90 = RuleTable(
                     **_SMALL_PATCHES,
                 },
             ),
-            backend="cudnn",
+            choice="cudnn",
             reason="this project's kernel reads the image once, in place",
             evidence=(
                 *_thin("conv convnext_stem bf16 (64x224x224, 3 to 96, k4 s4)", "fprop", "dw"),
@@ -106,7 +106,7 @@ SM_90 = RuleTable(
         Rule(
             name="patches of thin images",
             when=_product(in_channels=at_most(4)),
-            backend="gemm",
+            choice="gemm",
             reason="a matrix product of patches is faster than a convolution of so few input channels",
             evidence=(
                 *_measured(
@@ -134,7 +134,7 @@ SM_90 = RuleTable(
                 },
                 {**_FEW_ON_BOTH_SIDES, "operator": "conv_fprop", "taps": between(2, 8)},
             ),
-            backend="cudnn",
+            choice="cudnn",
             reason="this project's kernel reads and writes every element once",
             evidence=(
                 *_thin("conv segformer_reduce bf16 (8x128x128, 64 to 64, k8 s8)", "dx", "dw"),
@@ -145,7 +145,7 @@ SM_90 = RuleTable(
         Rule(
             name="dX of large patches",
             when=_product(operator="conv_dgrad", taps=at_least(16)),
-            backend="gemm",
+            choice="gemm",
             reason="a matrix product writes each patch of dX once",
             evidence=(
                 *_measured("conv patch4_8ch bf16 (64x128x128, 8 to 256, k4 s4)", "dx"),
@@ -165,7 +165,7 @@ SM_90 = RuleTable(
                     **_FEW_TO_MANY,
                 },
             ),
-            backend="gemm",
+            choice="gemm",
             reason="a matrix product reads the gradient of many channels once",
             evidence=(
                 *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "dx"),
@@ -176,7 +176,7 @@ SM_90 = RuleTable(
         Rule(
             name="few input channels",
             when={"thin_family": "image", "operator": {"conv_fprop", "conv_wgrad"}},
-            backend="cudnn",
+            choice="cudnn",
             reason="this project's kernels read the image once for all taps",
             evidence=(
                 *_thin("conv stem7x7 bf16 (64x224x224, 3 to 64, k7 s2 p3)", "fprop", "dw"),
@@ -210,7 +210,7 @@ SM_90 = RuleTable(
                 {"thin_family": "image", "operator": "conv_dgrad"},
                 {"thin_family": "few_outputs", "operator": "conv_wgrad"},
             ),
-            backend="cudnn",
+            choice="cudnn",
             reason="this project's kernels read the result's gradient once for all taps",
             evidence=(
                 *_thin("conv cyclegan_out bf16 (4x256x256, 64 to 3, k7 s1 p3)", "dx", "dw"),
@@ -234,7 +234,7 @@ SM_90 = RuleTable(
                 },
                 {"thin_family": "few_outputs", "operator": "conv_dgrad"},
             ),
-            backend="cudnn",
+            choice="cudnn",
             reason="this project's kernel reads the other side once for each row of taps",
             evidence=(
                 *_thin("conv cyclegan_out bf16 (4x256x256, 64 to 3, k7 s1 p3)", "fprop"),
@@ -267,7 +267,7 @@ SM_90 = RuleTable(
                 "is_strided": True,
                 "is_dilated": False,
             },
-            backend="xla",
+            choice="xla",
             reason="XLA calls the same kernel of cuDNN, and fuses",
             evidence=(
                 *_measured("conv mobilenet_dw f32 (64x112x112, 96 to 96, k3 s2 p1 g96)", "fprop"),
@@ -284,7 +284,7 @@ SM_90 = RuleTable(
                 "is_strided": False,
                 "is_dilated": False,
             },
-            backend="xla",
+            choice="xla",
             reason="XLA calls the same kernel of cuDNN, and fuses",
             evidence=(
                 *_measured("conv convnext_dw7 bf16 (64x14x14, 384 to 384, k7 s1 p3 g384)", "dw"),
@@ -294,7 +294,7 @@ SM_90 = RuleTable(
         Rule(
             name="depthwise",
             when=_DEPTHWISE,
-            backend="cudnn",
+            choice="cudnn",
             reason="this project has a fast kernel for one filter per channel, XLA does not",
             evidence=(
                 *_measured(
@@ -314,7 +314,7 @@ SM_90 = RuleTable(
         Rule(
             name="float64 forward, 3-D",
             when={**_DOUBLE, "operator": "conv_fprop", "spatial_rank": 3},
-            backend="cudnn",
+            choice="cudnn",
             reason="XLA transposes 3-D arrays",
             evidence=(*_measured("convt k4s2_3d f64 (2x12x12x12, 64 to 64, k4 s2 p1)", "dx"),),
             against=(*_measured("convt unet3d_up f64 (1x16x16x16, 64 to 32, k2 s2)", "dx"),),
@@ -322,7 +322,7 @@ SM_90 = RuleTable(
         Rule(
             name="float64 dW",
             when={**_DOUBLE, "operator": "conv_wgrad"},
-            backend="xla",
+            choice="xla",
             reason="cuDNN's float64 engines change formats at each call, XLA only where it must",
             evidence=(
                 *_measured("convt k4s2_3d f64 (2x12x12x12, 64 to 64, k4 s2 p1)", "dw"),
@@ -340,7 +340,7 @@ SM_90 = RuleTable(
         Rule(
             name="float64 dX",
             when={**_DOUBLE, "operator": "conv_dgrad"},
-            backend="xla",
+            choice="xla",
             reason="cuDNN has no fast float64 engine where the sides' padding differs, and ties elsewhere",
             evidence=(
                 *_measured("convt k3s2p1op1 f64 (8x32x32, 128 to 64, k3 s2 p1 op1)", "fprop"),
@@ -356,7 +356,7 @@ SM_90 = RuleTable(
         Rule(
             name="float64 forward",
             when={**_DOUBLE, "operator": "conv_fprop"},
-            backend="xla",
+            choice="xla",
             reason="XLA shares changes of format between a layer's operators",
             evidence=(
                 *_measured("convt k3s2p1op1 f64 (8x32x32, 128 to 64, k3 s2 p1 op1)", "dx"),
@@ -373,7 +373,7 @@ SM_90 = RuleTable(
         Rule(
             name="3-D",
             when={"spatial_rank": 3},
-            backend="cudnn",
+            choice="cudnn",
             reason="XLA transposes 3-D arrays",
             evidence=(
                 *_measured("convt vnet_k3 f32 (2x32x32x32, 64 to 64, k3 s2 p1 op1)", "dx", "fprop"),
@@ -391,7 +391,7 @@ SM_90 = RuleTable(
                 "is_strided": False,
                 "spatial_rank": 2,
             },
-            backend="xla",
+            choice="xla",
             reason="times tie, and XLA fuses",
             evidence=(
                 *_measured("conv aspp_d12 bf16 (4x33x33, 2048 to 256, k3 s1 p12 d12)", "fprop"),
@@ -406,7 +406,7 @@ SM_90 = RuleTable(
                 "is_strided": False,
                 "spatial_rank": 1,
             },
-            backend="xla",
+            choice="xla",
             reason="XLA's engine for the dX of dilated sequences is faster",
             evidence=(
                 *_measured("conv wavenet_d512 f32 (4x16000, 128 to 128, k2 s1 p256 d512)", "dx"),
@@ -415,7 +415,7 @@ SM_90 = RuleTable(
         Rule(
             name="dilated",
             when={"is_dilated": True},
-            backend="cudnn",
+            choice="cudnn",
             reason="XLA computes gradients of dilated kernels with windows as large as dy",
             evidence=(
                 *_measured(
@@ -428,7 +428,7 @@ SM_90 = RuleTable(
         Rule(
             name="cropped dW",
             when={"operator": "conv_wgrad", "is_cropped": True},
-            backend="cudnn",
+            choice="cudnn",
             reason="XLA computes cropped weight gradients with a window as large as dy",
             evidence=(
                 *_measured("conv cropped bf16 (32x56x56, 64 to 64, k3 s1 p-1)", "dw"),
@@ -440,7 +440,7 @@ SM_90 = RuleTable(
         Rule(
             name="grouped, unstrided",
             when={**_GROUPED, "is_strided": False},
-            backend="xla",
+            choice="xla",
             reason="times tie or XLA's engines are faster, and XLA fuses",
             evidence=(
                 *_measured(
@@ -468,7 +468,7 @@ SM_90 = RuleTable(
                 "dtype": "float64",
                 "operator": {"conv_fprop", "conv_wgrad"},
             },
-            backend="xla",
+            choice="xla",
             reason="cuDNN's float64 engines change formats at each call, XLA only where it must",
             evidence=(
                 *_measured(
@@ -480,7 +480,7 @@ SM_90 = RuleTable(
         Rule(
             name="grouped forward, strided",
             when={**_GROUPED, "operator": "conv_fprop"},
-            backend="cudnn",
+            choice="cudnn",
             reason="the search finds a faster engine for strided groups than XLA takes",
             evidence=(
                 *_measured(
@@ -496,7 +496,7 @@ SM_90 = RuleTable(
         Rule(
             name="grouped float64 dX, strided",
             when={**_GROUPED, "dtype": "float64"},
-            backend="cudnn",
+            choice="cudnn",
             reason="XLA inserts the zeros of the strides",
             evidence=(
                 *_measured("convt group4_up f64 (2x64x64, 256 to 256, k4 s2 p1 g4)", "fprop"),
@@ -511,7 +511,7 @@ SM_90 = RuleTable(
                 "operator": "conv_dgrad",
                 "groups": at_most(8),
             },
-            backend="cudnn",
+            choice="cudnn",
             reason="the search finds a faster engine for few groups than XLA takes",
             evidence=(
                 *_measured("convt group4_up f32 (8x64x64, 256 to 256, k4 s2 p1 g4)", "fprop"),
@@ -520,7 +520,7 @@ SM_90 = RuleTable(
         Rule(
             name="grouped float32 gradients, strided",
             when={**_GROUPED, "dtype": "float32"},
-            backend="xla",
+            choice="xla",
             reason="XLA's tuning finds engines for many groups that cuDNN's heuristics do not offer",
             evidence=(
                 *_measured("conv per_example_s2 f32 (1x32x32, 2048 to 2048, k4 s2 p1 g32)", "dw"),
@@ -536,7 +536,7 @@ SM_90 = RuleTable(
         Rule(
             name="grouped dX in 16 bits, strided, few groups",
             when={**_GROUPED, "operator": "conv_dgrad", "groups": at_most(8)},
-            backend="xla",
+            choice="xla",
             reason="XLA's engine for few wide groups in 16 bits is faster",
             evidence=(
                 *_measured("convt group4_up bf16 (8x64x64, 256 to 256, k4 s2 p1 g4)", "fprop"),
@@ -545,7 +545,7 @@ SM_90 = RuleTable(
         Rule(
             name="grouped gradients in 16 bits, strided",
             when=_GROUPED,
-            backend="cudnn",
+            choice="cudnn",
             reason="the search finds a faster engine for strided groups than XLA takes",
             evidence=(
                 *_measured(
@@ -560,7 +560,7 @@ SM_90 = RuleTable(
         Rule(
             name="dense forward, unstrided",
             when={"operator": "conv_fprop", "is_strided": False},
-            backend="xla",
+            choice="xla",
             reason="times tie, and XLA adds the bias and takes the ReLU in the same kernel",
             evidence=(
                 *_in_a_program(
@@ -580,7 +580,7 @@ SM_90 = RuleTable(
         Rule(
             name="dense gradients without TF32, unstrided",
             when={"dtype": "float32", "allows_tf32": False, "is_strided": False},
-            backend="xla",
+            choice="xla",
             reason="XLA may take engines that transform (Winograd), which the handlers' search leaves out",
             evidence=(
                 *_measured(
@@ -597,7 +597,7 @@ SM_90 = RuleTable(
                 {"dtype": "float64", "is_strided": False},
                 {"dtype": _HALF, "has_odd_channels": True, "is_strided": False},
             ),
-            backend="xla",
+            choice="xla",
             reason="times tie, and XLA fuses",
             evidence=(*_measured("conv resnet_3x3 f64 (16x56x56, 64 to 64, k3 s1 p1)", "dw"),),
             against=(*_measured("conv resnet_3x3 f64 (16x56x56, 64 to 64, k3 s1 p1)", "dx"),),
@@ -605,7 +605,7 @@ SM_90 = RuleTable(
         Rule(
             name="dense gradients, unstrided",
             when={"is_strided": False},
-            backend="cudnn",
+            choice="cudnn",
             reason="times tie, and XLA's command buffers hold the handlers' calls but none of its own",
             evidence=(
                 *_in_a_program(
@@ -631,7 +631,7 @@ SM_90 = RuleTable(
         Rule(
             name="dense dX, strided",
             when={"operator": "conv_dgrad"},
-            backend="cudnn",
+            choice="cudnn",
             reason="XLA inserts the zeros of the strides",
             evidence=(
                 *_measured("convt fcn8_up bf16 (8x64x64, 21 to 21, k16 s8 p4)", "fprop"),
@@ -646,14 +646,14 @@ SM_90 = RuleTable(
         Rule(
             name="dense in 16 bits with odd channels, strided",
             when={"dtype": _HALF, "has_odd_channels": True},
-            backend="xla",
+            choice="xla",
             reason="XLA fills up odd channels once for all operators of a layer",
             evidence=(*_measured("convt fcn8_up bf16 (8x64x64, 21 to 21, k16 s8 p4)", "dw", "dx"),),
         ),
         Rule(
             name="dense forward, strided, even padding",
             when={"operator": "conv_fprop", "has_uneven_padding": False},
-            backend="xla",
+            choice="xla",
             reason="times tie, and XLA fuses",
             evidence=(
                 *_measured("conv downsample2 bf16 (64x56x56, 96 to 192, k2 s2)", "fprop"),
@@ -670,7 +670,7 @@ SM_90 = RuleTable(
         Rule(
             name="dense forward, strided, uneven padding",
             when={"operator": "conv_fprop"},
-            backend="cudnn",
+            choice="cudnn",
             reason="XLA pads in a pass of its own where the two sides differ",
             evidence=(
                 *_measured("convt k3s2p1op1 f32 (16x32x32, 256 to 128, k3 s2 p1 op1)", "dx"),
@@ -680,7 +680,7 @@ SM_90 = RuleTable(
         Rule(
             name="dense dW, strided",
             when={},
-            backend="cudnn",
+            choice="cudnn",
             reason="the search finds a faster engine for strided weight gradients than XLA takes",
             evidence=(
                 *_measured("convt dcgan2 bf16 (128x4x4, 1024 to 512, k4 s2 p1)", "dw"),

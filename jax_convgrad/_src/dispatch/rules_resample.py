@@ -21,7 +21,7 @@ AMX = RuleTable(
         Rule(
             name="copies",
             when={"copies": True},
-            backend="xla",
+            choice="xla",
             reason="XLA:CPU copies elements faster than the kernel sums them",
             evidence=(
                 *_measured_cpu("resize nearest2x bf16 (2x32x32, 128 to 64x64, nearest)", "fprop"),
@@ -31,7 +31,7 @@ AMX = RuleTable(
         Rule(
             name="sums",
             when={},
-            backend="native",
+            choice="native",
             reason="the kernel passes over memory once for all axes",
             evidence=(
                 *_measured_cpu(
@@ -68,7 +68,7 @@ SM_90 = RuleTable(
         Rule(
             name="copies that grow, float32",
             when={"copies": True, "grows": True, "dtype": "float32"},
-            backend="xla",
+            choice="xla",
             reason="XLA copies float32 elements as fast as the kernel, and fuses the copy",
             evidence=(
                 *_measured_cuda("resize nearest2x f32 (8x64x64, 512 to 128x128, nearest)", "fprop"),
@@ -77,7 +77,7 @@ SM_90 = RuleTable(
         Rule(
             name="sums and other copies",
             when={},
-            backend="native",
+            choice="native",
             reason="the kernel passes over memory once for all axes",
             evidence=(
                 *_measured_cuda(

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from jax_convgrad._src.dispatch import rules_backward, rules_cpu, rules_cuda, rules_resample
+from jax_convgrad._src.dispatch import (
+    rules_backward,
+    rules_cpu,
+    rules_cuda,
+    rules_preparation,
+    rules_resample,
+)
 from jax_convgrad._src.dispatch.features import (
     BackwardFeatures,
     ConvFeatures,
+    PreparationFeatures,
     ResampleFeatures,
 )
 from jax_convgrad._src.dispatch.rules import Features, Rule, RuleTable
@@ -15,6 +22,10 @@ from jax_convgrad._src.dispatch.rules import Features, Rule, RuleTable
 TABLES: dict[type[Features], dict[str, tuple[RuleTable, ...]]] = {
     ConvFeatures: {"cpu": (rules_cpu.AMX,), "cuda": (rules_cuda.SM_90,)},
     BackwardFeatures: {"cpu": (rules_backward.AVX512,)},
+    PreparationFeatures: {
+        "cpu": (rules_preparation.AVX512,),
+        "cuda": (rules_preparation.SM_90,),
+    },
     ResampleFeatures: {"cpu": (rules_resample.AMX,), "cuda": (rules_resample.SM_90,)},
 }
 

@@ -1,0 +1,187 @@
+"""What is done to the operands of a handler's call beforehand (benchmarks/*/preparations.json).
+
+NOTE [Pairs of channels]. oneDNN's bfloat16 kernels read the channels that they sum over in pairs. If their
+number is odd, the last channel is paired with the memory behind it, which is the first channel of the next
+group or pixel, and with a weight of zero. A NaN or an infinity there would leak into a wrong element, under
+`jax.vmap` into another example. So such a call gets one more channel, of zeros, or operands in float32. One
+of these kernels also reads behind the whole array, whoever calls it: that is an erratum in C++
+(cpu/onednn/errata.cc).
+
+NOTE [Uneven padding]. cuDNN's errata exclude the engines that are wrong where the two sides of an axis are
+padded differently (NOTE [One padding per axis], cudnn/errata.cc). That leaves one engine for weight
+gradients in float64, and in float32 without TF32. In these cases the excess of one side over the other is
+padded beforehand, as XLA does for every such convolution. In 16 bits and with TF32 other engines are right
+and fast, and depthwise problems have this project's own kernels.
+"""
+
+from __future__ import annotations
+
+from jax_convgrad._src.dispatch.features import PreparationFeatures
+from jax_convgrad._src.dispatch.rules import Rule, RuleTable, at_most, none_of
+
+
+def _measured_cpu(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"cpu/preparations.json#{case}#{pass_}" for pass_ in passes)
+
+
+def _measured_cuda(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"h100/preparations.json#{case}#{pass_}" for pass_ in passes)
+
+
+_WIDENING_DEPTHWISE = {"dtype": "bfloat16", "multiplies_bfloat16": False, "is_depthwise": True}
+
+AVX512 = RuleTable(
+    "avx512",
+    PreparationFeatures,
+    (
+        Rule(
+            name="bfloat16 with a symbolic number of channels",
+            when={"dtype": "bfloat16", "sums_pairs": None},
+            choice="float32",
+            reason="whether the channels are pairs is known when the program runs",
+            evidence=(),
+        ),
+        Rule(
+            name="small depthwise windows, no instructions for bfloat16",
+            when=tuple(
+                {**_WIDENING_DEPTHWISE, "spatial_rank": 2, **rest}
+                for rest in (
+                    {"operator": "conv_fprop", "taps": at_most(9)},
+                    {"operator": "conv_fprop", "taps": at_most(25), "is_strided": True},
+                    {"operator": "conv_dgrad", "taps": at_most(9), "is_strided": False},
+                )
+            ),
+            choice="none",
+            reason="reading and writing takes longer there than widening",
+            evidence=(
+                *_measured_cpu("depthwise 128, k3, bf16", "fprop", "dx"),
+                *_measured_cpu("depthwise 96, k3 s2, bf16", "fprop"),
+                *_measured_cpu("depthwise 32, k3, bf16", "fprop", "dx"),
+                *_measured_cpu("depthwise 672, k5 s2, bf16", "fprop"),
+            ),
+        ),
+        Rule(
+            name="dW of depthwise windows, no instructions for bfloat16",
+            when=tuple(
+                {**_WIDENING_DEPTHWISE, "operator": "conv_wgrad", **rest}
+                for rest in ({"spatial_rank": none_of(2)}, {"is_strided": True})
+            ),
+            choice="none",
+            reason="this project's own kernels widen bfloat16 once, while they read it",
+            evidence=(
+                *_measured_cpu("depthwise 96, k3 s2, bf16", "dw"),
+                *_measured_cpu("depthwise 672, k5 s2, bf16", "dw"),
+                *_measured_cpu("1-D depthwise 64, k5, bf16", "dw"),
+                *_measured_cpu("1-D depthwise 256, k31, bf16", "dw"),
+            ),
+            against=(
+                *_measured_cpu("3-D depthwise 32, k3, bf16", "dw"),
+            ),
+        ),
+        Rule(
+            name="no instructions for bfloat16",
+            when={"dtype": "bfloat16", "multiplies_bfloat16": False},
+            choice="float32",
+            reason="oneDNN widens bfloat16 at every use, and here it is widened once",
+            evidence=(
+                *_measured_cpu("3 to 64, k3, bf16", "fprop"),
+                *_measured_cpu("64 to 3, k3, bf16", "dx"),
+                *_measured_cpu("stem 3 to 64, k7 s2, bf16", "fprop"),
+                *_measured_cpu("9 to 32, k3, bf16", "fprop"),
+                *_measured_cpu("32 to 9, k3, bf16", "dx"),
+                *_measured_cpu("65 to 64, k3, bf16", "fprop"),
+                *_measured_cpu("64 to 65, k3, bf16", "dx"),
+                *_measured_cpu("1-D 1 to 64, k15, bf16", "fprop"),
+                *_measured_cpu("1-D 64 to 1, k15, bf16", "dx"),
+                *_measured_cpu("4 groups of 3 to 16, k3, bf16", "fprop"),
+                *_measured_cpu("4 groups of 16 to 3, k3, bf16", "dx"),
+                *_measured_cpu("3-D 1 to 32, k3, bf16", "fprop"),
+                *_measured_cpu("depthwise 24, k3 s2, bf16", "dx"),
+                *_measured_cpu("depthwise 64, k3 s2, bf16", "dx"),
+                *_measured_cpu("depthwise 96, k3 s2, bf16", "dx"),
+                *_measured_cpu("depthwise 240, k5 s2, bf16", "dx"),
+                *_measured_cpu("1-D depthwise 64, k5 s2, bf16", "dx"),
+                *_measured_cpu("64 to 64, k3, bf16", "fprop", "dx", "dw"),
+                *_measured_cpu("128 to 256, k3 s2, bf16", "fprop", "dx", "dw"),
+                *_measured_cpu("64 to 256, k1, bf16", "fprop", "dx", "dw"),
+                *_measured_cpu("4 to 32, k3, bf16", "fprop", "dx", "dw"),
+                *_measured_cpu("3 to 64, k7 s2, bf16", "dw"),
+                *_measured_cpu("1-D 64 to 64, k3, bf16", "fprop", "dx", "dw"),
+                *_measured_cpu("3-D 16 to 16, k3, bf16", "fprop", "dx", "dw"),
+                *_measured_cpu("32 groups, 128 to 128, k3, bf16", "fprop", "dx", "dw"),
+                *_measured_cpu("depthwise 96, k7, bf16", "fprop", "dx", "dw"),
+                *_measured_cpu("depthwise 128, k3, bf16", "dw"),
+                *_measured_cpu("depthwise 32, k3, bf16", "dw"),
+                *_measured_cpu("depthwise 240, k5, bf16", "fprop", "dx"),
+                *_measured_cpu("1-D depthwise 64, k5, bf16", "fprop", "dx"),
+                *_measured_cpu("1-D depthwise 256, k31, bf16", "fprop", "dx"),
+                *_measured_cpu("3-D depthwise 32, k3, bf16", "fprop", "dx"),
+            ),
+            against=(
+                *_measured_cpu("depthwise 240, k5, bf16", "dw"),
+            ),
+        ),
+        Rule(
+            name="dX of strided depthwise windows in bfloat16",
+            when={
+                "dtype": "bfloat16",
+                "operator": "conv_dgrad",
+                "is_depthwise": True,
+                "is_strided": True,
+            },
+            choice="float32",
+            reason="a second channel would take the problem away from oneDNN's depthwise kernels",
+            evidence=(),
+        ),
+        Rule(
+            name="bfloat16 with an odd number of channels",
+            when={"dtype": "bfloat16", "sums_pairs": False, "is_depthwise": False},
+            choice="zero_channel",
+            reason="a channel of zeros is the cheapest partner of the last one",
+            evidence=(),
+        ),
+        Rule(
+            name="pairs of channels, or no need of them",
+            when={},
+            choice="none",
+            reason="the handler takes the operands as they are",
+            evidence=(),
+        ),
+    ),
+)
+
+SM_90 = RuleTable(
+    "sm_90",
+    PreparationFeatures,
+    (
+        Rule(
+            name="uneven padding of weight gradients in full precision",
+            when=tuple(
+                {
+                    "operator": "conv_wgrad",
+                    "has_uneven_padding": True,
+                    "is_depthwise": False,
+                    **precision,
+                }
+                for precision in ({"dtype": "float64"}, {"is_strict": True})
+            ),
+            choice="even_padding",
+            reason="cuDNN's fast engines compute these wrongly where the padding is uneven",
+            evidence=(),
+        ),
+        Rule(
+            name="weights that thin kernels read as they lie",
+            when={"thin_leads": True, "has_xio_weights": True, "widens": False},
+            choice="xio_weights",
+            reason="XLA would reorder the weights at every call",
+            evidence=(),
+        ),
+        Rule(
+            name="everything else",
+            when={},
+            choice="none",
+            reason="the handler takes the operands as they are",
+            evidence=(),
+        ),
+    ),
+)
