@@ -206,7 +206,7 @@ def weights_layout(spec: Sequence[int], order: WeightsOrder) -> tuple[int, ...]:
 
 def _copy_size(shape: Shape, dtype: Any) -> int:
     """Bytes of the workspace that a handler takes for an array of known sizes in another order."""
-    size = math.prod(shape) * jnp.dtype(dtype).itemsize
+    size: int = math.prod(shape) * jnp.dtype(dtype).itemsize
     return size + -size % _WORKSPACE_ALIGNMENT
 
 
