@@ -54,7 +54,7 @@ def result_dtype(function: str, operands: np.dtype, preferred_element_type: Any)
     """``preferred_element_type`` as a dtype, the operands' own when None; never a narrower one."""
     if preferred_element_type is None:
         return operands
-    preferred = np.dtype(preferred_element_type)
+    preferred: np.dtype = np.dtype(preferred_element_type)
     if preferred != operands and preferred != jax.dtypes.canonicalize_dtype(preferred):
         # 64 bits that are not enabled: JAX takes 32, and warns unless it was Python's float.
         wanted = preferred_element_type

@@ -158,7 +158,7 @@ def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
     from jax_convgrad._src.dispatch.override import override_backend
     from jax_convgrad._src.dispatch.rules import BACKENDS
     from jax_convgrad._src.timing.method import Method
-    from jax_convgrad.bench import chart, report, tables, timing
+    from jax_convgrad.bench import chart, report, summary, tables, timing
     from jax_convgrad.bench.forms import FORMS
     from jax_convgrad.bench.provenance import describe_device
 
@@ -202,7 +202,7 @@ def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
     print()
     print(report.table(results, forms))
     print()
-    for line in report.summary_lines(results, forms):
+    for line in summary.summary_lines(results, forms):
         print(line)
     if arguments.json:
         data = report.to_json(results, layout, weights, method, load, backend)

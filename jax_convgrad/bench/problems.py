@@ -50,7 +50,8 @@ def problem_of(
     operator = _OPERATORS[case.kind][pass_]
     # A gradient's program begins with the forward pass, which XLA drops.
     found = [e for e in _equations(program.jaxpr) if e.primitive.name == operator]
-    return found[-1].params["problem"]
+    problem: ConvProblem | ResampleProblem = found[-1].params["problem"]
+    return problem
 
 
 def features_of(
@@ -80,3 +81,6 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
             inner = getattr(value, "jaxpr", value)
             if hasattr(inner, "eqns"):
                 yield from _equations(inner)
+
+
+__all__ = ["ConvFeatures", "features_of", "problem_of"]

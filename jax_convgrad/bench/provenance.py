@@ -21,7 +21,8 @@ def device_name() -> str:
     """The device's name; for a CPU the processor's, which JAX does not know."""
     device = jax.devices()[0]
     if device.platform != "cpu":
-        return device.device_kind
+        kind: str = device.device_kind
+        return kind
     return cpu_model()
 
 

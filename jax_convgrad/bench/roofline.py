@@ -31,7 +31,7 @@ def least_bytes(case: AnyCase, pass_: str) -> int:
         "dy": case.n * case.cout * far,
     }
     x, w, dy = (math.prod(shape) for shape in (case.x_shape, case.w_shape, case.y_shape))
-    elements = {
+    elements: int = {
         "fprop": read["x"] + read["w"] + dy,
         "dx": read["dy"] + read["w"] + x,
         "dw": read["x"] + read["dy"] + w,

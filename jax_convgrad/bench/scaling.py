@@ -108,7 +108,8 @@ def make_model(form: str, blocks: int) -> Callable[[Params, jax.Array], jax.Arra
             x = x + conv(params, f"block{index}_second", y)
         x = transpose(x, params["up_w"], (2, 2), "SAME", dimension_numbers=NUMBERS)
         y = conv(params, "tail", jax.nn.relu(x + params["up_b"]))
-        return jax.image.resize(low, y.shape, "cubic") + y
+        enlarged: jax.Array = jax.image.resize(low, y.shape, "cubic")
+        return enlarged + y
 
     return model
 

@@ -123,7 +123,8 @@ def reshard_like(array: Array, aval: Any) -> Array:
     wanted = partitions(aval)
     if wanted is None or wanted == partitions(jax.typeof(array)):
         return array
-    return jax.reshard(array, with_partitions(aval, wanted))
+    placed: Array = jax.reshard(array, with_partitions(aval, wanted))
+    return placed
 
 
 def whole_along(array: Array, axis: int) -> Array:
@@ -132,7 +133,9 @@ def whole_along(array: Array, axis: int) -> Array:
     entries = partitions(aval)
     if entries is None or entries[axis] is None:
         return array
-    return jax.reshard(array, with_partitions(aval, (*entries[:axis], None, *entries[axis + 1 :])))
+    wanted = (*entries[:axis], None, *entries[axis + 1 :])
+    placed: Array = jax.reshard(array, with_partitions(aval, wanted))
+    return placed
 
 
 def zeros_like_batch(

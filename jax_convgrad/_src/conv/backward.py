@@ -35,7 +35,8 @@ conv_backward_p.multiple_results = True
 def bind(problem: ConvBackwardProblem, x: Array, w: Array, dy: Array) -> list[Array]:
     """Binds the primitive, with the operands brought to the same varying mesh axes."""
     x, w, dy = compat.match_varying(x, w, dy)
-    return conv_backward_p.bind(x, w, dy, problem=problem)
+    gradients: list[Array] = conv_backward_p.bind(x, w, dy, problem=problem)
+    return gradients
 
 
 def parts(problem: ConvBackwardProblem, x: Array, w: Array, dy: Array) -> list[Array]:

@@ -99,4 +99,5 @@ def _one_after_another(bind: Callable[..., Array], pairs: list[tuple[Array, int 
         rest = iter(examples)
         return bind(*(array if axis is None else next(rest) for array, axis in pairs))
 
-    return lax.map(one, mapped)
+    stacked: Array = lax.map(one, mapped)
+    return stacked

@@ -236,7 +236,8 @@ def dilated(kernel: int, dilation: int) -> int:
 
 def _windows(size: int, kernel: int, stride: int, pair: tuple[int, int], dilation: int) -> int:
     room = size + sum(pair) - dilated(kernel, dilation)
-    return compat.at_least_zero(room // stride + 1)
+    count: int = compat.at_least_zero(room // stride + 1)
+    return count
 
 
 def _logical(spec: Sequence[int], first: int, second: int, spatial: Shape) -> Shape:

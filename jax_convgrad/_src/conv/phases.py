@@ -143,7 +143,8 @@ def convolution(
     def with_zeros(w: Array, dilation: tuple[int, ...], windows: Windows) -> Array:
         # The backward pass inserts the zeros again, rather than keep them from the forward pass on.
         insert = functools.partial(insert_zeros, dilation=dilation, spec=x_spec)
-        return jax.checkpoint(lambda x, w: convolve(insert(x), w, windows))(x, w)
+        y: Array = jax.checkpoint(lambda x, w: convolve(insert(x), w, windows))(x, w)
+        return y
 
     if whole.is_empty:
         return compat.zeros_like_batch(x, x_spec[0], whole.y_shape, y_spec[0], result_dtype)

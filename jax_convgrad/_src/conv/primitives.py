@@ -47,7 +47,8 @@ def bind(
     """Binds the operator's primitive, with the operands brought to the same varying mesh axes."""
     first, second = compat.match_varying(first, second)
     primitive = PRIMITIVES[problem.operator]
-    return primitive.bind(first, second, problem=problem, decision=decision)
+    result: Array = primitive.bind(first, second, problem=problem, decision=decision)
+    return result
 
 
 # Abstract evaluation. Results are updates of an operand's abstract value, never fresh ones: that is

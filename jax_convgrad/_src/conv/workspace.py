@@ -19,7 +19,7 @@ _LEAST = 32 * _MEBIBYTE
 
 def copy_size(shape: Shape, dtype: Any) -> int:
     """Bytes of the workspace that a handler takes for an array of known sizes in another order."""
-    size = math.prod(shape) * jnp.dtype(dtype).itemsize
+    size: int = math.prod(shape) * jnp.dtype(dtype).itemsize
     return size + -size % ALIGNMENT
 
 

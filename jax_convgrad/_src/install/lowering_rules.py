@@ -446,4 +446,5 @@ def _is_lax_form(found: Match, decision: Decision) -> bool:
 def _has_our_dtypes(lhs: Any, rhs: Any, out: Any) -> bool:
     if lhs != rhs or str(lhs) not in FLOAT_DTYPES or str(out) not in FLOAT_DTYPES:
         return False
-    return out == lhs or jnp.dtype(out).itemsize > jnp.dtype(lhs).itemsize
+    as_wide: bool = out == lhs or jnp.dtype(out).itemsize > jnp.dtype(lhs).itemsize
+    return as_wide

@@ -605,8 +605,8 @@ class _Attributes:
             batch = diff_dst_shape[self.data_spec[0]]
             channels = self.weights_shape[self.config.dimension_numbers.rhs_spec[1]]
             return self._data_shape(batch, channels * self.config.groups, sizes)
-        src_shape = shapes.full_shape(self.function, "dst_shape", src_shape, len(diff_dst_shape))
-        sizes = common.spatial(src_shape, self.data_spec)
+        shape = shapes.full_shape(self.function, "dst_shape", src_shape, len(diff_dst_shape))
+        sizes = common.spatial(shape, self.data_spec)
         if output_padding is not None:
             for axis, (size, n, s, k, more, pair) in enumerate(
                 zip(
@@ -621,7 +621,7 @@ class _Attributes:
             ):
                 if size != s * (n - 1) + k + more - sum(pair):
                     raise ValueError(
-                        f"{self.function}: dst_shape={src_shape} and output_padding={extra} "
+                        f"{self.function}: dst_shape={shape} and output_padding={extra} "
                         f"disagree along spatial axis {axis}: {s * (n - 1) + k - sum(pair)} "
                         f"elements plus {more} are not {size} ({self.arrays})"
                     )
@@ -631,10 +631,10 @@ class _Attributes:
             config,
             "groups",
             ("weights", self.weights_shape),
-            ("dst_shape", src_shape),
+            ("dst_shape", shape),
             None,
         )
-        return src_shape
+        return shape
 
     def transposed_forward(self, src_shape: Shape, output_padding: Any) -> common.Convolution:
         extra = self.output_padding(output_padding, self._transposed_limits)

@@ -91,7 +91,7 @@ class Band:
     """
 
     start: np.ndarray
-    weights: np.ndarray
+    weights: np.ndarray[tuple[int, int], np.dtype[np.float64]]
     size: int
     outside: np.ndarray | None = None
 
@@ -236,7 +236,8 @@ def _nearest(n: int, x: np.ndarray, rule: Rule) -> np.ndarray:
         return np.ceil(x - 0.5).astype(np.int64)
     if mode == "round_prefer_ceil":
         return np.floor(x + 0.5).astype(np.int64)
-    return (np.floor(x) if mode == "floor" else np.ceil(x)).astype(np.int64)
+    whole: np.ndarray = np.floor(x) if mode == "floor" else np.ceil(x)
+    return whole.astype(np.int64)
 
 
 def _filtered(n: int, m: int, x: np.ndarray, rule: Rule) -> Band:

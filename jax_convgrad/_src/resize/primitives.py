@@ -42,7 +42,8 @@ def resample(x: Array, bands: tuple[Band, ...], axes: tuple[int, ...]) -> Array:
 
 
 def _bind(x: Array, problem: ResampleProblem) -> Array:
-    return resample_p.bind(x, problem=problem)
+    y: Array = resample_p.bind(x, problem=problem)
+    return y
 
 
 def _abstract(x: Any, *, problem: ResampleProblem) -> Any:

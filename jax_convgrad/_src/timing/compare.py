@@ -109,7 +109,8 @@ def prepare(runner: Runner, operands: Operands, method: Method) -> Contestant:
 
 def load(operands: Operands) -> tuple[jax.Array, ...]:
     """What a runner of a function of the operands loads: copies."""
-    return jax.block_until_ready(tuple(map(jnp.copy, operands.arrays)))
+    copies: tuple[jax.Array, ...] = jax.block_until_ready(tuple(map(jnp.copy, operands.arrays)))
+    return copies
 
 
 def _sample(runner: Runner, sets: list[Any], repeats: int) -> float:

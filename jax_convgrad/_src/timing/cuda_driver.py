@@ -36,7 +36,7 @@ def _driver() -> ctypes.CDLL:
 
 def _call(name: str, *arguments: Any, expected: tuple[int, ...] = (0,)) -> int:
     """The status, which is one of those expected."""
-    status = getattr(_driver(), name)(*arguments)
+    status: int = getattr(_driver(), name)(*arguments)
     if status not in expected:
         text = ctypes.c_char_p()
         _driver().cuGetErrorString(status, ctypes.byref(text))

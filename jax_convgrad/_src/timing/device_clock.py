@@ -99,4 +99,5 @@ class TorchClock(_EventClock):
     def _stream_behind(self, after: Any) -> int:
         import torch
 
-        return torch.cuda.current_stream(self._device).cuda_stream
+        stream: int = torch.cuda.current_stream(self._device).cuda_stream
+        return stream

@@ -110,8 +110,9 @@ def _jax_square() -> jax.Array:
 def _jax_busy() -> Callable[[jax.Array], jax.Array]:
     def products(a: jax.Array) -> jax.Array:
         # The whole product is computed, whatever part of it is asked for.
-        return jax.lax.optimization_barrier(
+        product: jax.Array = jax.lax.optimization_barrier(
             functools.reduce(jnp.matmul, [a] * (HOLD_PRODUCTS + 1))
-        )[0, 0]
+        )
+        return product[0, 0]
 
     return jax.jit(products)

@@ -44,7 +44,10 @@ class JaxForm(Form):
             )
             # A copy, because on a CPU device_put may share the bytes of a NumPy array, and every
             # set of inputs must have memory of its own.
-            return jax.block_until_ready(tuple(jnp.array(a, copy=True) for a in arrays))
+            copies: tuple[jax.Array, ...] = jax.block_until_ready(
+                tuple(jnp.array(a, copy=True) for a in arrays)
+            )
+            return copies
 
         def fetch(out: tuple[jax.Array, ...]) -> dict[str, np.ndarray]:
             found = {key: _widened(value) for key, value in zip(RESULTS[pass_], out, strict=True)}
@@ -76,7 +79,8 @@ def layer_pass(layer: Layer, cout: int, pass_: str) -> Pass:
 
     def gradients(x: jax.Array, w: jax.Array, dy: jax.Array) -> tuple[jax.Array, ...]:
         bias = jnp.zeros((cout,), dy.dtype)
-        return jax.vjp(layer, x, w, bias)[1](dy)
+        results: tuple[jax.Array, ...] = jax.vjp(layer, x, w, bias)[1](dy)
+        return results
 
     return gradients
 
@@ -92,10 +96,12 @@ def _double_backward(
 
     def input_gradient(x: jax.Array, w: jax.Array) -> jax.Array:
         y, pull_back = jax.vjp(lambda x: layer(x, w, None), x)
-        return pull_back(y - dy)[0]
+        slope: jax.Array = pull_back(y - dy)[0]
+        return slope
 
     dx, pull_back = jax.vjp(input_gradient, x, w)
-    return pull_back(dx)
+    results: tuple[jax.Array, ...] = pull_back(dx)
+    return results
 
 
 def dilated_padding(case: Case) -> list[tuple[int, int]]:

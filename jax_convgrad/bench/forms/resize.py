@@ -40,10 +40,11 @@ def jax_image(case: ResizeCase, pass_: str, layout: str) -> Pass:
     def layer(x: jax.Array) -> jax.Array:
         shape = _shape(case, x, layout)
         if not case.align_corners:
-            return jax.image.resize(x, shape, _method(case), case.antialias)
+            y: jax.Array = jax.image.resize(x, shape, _method(case), case.antialias)
+            return y
         sizes = zip(case.spatial, case.out_spatial, strict=True)
         scale = np.asarray([(m - 1) / (n - 1) for n, m in sizes], np.float32)
-        return jax.image.scale_and_translate(
+        y = jax.image.scale_and_translate(
             x,
             shape,
             _axes(case, layout),
@@ -52,6 +53,7 @@ def jax_image(case: ResizeCase, pass_: str, layout: str) -> Pass:
             _method(case),
             case.antialias,
         )
+        return y
 
     return _pass(layer, pass_)
 
@@ -93,11 +95,11 @@ def torch_call(case: ResizeCase, pass_: str) -> Callable[[Any, Any], Any]:
     suffix = "_aa_backward" if case.antialias else "_backward"
     backward = getattr(operators, f"{name}{case.ndim}d{suffix}").default
 
-    @torch.no_grad()
     def call(x: Any, dy: Any) -> Any:
-        if pass_ == "fprop":
-            return torch.nn.functional.interpolate(x, after, mode=mode, **options)
-        return backward(dy, after, before, *extra)
+        with torch.no_grad():
+            if pass_ == "fprop":
+                return torch.nn.functional.interpolate(x, after, mode=mode, **options)
+            return backward(dy, after, before, *extra)
 
     return call
 

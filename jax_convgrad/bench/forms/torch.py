@@ -91,7 +91,9 @@ class TorchForm(Form):
 
         def array(t: Any) -> np.ndarray:
             t = t.squeeze(2) if widen and t.ndim == 4 else t
-            return t.to(torch.promote_types(t.dtype, torch.float32)).cpu().numpy()
+            wide = t.to(torch.promote_types(t.dtype, torch.float32))
+            values: np.ndarray = wide.cpu().numpy()
+            return values
 
         def weights_in(w: np.ndarray) -> np.ndarray:
             w = order.store(w)
@@ -146,21 +148,24 @@ class TorchForm(Form):
         forward = torch.ops.aten.convolution.default
         backward = torch.ops.aten.convolution_backward.default
 
-        @torch.enable_grad()
         def double_backward(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
-            x, w = (t.detach().requires_grad_() for t in (x, w))
-            y = forward(x, w, None, *window)
-            (slope,) = torch.autograd.grad(y, x, y - dy, create_graph=True)
-            return torch.autograd.grad(slope, (x, w), slope.detach())
+            with torch.enable_grad():
+                x, w = (t.detach().requires_grad_() for t in (x, w))
+                y = forward(x, w, None, *window)
+                (slope,) = torch.autograd.grad(y, x, y - dy, create_graph=True)
+                results: tuple[Any, ...] = torch.autograd.grad(slope, (x, w), slope.detach())
+                return results
 
-        @torch.no_grad()
         def call(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
             x, w, dy = tensors
-            if pass_ == "fprop":
-                return (forward(x, w, None, *window),)
-            if pass_ == "ddxddw":
-                return double_backward(x, w, dy)
-            return backward(dy, x, w, [case.cout] if mask[2] else None, *window, mask)
+            with torch.no_grad():
+                if pass_ == "fprop":
+                    return (forward(x, w, None, *window),)
+                if pass_ == "ddxddw":
+                    return double_backward(x, w, dy)
+                bias_sizes = [case.cout] if mask[2] else None
+                results: tuple[Any, ...] = backward(dy, x, w, bias_sizes, *window, mask)
+                return results
 
         def fetch(out: tuple[Any, ...]) -> dict[str, np.ndarray]:
             if pass_ == "fprop":

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
 
 from jax_convgrad.bench.case_files import AnyCase
 from jax_convgrad.bench.cases import Case, default_weights, dimension_numbers
+
+AnyArray = TypeVar("AnyArray", np.ndarray, jax.Array)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +50,7 @@ class WeightsOrder:
         w = w[(slice(None, None, -1),) * self.ndim] if self.transpose_kernel else w
         return w.transpose(self._sources())
 
-    def restore(self, w: Any) -> Any:
+    def restore(self, w: AnyArray) -> AnyArray:
         """To (spatial, in / groups, out); JAX and NumPy arrays alike."""
         w = w.transpose(tuple(int(a) for a in np.argsort(self._sources())))
         return w[(slice(None, None, -1),) * self.ndim] if self.transpose_kernel else w
@@ -64,17 +66,16 @@ class WeightsOrder:
         return tuple(stored.index(letter) for letter in self.letters)
 
 
-def adjoint_weights(w: Any, case: Case, order: str) -> Any:
+def adjoint_weights(w: AnyArray, case: Case, order: str) -> AnyArray:
     """Weights of a transposed convolution as those of the strided one: reversed, with in and out exchanged.
 
     Works on JAX and NumPy arrays alike, in the orders HWIO and OIHW.
     """
     groups, inside, outside = case.groups, case.cin // case.groups, case.cout // case.groups
     if order == "HWIO":
-        taps = tuple(range(case.ndim))
         w = w[(slice(None, None, -1),) * case.ndim]
         w = w.reshape(*case.kernel, inside, groups, outside)
-        axes = (*taps, case.ndim + 2, case.ndim + 1, case.ndim)
+        axes = (*range(case.ndim), case.ndim + 2, case.ndim + 1, case.ndim)
         return w.transpose(axes).reshape(*case.kernel, outside, case.cin)
     w = w[(slice(None), slice(None), *(slice(None, None, -1),) * case.ndim)]
     w = w.reshape(groups, outside, inside, *case.kernel)

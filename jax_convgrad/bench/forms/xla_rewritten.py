@@ -36,13 +36,17 @@ class XlaRewrittenForm(JaxForm):
         adjoint = functools.partial(_adjoint_conv, case, layout, weights)
 
         def fprop(x: jax.Array, w: jax.Array, dy: jax.Array) -> tuple[jax.Array, ...]:
-            return jax.linear_transpose(lambda u: adjoint(u, w), _like(dy))(x)
+            transposed = jax.linear_transpose(lambda u: adjoint(u, w), _like(dy))
+            results: tuple[jax.Array] = transposed(x)
+            return results
 
         def dx(x: jax.Array, w: jax.Array, dy: jax.Array) -> tuple[jax.Array, ...]:
             return (adjoint(dy, w),)
 
         def dw(x: jax.Array, w: jax.Array, dy: jax.Array) -> tuple[jax.Array, ...]:
-            return jax.linear_transpose(lambda v: adjoint(dy, v), _like(w))(x)
+            transposed = jax.linear_transpose(lambda v: adjoint(dy, v), _like(w))
+            results: tuple[jax.Array] = transposed(x)
+            return results
 
         def dxdwdb(x: jax.Array, w: jax.Array, dy: jax.Array) -> tuple[jax.Array, ...]:
             channel = dy.ndim - 1 if layout == "NHWC" else 1
