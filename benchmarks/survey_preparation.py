@@ -24,6 +24,7 @@ import numpy as np
 import jax_convgrad
 from jax_convgrad._src.dispatch.devices import multiplies_bfloat16
 from jax_convgrad._src.dispatch.override import override_backend, override_preparation
+from jax_convgrad._src.runtime import registry
 from jax_convgrad._src.timing.compare import Operands, compare
 from jax_convgrad._src.timing.method import Method
 from jax_convgrad.bench.cases import DTYPES
@@ -204,6 +205,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help="default: %(default)s")
     arguments = parser.parse_args()
     platform = jax.default_backend()
+    if (reason := registry.require({"gpu": "cuda"}.get(platform, platform)).reason) is not None:
+        raise SystemExit(f"there are no handlers to measure: {reason}")
     head = measured.header({"gpu": "cuda"}.get(platform, platform), "us")
     rows = []
     for layers, dtypes, precision, preparations in GROUPS[platform]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_wgrad
+from jax_convgrad._src.dispatch import decide
 from jax_convgrad._src.dispatch.devices import device_class
 
 NUMBERS = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC")}
@@ -74,11 +75,19 @@ def reads_columns_behind(problem: Problem, x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("operator", ["conv_fprop", "conv_dgrad", "conv_wgrad"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype, multiplies", [("float32", True), ("bfloat16", True), ("bfloat16", False)]
+)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_a_nan_reaches_what_is_made_of_it(
-    problem: Problem, dtype: str, operator: str, rng: np.random.Generator
+    problem: Problem,
+    dtype: str,
+    multiplies: bool,
+    operator: str,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(decide, "multiplies_bfloat16", lambda: multiplies)
     fprop = functools.partial(conv_fprop, **problem.keywords)
     y = jax.eval_shape(fprop, *(jax.ShapeDtypeStruct(s, dtype) for s in (problem.x, problem.w)))
     run, first, second = {
@@ -114,13 +123,24 @@ def test_a_nan_reaches_what_is_made_of_it(
         np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype, multiplies", [("float32", True), ("bfloat16", True), ("bfloat16", False)]
+)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("channels", [(3, 16), (16, 1), (1, 1)], ids=str)
 def test_examples_of_vmap_keep_to_themselves(
-    channels: tuple[int, int], bad: float, dtype: str, rng: np.random.Generator
+    channels: tuple[int, int],
+    bad: float,
+    dtype: str,
+    multiplies: bool,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An image and weights of each: the examples are the groups of one convolution."""
+    """An image and weights of each: the examples are the groups of one convolution.
+
+    By what is done to bfloat16 on CPUs that multiply it, and on others.
+    """
+    monkeypatch.setattr(decide, "multiplies_bfloat16", lambda: multiplies)
     given, made = channels
     x, w = rng.standard_normal((4, 2, 9, 8, given)), rng.standard_normal((4, 3, 3, given, made))
     x[1, 0, 4, 4, 0] = bad

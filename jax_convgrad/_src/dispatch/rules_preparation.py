@@ -24,6 +24,11 @@ def _measured_cpu(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"cpu/preparations.json#{case}#{pass_}" for pass_ in passes)
 
 
+def _measured_bfloat16(case: str, *passes: str) -> tuple[str, ...]:
+    """On a processor that multiplies bfloat16."""
+    return tuple(f"cpu/preparations_bfloat16.json#{case}#{pass_}" for pass_ in passes)
+
+
 def _measured_cuda(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"h100/preparations.json#{case}#{pass_}" for pass_ in passes)
 
@@ -127,17 +132,29 @@ AVX512 = RuleTable(
             },
             choice="float32",
             reason="a second channel would take the problem away from oneDNN's depthwise kernels",
-            evidence=(),
+            evidence=(*_measured_bfloat16("depthwise 96, k3 s2, bf16", "dx"),),
+            against=(
+                *_measured_bfloat16("depthwise 24, k3 s2, bf16", "dx"),
+                *_measured_bfloat16("depthwise 64, k3 s2, bf16", "dx"),
+            ),
         ),
         Rule(
             name="bfloat16 with an odd number of channels",
             when={"dtype": "bfloat16", "sums_pairs": False, "is_depthwise": False},
             choice="zero_channel",
             reason="a channel of zeros is the cheapest partner of the last one",
-            evidence=(),
+            evidence=(
+                *_measured_bfloat16("3 to 64, k3, bf16", "fprop"),
+                *_measured_bfloat16("64 to 3, k3, bf16", "dx"),
+                *_measured_bfloat16("3 to 64, k7 s2, bf16", "fprop"),
+            ),
+            against=(
+                *_measured_bfloat16("9 to 32, k3, bf16", "fprop"),
+                *_measured_bfloat16("32 to 9, k3, bf16", "dx"),
+            ),
         ),
         Rule(
-            name="pairs of channels, or no need of them",
+            name="operands as they are",
             when={},
             choice="none",
             reason="the handler takes the operands as they are",
@@ -163,17 +180,40 @@ SM_90 = RuleTable(
             ),
             choice="even_padding",
             reason="cuDNN's fast engines compute these wrongly where the padding is uneven",
-            evidence=(),
+            evidence=(
+                *_measured_cuda("128 to 128, k3 s2, f32", "dw"),
+                *_measured_cuda("128 to 128, k3 s2, f64", "dw"),
+                *_measured_cuda("64 to 64, k4, f32", "dw"),
+                *_measured_cuda("64 to 64, k4, f64", "dw"),
+                *_measured_cuda("1-D 64 to 64, k3, causal, f32", "dw"),
+                *_measured_cuda("1-D 64 to 64, k3, causal, f64", "dw"),
+                *_measured_cuda("3-D 32 to 32, k3 s2, f32", "dw"),
+            ),
+            against=(*_measured_cuda("3-D 32 to 32, k3 s2, f64", "dw"),),
         ),
         Rule(
             name="weights that thin kernels read as they lie",
             when={"thin_leads": True, "has_xio_weights": True, "widens": False},
             choice="xio_weights",
             reason="XLA would reorder the weights at every call",
-            evidence=(),
+            evidence=(
+                *_measured_cuda("stem 3 to 64, k7 s2, bf16", "dx", "dw"),
+                *_measured_cuda("3 to 32, k3 s2, bf16", "fprop", "dw"),
+                *_measured_cuda("64 to 3, k3, bf16", "fprop", "dx", "dw"),
+                *_measured_cuda("256 to 4, k3, bf16", "fprop", "dx", "dw"),
+                *_measured_cuda("1-D 1 to 32, k7, bf16", "fprop", "dw"),
+                *_measured_cuda("patches 3 to 768, k16, bf16", "fprop"),
+                *_measured_cuda("stem 3 to 64, k7 s2, f32", "dw"),
+                *_measured_cuda("64 to 3, k3, f32", "fprop", "dx", "dw"),
+            ),
+            against=(
+                *_measured_cuda("stem 3 to 64, k7 s2, bf16", "fprop"),
+                *_measured_cuda("patches 3 to 768, k16, bf16", "dw"),
+                *_measured_cuda("stem 3 to 64, k7 s2, f32", "fprop"),
+            ),
         ),
         Rule(
-            name="everything else",
+            name="operands as they are",
             when={},
             choice="none",
             reason="the handler takes the operands as they are",

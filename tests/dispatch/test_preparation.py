@@ -1,0 +1,160 @@
+"""What is done to a handler's operands is part of the decision, for a whole problem and for a shard of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import pytest
+from jax import lax
+
+from jax_convgrad._src.conv import arguments
+from jax_convgrad._src.conv.geometry import ConvGeometry
+from jax_convgrad._src.dispatch import decide as decide_module
+from jax_convgrad._src.dispatch.decide import decide, for_part
+from jax_convgrad._src.dispatch.devices import Target
+from jax_convgrad._src.dispatch.override import override_backend, override_preparation
+from jax_convgrad._src.dispatch.problem import ConvProblem
+from jax_convgrad._src.runtime import registry, settings
+
+BACKENDS = {"cpu": "onednn", "cuda": "cudnn"}
+EVEN, UNEVEN = [(1, 1), (1, 1)], [(0, 1), (1, 1)]
+
+
+@pytest.fixture(autouse=True)
+def handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both platforms have every handler. What is decided does not depend on what was built."""
+    found = registry.PlatformHandlers(
+        frozenset(registry.TARGETS), frozenset({"float32", "float64", "float16", "bfloat16"})
+    )
+    monkeypatch.setattr(registry, "require", lambda platform: found)
+
+
+def problem(
+    operator: str,
+    channels: tuple[Any, int],
+    dtype: str = "bfloat16",
+    *,
+    groups: int = 1,
+    strides: int = 1,
+    padding: Any = EVEN,
+    precision: Any = None,
+    numbers: Any = ("NHWC", "HWIO", "NHWC"),
+    image: int = 9,
+) -> ConvProblem:
+    inputs, outputs = channels
+    x, w = (2, image, image, inputs), (3, 3, inputs // groups, outputs)
+    if numbers[1] == "OHWI":
+        w = (outputs, 3, 3, inputs // groups)
+    config = arguments.make_config(
+        "test",
+        x,
+        w,
+        strides=strides,
+        padding=padding,
+        dilation=1,
+        groups=groups,
+        dimension_numbers=numbers,
+    )
+    geometry = ConvGeometry.make("test", config, x, w)
+    return ConvProblem.make(operator, geometry, dtype, precision=precision)
+
+
+def prepared(platform: str, *args: Any, **keywords: Any) -> str:
+    with override_backend(BACKENDS[platform]):
+        return decide(problem(*args, **keywords), Target(platform)).preparation
+
+
+@pytest.mark.parametrize("operator", ["conv_fprop", "conv_dgrad", "conv_wgrad"])
+def test_on_a_cpu_that_multiplies_bfloat16(operator: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(decide_module, "multiplies_bfloat16", lambda: True)
+    odd = {"conv_fprop": (3, 16), "conv_dgrad": (16, 3), "conv_wgrad": (3, 3)}[operator]
+    zero = "none" if operator == "conv_wgrad" else "zero_channel"
+    assert prepared("cpu", operator, odd) == zero
+    assert prepared("cpu", operator, odd[::-1]) == "none"
+    assert prepared("cpu", operator, (4, 16)) == "none"
+    assert prepared("cpu", operator, odd, "float32") == "none"
+    # Of each group: 3 groups of one input channel are no pairs, unless each has one output channel too.
+    assert prepared("cpu", operator, (9, 9), groups=3) == zero
+    assert prepared("cpu", operator, (6, 6), groups=3) == "none"
+    assert prepared("cpu", operator, (7, 7), groups=7) == "none"
+    strided = "float32" if operator == "conv_dgrad" else "none"
+    assert prepared("cpu", operator, (7, 7), groups=7, strides=2) == strided
+
+
+def test_symbolic_channels(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(decide_module, "multiplies_bfloat16", lambda: True)
+    (channels,) = jax.export.symbolic_shape("c")
+    assert prepared("cpu", "conv_fprop", (channels, 16)) == "float32"
+    assert prepared("cpu", "conv_fprop", (channels, 16), "float32") == "none"
+    assert prepared("cpu", "conv_dgrad", (channels, 16)) == "none"
+
+
+def test_on_a_cpu_that_does_not(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(decide_module, "multiplies_bfloat16", lambda: False)
+    for operator in ("conv_fprop", "conv_dgrad", "conv_wgrad"):
+        for channels in ((3, 16), (64, 64)):
+            assert prepared("cpu", operator, channels) == "float32"
+            assert prepared("cpu", operator, channels, "float32") == "none"
+    depthwise = {"groups": 8, "channels": (8, 8)}
+    assert prepared("cpu", "conv_fprop", **depthwise) == "none"
+    assert prepared("cpu", "conv_dgrad", **depthwise) == "none"
+    assert prepared("cpu", "conv_wgrad", **depthwise) == "float32"
+    # Pairs of channels that are none: see NOTE [Pairs of channels].
+    assert prepared("cpu", "conv_dgrad", strides=2, **depthwise) == "float32"
+
+
+@pytest.mark.parametrize("operator", ["conv_fprop", "conv_dgrad", "conv_wgrad"])
+def test_padding_on_cuda(operator: str):
+    highest = lax.Precision.HIGHEST
+    evened = "even_padding" if operator == "conv_wgrad" else "none"
+    with jax.enable_x64(True):
+        for keywords in ({"dtype": "float64"}, {"dtype": "float32", "precision": highest}):
+            assert prepared("cuda", operator, (64, 64), padding=UNEVEN, **keywords) == evened
+            assert prepared("cuda", operator, (64, 64), padding=EVEN, **keywords) == "none"
+            depthwise = {"groups": 8, "padding": UNEVEN, **keywords}
+            assert prepared("cuda", operator, (8, 8), **depthwise) == "none"
+    for dtype in ("float32", "bfloat16"):
+        assert prepared("cuda", operator, (64, 64), dtype, padding=UNEVEN) == "none"
+
+
+@pytest.mark.parametrize("operator", ["conv_fprop", "conv_dgrad", "conv_wgrad"])
+def test_weights_on_cuda(operator: str):
+    assert prepared("cuda", operator, (16, 8)) == "xio_weights"
+    assert prepared("cuda", operator, (64, 64)) == "none"
+    assert prepared("cuda", operator, (16, 8), numbers=("NHWC", "OHWI", "NHWC")) == "none"
+    size = 3 * 3 * 16 * 8 * 2
+    room = dataclasses.replace(settings.current(), workspace_limit=size + -size % 256)
+    with settings.override(room):
+        assert prepared("cuda", operator, (16, 8)) == "xio_weights"
+    with settings.override(dataclasses.replace(room, workspace_limit=room.workspace_limit - 1)):
+        assert prepared("cuda", operator, (16, 8)) == "none"
+
+
+def test_a_shard_is_prepared_by_its_own_sizes(monkeypatch: pytest.MonkeyPatch):
+    """Six channels are pairs, and three are not."""
+    monkeypatch.setattr(decide_module, "multiplies_bfloat16", lambda: True)
+    with override_backend("onednn"):
+        whole = decide(problem("conv_fprop", (6, 16)), Target("cpu"))
+    assert whole.preparation == "none"
+    assert for_part(whole, problem("conv_fprop", (3, 16))).preparation == "zero_channel"
+    empty = for_part(whole, problem("conv_fprop", (0, 16)))
+    assert (empty.backend, empty.preparation) == ("zeros", "none")
+
+
+def test_only_handlers_have_operands_to_prepare():
+    with override_backend("xla"):
+        assert decide(problem("conv_fprop", (3, 16)), Target("cpu")).preparation == "none"
+
+
+def test_override():
+    with override_preparation("float32"):
+        assert prepared("cpu", "conv_wgrad", (4, 16)) == "float32"
+        with override_preparation("none"):
+            assert prepared("cpu", "conv_wgrad", (4, 16)) == "none"
+    with (
+        pytest.raises(ValueError, match="expected one of even_padding, float32, none"),
+        override_preparation("float64"),
+    ):
+        pass
