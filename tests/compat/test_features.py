@@ -23,6 +23,7 @@ HIDDEN = {
     "varying_axes": "jax.core:ShapedArray.manual_axis_type",
     "sharding_errors": "jax._src.core:ShardingTypeError",
     "symbolic_sizes": "jax.core:max_dim",
+    "program_keys": "jax:make_user_context",
     "traced_programs": "jax._src.source_info_util:SourceInfo.traceback",
 }
 

@@ -216,6 +216,22 @@ def check_symbolic(cg: Any) -> None:
     same(exported.call(x), f(x))
 
 
+def check_disabled(cg: Any) -> None:
+    """A function that is known before, inside of a block and after it."""
+    x, w = arrays()
+    f = jax.jit(gradients(cg.conv_general_dilated))
+
+    def program() -> str:
+        return f.lower(x, w).as_text()
+
+    results, text = f(x, w), program()
+    with cg.disabled():
+        assert "jax_convgrad_" not in program()
+        same(f(x, w), results)
+    assert program() == text
+    same(f(x, w), results)
+
+
 def check_explain(cg: Any) -> None:
     x, w = arrays()
     rows = cg.explain(jax.jit(gradients(lax.conv_general_dilated)), x, w).rows
@@ -246,6 +262,7 @@ USES: dict[str, list[Callable[[Any], None]]] = {
     "varying_axes": [check_shard_map],
     "sharding_errors": [check_ambiguous_sharding],
     "symbolic_sizes": [check_symbolic],
+    "program_keys": [check_disabled],
     "traced_programs": [check_explain],
 }
 

@@ -4,6 +4,7 @@ Supported: jax 0.10 and newer. features.py lists the undocumented names by the f
 name that is gone turns its feature off, with one warning, and nothing else.
 """
 
+from jax_convgrad._src.compat.caches import key_programs
 from jax_convgrad._src.compat.features import UnsupportedJaxWarning
 from jax_convgrad._src.compat.lowering import (
     device_count,
@@ -83,6 +84,7 @@ __all__ = [
     "is_transparent",
     "jax_rules",
     "keeping_64_bits",
+    "key_programs",
     "loop",
     "lower_fun",
     "lowering_rule",

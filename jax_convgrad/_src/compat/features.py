@@ -170,6 +170,12 @@ SYMBOLIC_SIZES = Feature(
     min_dim="jax.core:min_dim",
 )
 
+PROGRAM_KEYS = Feature(
+    "keeping programs of a disabled() block apart from others in JAX's caches",
+    "All compiled programs are dropped at both ends of the block instead.",
+    make_user_context="jax:make_user_context",
+)
+
 TRACED_PROGRAMS = Feature(
     "all that explain() reads from a traced program",
     "Its rows may lack source lines, scopes, whether a row is backward, or shardings.",
@@ -193,5 +199,6 @@ FEATURES = {
     "varying_axes": VARYING_AXES,
     "sharding_errors": SHARDING_ERRORS,
     "symbolic_sizes": SYMBOLIC_SIZES,
+    "program_keys": PROGRAM_KEYS,
     "traced_programs": TRACED_PROGRAMS,
 }

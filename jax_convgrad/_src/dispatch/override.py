@@ -1,23 +1,46 @@
-"""One backend for every problem, for tests and for the measurements that the rules cite.
+"""Choices that go before the rules: one backend for every problem, or this package turned off.
 
-An override holds in the context that entered it (`contextvars`): another thread, or another task, decides
-as if there were none.
+A choice holds in the context that made it (`contextvars`): another thread, or another task, decides as if
+there were none. JAX's caches do not know of contexts. Each of their keys holds the thread's choice, so that
+no program of one choice is reused under another.
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 from collections.abc import Iterator
 
+from jax_convgrad._src import compat
 from jax_convgrad._src.dispatch.rules import BACKENDS, PREPARATIONS
 from jax_convgrad._src.runtime import environment
 
-_override: contextvars.ContextVar[str | None] = contextvars.ContextVar(
-    "jax_convgrad_backend", default=None
-)
-_preparation: contextvars.ContextVar[str | None] = contextvars.ContextVar(
-    "jax_convgrad_preparation", default=None
+
+@dataclasses.dataclass(frozen=True)
+class _Choice:
+    """What holds in a context.
+
+    Attributes:
+      backend: the one for every problem; None leaves it to the rules.
+      preparation: of every handler's operands; None leaves it to the rules.
+      is_off: `install` and its like are off.
+    """
+
+    backend: str | None = None
+    preparation: str | None = None
+    is_off: bool = False
+
+    @property
+    def key(self) -> str | None:
+        """What JAX's caches tell choices apart by; None for the choice of who has made none."""
+        return None if self == _NONE else repr(self)
+
+
+_NONE = _Choice()
+# A module that is reloaded keeps it, with the blocks that have not ended.
+_choice: contextvars.ContextVar[_Choice] = globals().get("_choice") or contextvars.ContextVar(
+    "jax_convgrad_choice", default=_NONE
 )
 
 
@@ -29,23 +52,56 @@ def override_backend(name: str | None) -> Iterator[None]:
     operands; "gemm" does not apply to windows that overlap. The rules decide these problems. None ends an
     override that an outer block made.
 
+    A function under `jax.jit` may be called inside and outside: JAX keeps a program for each. JAX finds
+    programs by thread, not by context. Tasks of one thread that call the same functions need blocks without
+    ``await``, and a thread that runs in the context of another one needs a block of its own.
+
     Raises:
       ValueError: there is no such backend.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from jax_convgrad import conv_transpose
+      >>> up = jax.jit(lambda x, w: conv_transpose(x, w, (2, 2), "SAME"))
+      >>> x, w = jnp.ones((1, 8, 8, 32)), jnp.ones((4, 4, 32, 16))
+      >>> with override_backend("xla"):
+      ...     "custom_call" in up.lower(x, w).as_text()
+      False
     """
     if name is not None and name not in BACKENDS:
         raise ValueError(
             f"override_backend: expected one of {', '.join(sorted(BACKENDS))}, got {name!r}"
         )
-    token = _override.set(name)
+    with _choosing(dataclasses.replace(_choice.get(), backend=name)):
+        yield
+
+
+@contextlib.contextmanager
+def package_off() -> Iterator[None]:
+    """Leaves all that is lowered inside to XLA: see `jax_convgrad.disabled`."""
+    with _choosing(_Choice("xla", is_off=True)):
+        yield
+
+
+@contextlib.contextmanager
+def _choosing(choice: _Choice) -> Iterator[None]:
+    before = _choice.get()
     try:
+        _choose(choice)
         yield
     finally:
-        _override.reset(token)
+        _choose(before)
+
+
+def _choose(choice: _Choice) -> None:
+    _choice.set(choice)
+    # The context's, whatever a task that ran in between has left in this thread.
+    compat.key_programs(choice.key)
 
 
 def overridden_backend() -> str | None:
     """The backend that `override_backend` or JAX_CONVGRAD_DISABLE=1 asks for, None without them."""
-    return "xla" if environment.is_disabled() else _override.get()
+    return "xla" if environment.is_disabled() else _choice.get().backend
 
 
 @contextlib.contextmanager
@@ -61,13 +117,15 @@ def override_preparation(name: str) -> Iterator[None]:
         raise ValueError(
             f"override_preparation: expected one of {', '.join(sorted(PREPARATIONS))}, got {name!r}"
         )
-    token = _preparation.set(name)
-    try:
+    with _choosing(dataclasses.replace(_choice.get(), preparation=name)):
         yield
-    finally:
-        _preparation.reset(token)
 
 
 def overridden_preparation() -> str | None:
     """What `override_preparation` asks for, None without it."""
-    return _preparation.get()
+    return _choice.get().preparation
+
+
+def is_package_off() -> bool:
+    """Whether `package_off` holds, in which what is installed has no say."""
+    return _choice.get().is_off
