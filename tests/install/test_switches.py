@@ -15,8 +15,14 @@ import jax.numpy as jnp
 import pytest
 
 import jax_convgrad
+from jax_convgrad._src import compat
 from jax_convgrad._src.dispatch import devices
 from jax_convgrad._src.dispatch.devices import Target
+from jax_convgrad._src.dispatch.override import (
+    is_package_off,
+    overridden_backend,
+    override_backend,
+)
 from jax_convgrad._src.dispatch.slow_dtypes import SlowDtypeWarning, _warned, warn_if_slow
 from jax_convgrad._src.install import lowering_rules
 from jax_convgrad._src.runtime import environment, registry, remedies, settings
@@ -87,12 +93,15 @@ def test_disabled_turns_install_and_layers_off():
 
 
 def test_blocks_of_two_threads_may_end_in_any_order():
-    """A begins, B begins, A ends, B ends: of `disabled`, of `install`, and of one of each."""
+    """A begins, B begins, A ends, B ends: of `disabled`, of `install`, and of one of each.
+
+    What `install` does is everybody's, what `disabled` does its own thread's.
+    """
     pairs = [
-        (jax_convgrad.disabled, jax_convgrad.disabled, [(), (), (), ("cpu",)]),
+        (jax_convgrad.disabled, jax_convgrad.disabled, [(), (), ("cpu",), ("cpu",)]),
         (jax_convgrad.install, jax_convgrad.install, [BOTH, BOTH, BOTH, ("cpu",)]),
-        (jax_convgrad.disabled, jax_convgrad.install, [(), (), BOTH, ("cpu",)]),
-        (jax_convgrad.install, jax_convgrad.disabled, [BOTH, (), (), ("cpu",)]),
+        (jax_convgrad.disabled, jax_convgrad.install, [(), BOTH, BOTH, ("cpu",)]),
+        (jax_convgrad.install, jax_convgrad.disabled, [BOTH, (), ("cpu",), ("cpu",)]),
     ]
     jax_convgrad.install("cpu")
     for first, second, expected in pairs:
@@ -124,6 +133,82 @@ def test_blocks_of_two_threads_may_end_in_any_order():
     assert jax_convgrad.installed() == ()
 
 
+@pytest.mark.on_cpu
+def test_no_decision_is_seen_by_another_thread():
+    """The first begins, the second begins, the first ends, the second ends; both lower all the while."""
+    rounds = 34
+    gradient = jax.jit(jax.grad(lambda w, x: jnp.sum(jax.lax.conv_transpose(x, w, (2, 2), "SAME"))))
+    layer = jax.jit(lambda w, x: jax_convgrad.conv_transpose(x, w, (2, 2), "SAME"))
+
+    def computed_here(size: int) -> set[bool]:
+        # Shapes that nobody has lowered, one function for all: what JAX keeps of it must not be mixed up.
+        image = jax.ShapeDtypeStruct((1, size, 1, 32), jnp.float32)
+        texts = [f.lower(KERNEL, image).as_text() for f in (gradient, layer)]
+        return {"jax_convgrad_conv" in text for text in texts}
+
+    turn = threading.Barrier(2, timeout=300)
+
+    def first() -> list[set[bool]]:
+        seen = []
+        for i in range(rounds):
+            with jax_convgrad.disabled():
+                for size in (3 * i + 1, 3 * i + 2):
+                    turn.wait()
+                    seen.append(computed_here(size))
+            turn.wait()
+            seen.append(computed_here(3 * i + 3))
+        return seen
+
+    def second() -> list[set[bool]]:
+        seen = []
+        for i in range(rounds):
+            turn.wait()
+            seen.append(computed_here(3 * i + 1))
+            with jax_convgrad.disabled():
+                for size in (3 * i + 2, 3 * i + 3):
+                    turn.wait()
+                    seen.append(computed_here(size))
+        return seen
+
+    with jax_convgrad.install("cpu"), ThreadPoolExecutor(2) as pool:
+        by_first, by_second = (pool.submit(run) for run in (first, second))
+        assert by_first.result() == [{False}, {False}, {True}] * rounds
+        assert by_second.result() == [{True}, {False}, {False}] * rounds
+
+
+def test_install_inside_of_a_disabled_block_is_for_the_others(caplog: pytest.LogCaptureFixture):
+    with ThreadPoolExecutor(1) as elsewhere, caplog.at_level(logging.INFO, logger="jax_convgrad"):
+        with jax_convgrad.disabled():
+            assert repr(jax_convgrad.install("cpu")) == "install() is off"
+            assert caplog.messages[-1] == "install(): takes effect when disabled() ends"
+            assert jax_convgrad.installed() == ()
+            assert elsewhere.submit(jax_convgrad.installed).result() == ("cpu",)
+        assert jax_convgrad.installed() == ("cpu",)
+        with jax_convgrad.disabled():
+            jax_convgrad.uninstall()
+            assert caplog.messages[-1].startswith("uninstall(): install() is off; ")
+            assert elsewhere.submit(jax_convgrad.installed).result() == ()
+        assert jax_convgrad.installed() == ()
+
+
+def test_overrides_and_disabled_nest():
+    for block in (override_backend("gemm"), jax_convgrad.disabled()):
+        before = overridden_backend(), is_package_off()
+        with block, jax_convgrad.disabled():
+            assert (overridden_backend(), is_package_off()) == ("xla", True)
+            with override_backend("gemm"):
+                assert (overridden_backend(), is_package_off()) == ("gemm", True)
+            assert (overridden_backend(), is_package_off()) == ("xla", True)
+        assert (overridden_backend(), is_package_off()) == before
+
+
+def test_disabled_drops_no_programs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, "clear_caches", lambda: pytest.fail("programs were dropped"))
+    for block in (jax_convgrad.disabled, lambda: override_backend("xla")):
+        with block():
+            pass
+
+
 def test_what_uninstall_has_undone_is_not_undone_again():
     with jax_convgrad.install():
         jax_convgrad.uninstall()
@@ -142,12 +227,12 @@ def test_a_call_is_undone_once():
 
 
 def test_an_interrupted_block_ends(monkeypatch: pytest.MonkeyPatch):
-    def interrupt() -> None:
+    def interrupt(key: object) -> None:
         monkeypatch.undo()
         raise KeyboardInterrupt
 
     jax_convgrad.install("cpu")
-    monkeypatch.setattr(jax, "clear_caches", interrupt)
+    monkeypatch.setattr(compat, "key_programs", interrupt)
     with pytest.raises(KeyboardInterrupt), jax_convgrad.disabled():
         pass
     assert jax_convgrad.installed() == ("cpu",)

@@ -2,9 +2,9 @@
 
 A wrapper takes the place of each function. It asks whether this package can compute a call; what it cannot is
 for jax.image's own function to take or to refuse, in its own words: a program that ran before runs on. The
-wrapper is in its place while `install` is on or while `explain` traces a program, and is passive in threads
-for which neither holds. What it knows it holds itself, so that a copy of this module that is imported anew
-finds the wrappers of the one before and takes them away.
+wrapper is in its place while `install` is on or while `explain` traces a program. It is passive in contexts
+for which neither holds, as inside of `disabled`. What it knows it holds itself, so that a copy of this module
+that is imported anew finds the wrappers of the one before and takes them away.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from jax_convgrad._src import compat
+from jax_convgrad._src.dispatch.override import is_package_off
 from jax_convgrad._src.dtypes import FLOAT_DTYPES
 from jax_convgrad._src.resize.api import compute_resize, compute_scale_and_translate
 from jax_convgrad._src.resize.arguments import (
@@ -55,7 +56,7 @@ _lock = threading.RLock()
 
 
 def install() -> None:
-    """Redirects both functions, everywhere."""
+    """Redirects both functions, everywhere except inside of `disabled`."""
     with _lock:
         if not _state.installed:
             _put_in()
@@ -128,7 +129,8 @@ def _wrap(theirs: Callable[..., Array], prepare: Callable[..., Any]) -> Callable
 
     @functools.wraps(theirs)
     def wrapper(*args: Any, **kwargs: Any) -> Array:
-        if not (state.installed or state.in_context.get()):
+        is_on = state.installed and not is_package_off()
+        if not (is_on or state.in_context.get()):
             return theirs(*args, **kwargs)
         try:
             bound = signature.bind(*args, **kwargs)

@@ -11,7 +11,8 @@ NOTE [Who keeps JAX's rule]. We fall back to JAX's own lowering rule where
 (d) one of this package's own lowering rules emits the equation;
 (e) the program is for `jax.export`: it would hold a call that only this package answers;
 (f) XLA divides the program among devices inside a `shard_map` over other axes of the mesh: it would gather a
-call's operands on every device. Elsewhere XLA asks this package for what each device computes.
+call's operands on every device. Elsewhere XLA asks this package for what each device computes;
+(g) it is lowered inside of `disabled`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from jax_convgrad._src.dispatch.decide import (
     decide,
 )
 from jax_convgrad._src.dispatch.devices import Target
-from jax_convgrad._src.dispatch.override import override_backend
+from jax_convgrad._src.dispatch.override import is_package_off, package_off
 from jax_convgrad._src.dispatch.problem import ConvProblem
 from jax_convgrad._src.dtypes import FLOAT_DTYPES
 from jax_convgrad._src.install import jax_image
@@ -79,7 +80,6 @@ class _State:
       rules: the rules that this copy of the module has installed, by platform.
       calls: how often `install` was called for which platforms.
       generation: of the calls: what came before an `uninstall` cannot be undone again.
-      disabled: how many `disabled` blocks there are.
       is_stale: whether compiled programs may be of another state: a change of it was interrupted.
     """
 
@@ -87,7 +87,6 @@ class _State:
         self.rules: dict[str, _Rule] = {}
         self.calls: collections.Counter[tuple[str, ...]] = collections.Counter()
         self.generation = 0
-        self.disabled = 0
         self.is_stale = False
 
     def rule(self, platform: str) -> _Rule | None:
@@ -160,8 +159,7 @@ def install(platforms: str | Sequence[str] | None = None) -> Installation:
         undo = functools.partial(_undo, chosen, _state.generation)
         changed = _apply()
         on = installed()
-        waits = _state.disabled > 0
-    if waits:
+    if is_package_off():
         _log.info("install(): takes effect when disabled() ends")
     elif changed:
         _log.info(
@@ -202,21 +200,22 @@ def _undo(platforms: tuple[str, ...], generation: int) -> None:
 def _turn_off() -> None:
     """Turns off what no call asks for any more, and says so."""
     if _apply():
-        on = f"on for {', '.join(installed())} alone" if installed() else "off"
+        on = f"on for {', '.join(_on())} alone" if _on() else "off"
         _log.info("uninstall(): install() is %s; compiled programs were dropped", on)
 
 
-def _adopt() -> None:
-    """Takes over what another copy of this module has installed, as a call of this one's."""
+def _adopt() -> bool:
+    """Takes over what another copy of this module has installed, as a call of this one's; is there any?"""
     found = [p for p in PLATFORMS if _state.rule(p) is None and _find(p) is not None]
     if found:
         _state.calls[tuple(found)] += 1
+    return bool(found)
 
 
 def _apply() -> bool:
     """Turns on what the calls ask for, and nothing else; says whether that changed anything."""
     asked = {name for platforms, count in _state.calls.items() if count for name in platforms}
-    wanted = [p for p in PLATFORMS if p in asked and not _state.disabled]
+    wanted = [p for p in PLATFORMS if p in asked]
     changed = _state.is_stale
     # Until programs are dropped: an interrupt may come at any line.
     _state.is_stale = True
@@ -255,10 +254,17 @@ def _put_in(platform: str) -> None:
 def disabled() -> Iterator[None]:
     """Turns the package off inside of a ``with`` block, as ``JAX_CONVGRAD_DISABLE=1`` does for a process.
 
-    `install` is off for the whole process meanwhile, and the package's own layers are computed by XLA's
-    operations in programs that this thread compiles. Compiled programs are dropped on both ends
-    (`jax.clear_caches`). Blocks may overlap in several threads: when the last one ends, what `install` was
-    called for is on again.
+    Programs that are compiled inside hold XLA's operations: JAX's own convolutions and resizes, whatever
+    `install` was called for, and XLA's form of the package's own layers. The block is for its own thread and
+    context. Other threads, and other tasks of ``asyncio``, notice nothing.
+
+    A function under ``jax.jit`` may be called inside and outside. JAX compiles it once for each and keeps
+    both programs. A block that the function itself opens has no effect on its convolutions, which are
+    compiled later.
+
+    JAX finds programs by thread, not by context. Tasks of one thread that call the same functions need
+    blocks without ``await``, and a thread that runs in the context of another one, as
+    ``asyncio.to_thread`` does, needs a block of its own.
 
     Example:
       >>> import jax_convgrad
@@ -267,25 +273,11 @@ def disabled() -> Iterator[None]:
       ()
     """
     with _lock:
-        _adopt()
-        _state.disabled += 1
-    try:
-        _apply_and_drop()
-        with override_backend(XLA):
-            yield
-    finally:
-        with _lock:
-            _state.disabled -= 1
-        _apply_and_drop()
-
-
-def _apply_and_drop() -> None:
-    """Drops compiled programs in any case: the package's own layers are in some of them."""
-    with _lock:
-        if not _apply():
-            jax.clear_caches()
-        on = ", ".join(installed())
-    _log.info("disabled(): install() is %s", f"on for {on} again" if on else "off")
+        if _adopt():  # what another copy of this module has installed does not ask this one
+            _apply()
+    _log.info("disabled(): XLA computes everything in this context until the block ends")
+    with package_off():
+        yield
 
 
 def uninstall() -> None:
@@ -318,13 +310,18 @@ def _take_out(rule: Any) -> None:
 
 
 def installed() -> tuple[str, ...]:
-    """The platforms on which `install` is on.
+    """The platforms on which `install` is on; none inside of `disabled`.
 
     Example:
       >>> import jax_convgrad
       >>> jax_convgrad.installed()
       ()
     """
+    return () if is_package_off() else _on()
+
+
+def _on() -> tuple[str, ...]:
+    """The platforms on which `install` is on in this process."""
     with _lock:
         return tuple(p for p in PLATFORMS if _state.rule(p) or _find(p))
 
@@ -340,7 +337,7 @@ def install_from_environment() -> None:
 
 def _lower(platform: str, theirs: Any, ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
     """The rule for one platform; ``theirs`` is the one that it replaced."""
-    if compat.in_implementation() or compat.is_export(ctx):
+    if is_package_off() or compat.in_implementation() or compat.is_export(ctx):
         return theirs(ctx, lhs, rhs, **params)
     (lhs_aval, rhs_aval), (out_aval,) = ctx.avals_in, ctx.avals_out
     found = decide_equation(

@@ -1,0 +1,193 @@
+"""JAX reuses no program of a disabled() or override_backend() block outside of it, nor vice versa."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_convgrad
+from jax_convgrad._src.conv import primitives
+from jax_convgrad._src.dispatch.override import override_backend
+from jax_convgrad._src.install import jax_image
+from jax_convgrad._src.resize import primitives as resizes
+
+pytestmark = [pytest.mark.on_cpu, pytest.mark.usefixtures("marked")]
+
+Layer = Callable[[Any], Any]
+IMAGE = jnp.ones((1, 4, 4, 32), jnp.float32)
+PIXELS = jnp.ones((1, 4, 4, 8), jnp.float32)
+
+
+@pytest.fixture
+def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What this package computes comes out doubled, so that a result says which program has run."""
+
+    def double(compute: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: 2 * compute(*args)
+
+    def by_backend(emit: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda decision, *args: (
+            emit(decision, *args) * (1 if decision.backend == "xla" else 2)
+        )
+
+    jax_convgrad.uninstall()
+    jax.clear_caches()
+    for module in (primitives, resizes):
+        monkeypatch.setattr(module, "emit", by_backend(module.emit))
+    monkeypatch.setattr(jax_image, "compute_resize", double(jax_image.compute_resize))
+    with override_backend(None):
+        yield
+    jax_convgrad.uninstall()
+    jax.clear_caches()
+
+
+def transpose(layer: Callable[..., Any]) -> tuple[Layer, Any]:
+    return lambda w: layer(IMAGE, w, (2, 2), "SAME"), jnp.ones((4, 4, 32, 16), jnp.float32)
+
+
+def resize(module: Any) -> tuple[Layer, Any]:
+    # By its name, as programs call it.
+    return lambda x: module.resize(x, (1, 8, 8, 8), "linear"), PIXELS
+
+
+SUBJECTS: dict[str, Callable[[], tuple[Layer, Any]]] = {
+    "lax": lambda: transpose(lax.conv_transpose),
+    "layer": lambda: transpose(jax_convgrad.conv_transpose),
+    "jax.image": lambda: resize(jax.image),
+    "resize": lambda: resize(jax_convgrad),
+}
+
+
+def scanned(layer: Layer) -> Layer:
+    def body(x: Any, _: Any) -> tuple[Any, Any]:
+        return x, layer(x)
+
+    return lambda x: lax.scan(body, x, None, length=2)[1]
+
+
+def chosen(layer: Layer) -> Layer:
+    def other(x: Any) -> Any:
+        return 0 * layer(x)
+
+    return lambda x: lax.cond(x.ravel()[0] > 0, layer, other, x)
+
+
+def mapped(layer: Layer) -> Layer:
+    spec = jax.sharding.PartitionSpec()
+    mesh = jax.make_mesh((1,), ("data",), devices=jax.devices("cpu")[:1])
+    return jax.shard_map(layer, mesh=mesh, in_specs=spec, out_specs=spec)
+
+
+def gradient(layer: Layer) -> Layer:
+    return jax.grad(lambda x: jnp.sum(layer(x)))
+
+
+def jit_in_jit(layer: Layer) -> Layer:
+    inner = jax.jit(layer)
+    return jax.jit(lambda x: inner(x))
+
+
+def compiled_ahead(layer: Layer) -> Layer:
+    jitted = jax.jit(layer)
+    return lambda x: jitted.lower(x).compile()(x)
+
+
+def inside_of_a_new_one(layer: Layer) -> Layer:
+    inner = jax.jit(layer)
+    return lambda x: jax.jit(lambda x: inner(x))(x)
+
+
+def batched(layer: Layer) -> Layer:
+    many = jax.vmap(layer)
+    return lambda x: many(x[None])
+
+
+# Programs of a layer. What JAX caches by, a function or a part of it, is the same object at each call.
+PROGRAMS: dict[str, Callable[[Layer], Layer]] = {
+    "eager": lambda layer: layer,
+    "jit": jax.jit,
+    "jit in jit": jit_in_jit,
+    "jit in a new jit": inside_of_a_new_one,
+    "compiled ahead": compiled_ahead,
+    "grad": gradient,
+    "grad in jit": lambda layer: jax.jit(gradient(layer)),
+    "grad of jit": lambda layer: gradient(jax.jit(layer)),
+    "vmap": batched,
+    "vmap in jit": lambda layer: jax.jit(batched(layer)),
+    "vmap of jit": lambda layer: batched(jax.jit(layer)),
+    "scan": scanned,
+    "cond": chosen,
+    "checkpoint": lambda layer: gradient(jax.checkpoint(layer)),
+    "shard_map in jit": lambda layer: jax.jit(mapped(layer)),
+}
+
+
+def xla() -> contextlib.AbstractContextManager[None]:
+    return override_backend("xla")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("subject", "block"),
+    [
+        *((subject, jax_convgrad.disabled) for subject in SUBJECTS),
+        *((subject, xla) for subject in ("layer", "resize")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_each_calls_its_own_program(subject: str, block: Callable[[], Any], program: str):
+    if subject in ("lax", "jax.image"):
+        jax_convgrad.install("cpu")
+    layer, x = SUBJECTS[subject]()
+
+    def new() -> Callable[[], str]:
+        run = PROGRAMS[program](lambda x: layer(x))
+        return lambda: by_whom(run(x))
+
+    with jax_convgrad.disabled():
+        plain = np.asarray(PROGRAMS[program](lambda x: layer(x))(x))
+    assert plain.any()
+
+    def by_whom(result: Any) -> str:
+        factor = np.asarray(result).ravel()[0] / plain.ravel()[0]
+        return {1: "XLA", 2: "us", 4: "us"}[round(float(factor), 3)]
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        for begins_inside in (False, True):
+            who = new()
+            if not begins_inside:
+                assert who() == who() == "us"
+            with block():
+                assert who() == who() == "XLA"
+                assert elsewhere.submit(who).result() == "us"
+                assert who() == "XLA"
+            assert who() == "us"
+
+
+def test_tasks_whose_blocks_overlap_leave_nothing_behind():
+    """Each ends a block that began inside of the other's, in the same thread."""
+    layer, x = SUBJECTS["layer"]()
+    run = jax.jit(lambda x: layer(x))
+
+    async def enter(ready: asyncio.Event, other: asyncio.Event) -> None:
+        with jax_convgrad.disabled():
+            ready.set()
+            await other.wait()
+
+    async def both() -> None:
+        a, b = asyncio.Event(), asyncio.Event()
+        await asyncio.gather(enter(a, b), enter(b, a))
+
+    asyncio.run(both())
+    outside = run(x)
+    with jax_convgrad.disabled():
+        np.testing.assert_allclose(outside, 2 * run(x))
