@@ -15,6 +15,8 @@ from unittest import mock
 import jax
 import numpy as np
 
+from jax_convgrad._src.dispatch.override import override_preparation
+
 INITIALIZE, EXECUTE = 2, 3  # XLA_FFI_ExecutionStage
 _CODES = {3: "INVALID_ARGUMENT", 8: "RESOURCE_EXHAUSTED", 9: "FAILED_PRECONDITION"}
 _CODES |= {2: "UNKNOWN", 12: "UNIMPLEMENTED", 13: "INTERNAL"}
@@ -120,7 +122,8 @@ def recorded(f: Callable[..., Any], *arrays: Any, platform: str) -> Recorded:
 
         return call
 
-    with mock.patch.object(jax.ffi, "ffi_call", ffi_call):
+    # The handler gets what the function gets.
+    with mock.patch.object(jax.ffi, "ffi_call", ffi_call), override_preparation("none"):
         jax.jit(f).trace(*arrays).lower(lowering_platforms=(platform,))
     (only,) = found.values()
     return only

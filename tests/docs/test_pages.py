@@ -18,6 +18,7 @@ import os
 import pathlib
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 
 import jax
@@ -103,6 +104,8 @@ def test_blocks_run(page: str, cpu_handlers: bool, capsys: pytest.CaptureFixture
         if importlib.util.find_spec(library) is None:
             assert os.environ.get("JAX_CONVGRAD_REQUIRE_DOCS") != "1", f"{library} is not installed"
             pytest.skip(f"{library} is not installed")
+    if "keras" in sys.modules:  # it numbers the layers of a whole process
+        sys.modules["keras"].utils.clear_session()
     namespace: dict[str, object] = {"__name__": "__main__"}
     checker = doctest.OutputChecker()
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -1,7 +1,8 @@
 """Peak memory of a backward pass: no more than the arrays it reads and writes plus 64 MB.
 
 Each case runs in a process of its own. The handlers read channels-last only; where the layer is
-not, the arrays that XLA writes to convert it are counted too.
+not, the arrays that XLA writes to convert it are counted too, and so are those in float32 where a
+processor does not multiply bfloat16.
 """
 
 from __future__ import annotations
@@ -165,6 +166,7 @@ def test_peak_memory_of_a_backward_pass(name: str, cpu_handlers: bool):
     if not cpu_handlers:
         pytest.skip("the pure-JAX backends take the memory that XLA takes")
     import jax_convgrad
+    from jax_convgrad._src.dispatch.devices import multiplies_bfloat16
 
     if CASES[name].dtype not in jax_convgrad.info()["handlers"]["cpu"]["dtypes"]:
         pytest.skip(f"no handlers for {CASES[name].dtype} on this processor: XLA's memory again")
@@ -184,6 +186,8 @@ def test_peak_memory_of_a_backward_pass(name: str, cpu_handlers: bool):
     # Else memory that was free before has been used again, and the measurement is blind.
     assert seen["growth"] >= 0.9 * arrays, seen
     allowed = arrays + ALLOWED
+    if CASES[name].dtype == "bfloat16" and not multiplies_bfloat16():
+        allowed += 2 * arrays  # each once more in float32
     if CASES[name].layout == NCHW:
         # XLA writes x, dy and dx once more, channels-last: arrays that the calls read and write.
         allowed += 2 * seen["x"] + seen["dy"]

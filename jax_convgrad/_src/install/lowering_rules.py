@@ -256,15 +256,15 @@ def disabled() -> Iterator[None]:
 
     Programs that are compiled inside hold XLA's operations: JAX's own convolutions and resizes, whatever
     `install` was called for, and XLA's form of the package's own layers. The block is for its own thread and
-    context. Other threads, and other tasks of `asyncio`, notice nothing.
+    context. Other threads, and other tasks of ``asyncio``, notice nothing.
 
     A function under ``jax.jit`` may be called inside and outside. JAX compiles it once for each and keeps
     both programs. A block that the function itself opens has no effect on its convolutions, which are
     compiled later.
 
     JAX finds programs by thread, not by context. Tasks of one thread that call the same functions need
-    blocks without ``await``, and a thread that runs in the context of another one, as `asyncio.to_thread`
-    does, needs a block of its own.
+    blocks without ``await``, and a thread that runs in the context of another one, as
+    ``asyncio.to_thread`` does, needs a block of its own.
 
     Example:
       >>> import jax_convgrad
