@@ -1,8 +1,9 @@
 """Choices that go before the rules: one backend for every problem, or this package turned off.
 
 A choice holds in the context that made it (`contextvars`): another thread, or another task, decides as if
-there were none. JAX's caches do not know of contexts. Each of their keys holds the thread's choice, so that
-no program of one choice is reused under another.
+there were none. JAX's caches do not know of contexts. Each of their keys holds whether the thread has turned
+the package off, so that no program of such a block is reused outside of it. A backend is in no key: programs
+that are compiled under an override are measured, and tested, after its end.
 """
 
 from __future__ import annotations
@@ -31,11 +32,6 @@ class _Choice:
     preparation: str | None = None
     is_off: bool = False
 
-    @property
-    def key(self) -> str | None:
-        """What JAX's caches tell choices apart by; None for the choice of who has made none."""
-        return None if self == _NONE else repr(self)
-
 
 _NONE = _Choice()
 # A module that is reloaded keeps it, with the blocks that have not ended.
@@ -52,9 +48,8 @@ def override_backend(name: str | None) -> Iterator[None]:
     operands; "gemm" does not apply to windows that overlap. The rules decide these problems. None ends an
     override that an outer block made.
 
-    A function under `jax.jit` may be called inside and outside: JAX keeps a program for each. JAX finds
-    programs by thread, not by context. Tasks of one thread that call the same functions need blocks without
-    ``await``, and a thread that runs in the context of another one needs a block of its own.
+    What is compiled inside stays as it is, and JAX reuses it outside: each override needs jitted functions of
+    its own.
 
     Raises:
       ValueError: there is no such backend.
@@ -79,24 +74,27 @@ def override_backend(name: str | None) -> Iterator[None]:
 @contextlib.contextmanager
 def package_off() -> Iterator[None]:
     """Leaves all that is lowered inside to XLA: see `jax_convgrad.disabled`."""
-    with _choosing(_Choice("xla", is_off=True)):
+    before = _choice.get()
+    try:
+        _turn(_Choice("xla", is_off=True))
         yield
+    finally:
+        _turn(before)
+
+
+def _turn(choice: _Choice) -> None:
+    _choice.set(choice)
+    # The context's, whatever a task that ran in between has left in this thread.
+    compat.key_programs("off" if choice.is_off else None)
 
 
 @contextlib.contextmanager
 def _choosing(choice: _Choice) -> Iterator[None]:
-    before = _choice.get()
+    token = _choice.set(choice)
     try:
-        _choose(choice)
         yield
     finally:
-        _choose(before)
-
-
-def _choose(choice: _Choice) -> None:
-    _choice.set(choice)
-    # The context's, whatever a task that ran in between has left in this thread.
-    compat.key_programs(choice.key)
+        _choice.reset(token)
 
 
 def overridden_backend() -> str | None:
