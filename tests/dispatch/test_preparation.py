@@ -19,6 +19,7 @@ from jax_convgrad._src.dispatch.problem import ConvProblem
 from jax_convgrad._src.runtime import registry, settings
 
 BACKENDS = {"cpu": "onednn", "cuda": "cudnn"}
+TARGETS = {"cpu": Target("cpu", "avx512"), "cuda": Target("cuda", "sm_90")}
 EVEN, UNEVEN = [(1, 1), (1, 1)], [(0, 1), (1, 1)]
 
 
@@ -63,7 +64,7 @@ def problem(
 
 def prepared(platform: str, *args: Any, **keywords: Any) -> str:
     with override_backend(BACKENDS[platform]):
-        return decide(problem(*args, **keywords), Target(platform)).preparation
+        return decide(problem(*args, **keywords), TARGETS[platform]).preparation
 
 
 @pytest.mark.parametrize("operator", ["conv_fprop", "conv_dgrad", "conv_wgrad"])
@@ -136,7 +137,7 @@ def test_a_shard_is_prepared_by_its_own_sizes(monkeypatch: pytest.MonkeyPatch):
     """Six channels are pairs, and three are not."""
     monkeypatch.setattr(decide_module, "multiplies_bfloat16", lambda: True)
     with override_backend("onednn"):
-        whole = decide(problem("conv_fprop", (6, 16)), Target("cpu"))
+        whole = decide(problem("conv_fprop", (6, 16)), TARGETS["cpu"])
     assert whole.preparation == "none"
     assert for_part(whole, problem("conv_fprop", (3, 16))).preparation == "zero_channel"
     empty = for_part(whole, problem("conv_fprop", (0, 16)))
@@ -145,7 +146,7 @@ def test_a_shard_is_prepared_by_its_own_sizes(monkeypatch: pytest.MonkeyPatch):
 
 def test_only_handlers_have_operands_to_prepare():
     with override_backend("xla"):
-        assert decide(problem("conv_fprop", (3, 16)), Target("cpu")).preparation == "none"
+        assert decide(problem("conv_fprop", (3, 16)), TARGETS["cpu"]).preparation == "none"
 
 
 def test_override():
