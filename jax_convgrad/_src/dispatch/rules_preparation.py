@@ -77,9 +77,11 @@ AVX512 = RuleTable(
                 *_measured_cpu("depthwise 96, k3 s2, bf16", "dw"),
                 *_measured_cpu("depthwise 672, k5 s2, bf16", "dw"),
                 *_measured_cpu("1-D depthwise 64, k5, bf16", "dw"),
-                *_measured_cpu("1-D depthwise 256, k31, bf16", "dw"),
             ),
-            against=(*_measured_cpu("3-D depthwise 32, k3, bf16", "dw"),),
+            against=(
+                *_measured_cpu("1-D depthwise 256, k31, bf16", "dw"),
+                *_measured_cpu("3-D depthwise 32, k3, bf16", "dw"),
+            ),
         ),
         Rule(
             name="no instructions for bfloat16",
@@ -115,12 +117,12 @@ AVX512 = RuleTable(
                 *_measured_cpu("depthwise 96, k7, bf16", "fprop", "dx", "dw"),
                 *_measured_cpu("depthwise 128, k3, bf16", "dw"),
                 *_measured_cpu("depthwise 32, k3, bf16", "dw"),
-                *_measured_cpu("depthwise 240, k5, bf16", "fprop", "dx"),
+                *_measured_cpu("depthwise 240, k5, bf16", "fprop", "dw"),
                 *_measured_cpu("1-D depthwise 64, k5, bf16", "fprop", "dx"),
                 *_measured_cpu("1-D depthwise 256, k31, bf16", "fprop", "dx"),
                 *_measured_cpu("3-D depthwise 32, k3, bf16", "fprop", "dx"),
             ),
-            against=(*_measured_cpu("depthwise 240, k5, bf16", "dw"),),
+            against=(*_measured_cpu("depthwise 240, k5, bf16", "dx"),),
         ),
         Rule(
             name="dX of strided depthwise windows in bfloat16",
