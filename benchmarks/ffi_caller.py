@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import functools
@@ -122,8 +123,9 @@ def recorded(f: Callable[..., Any], *arrays: Any, platform: str) -> Recorded:
 
         return call
 
-    # The handler gets what the function gets.
-    with mock.patch.object(jax.ffi, "ffi_call", ffi_call), override_preparation("none"):
+    # On the CPU the handler gets what the function gets.
+    as_it_is = override_preparation("none") if platform == "cpu" else contextlib.nullcontext()
+    with mock.patch.object(jax.ffi, "ffi_call", ffi_call), as_it_is:
         jax.jit(f).trace(*arrays).lower(lowering_platforms=(platform,))
     (only,) = found.values()
     return only

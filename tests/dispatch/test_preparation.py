@@ -8,14 +8,17 @@ from typing import Any
 import jax
 import pytest
 from jax import lax
+from support.drawn_geometries import drawn_geometries
 
 from jax_convgrad._src.conv import arguments
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.dispatch import decide as decide_module
 from jax_convgrad._src.dispatch.decide import decide, for_part
 from jax_convgrad._src.dispatch.devices import Target
+from jax_convgrad._src.dispatch.features import preparation_features
 from jax_convgrad._src.dispatch.override import override_backend, override_preparation
 from jax_convgrad._src.dispatch.problem import ConvProblem
+from jax_convgrad._src.dispatch.tables import choose
 from jax_convgrad._src.runtime import registry, settings
 
 BACKENDS = {"cpu": "onednn", "cuda": "cudnn"}
@@ -131,6 +134,31 @@ def test_weights_on_cuda(operator: str):
         assert prepared("cuda", operator, (16, 8)) == "xio_weights"
     with settings.override(dataclasses.replace(room, workspace_limit=room.workspace_limit - 1)):
         assert prepared("cuda", operator, (16, 8)) == "none"
+
+
+def test_cuda_does_not_ask_the_cpu(monkeypatch: pytest.MonkeyPatch):
+    """It would load the CPU's module."""
+    monkeypatch.setattr(decide_module, "multiplies_bfloat16", lambda: pytest.fail("asked"))
+    assert prepared("cuda", "conv_fprop", (64, 64)) == "none"
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_no_call_reads_pairs_that_are_none(native: bool):
+    """NOTE [Pairs of channels] in rules_preparation.py, whatever the rules were measured to be."""
+    seen = 0
+    for geometry in drawn_geometries(7, 2000):
+        for operator in ("conv_fprop", "conv_dgrad"):
+            features = preparation_features(
+                operator, geometry, "bfloat16", "bfloat16", None, native
+            )
+            strided_dx = operator == "conv_dgrad" and features.is_strided
+            if features.sums_pairs or (features.has_one_filter_a_channel and not strided_dx):
+                continue
+            seen += 1
+            choice = choose("cpu", None, features)[0].choice
+            assert choice in ("float32", "zero_channel")
+            assert choice == "float32" or not features.has_one_filter_a_channel
+    assert seen > 500
 
 
 def test_a_shard_is_prepared_by_its_own_sizes(monkeypatch: pytest.MonkeyPatch):

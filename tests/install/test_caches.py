@@ -161,21 +161,75 @@ def test_each_calls_its_own_program(subject: str, program: str):
             assert who() == "us"
 
 
-def test_tasks_whose_blocks_overlap_leave_nothing_behind():
-    """Each ends a block that began inside of the other's, in the same thread."""
+@pytest.fixture
+def run() -> Callable[[], str]:
+    """Calls one jitted layer, and says who has computed it."""
     layer, x = SUBJECTS["layer"]()
-    run = jax.jit(lambda x: layer(x))
+    f = jax.jit(lambda x: layer(x))
+    with jax_convgrad.disabled():
+        plain = np.asarray(f(x)).ravel()[0]
+    return lambda: {1: "XLA", 2: "us"}[round(float(np.asarray(f(x)).ravel()[0] / plain), 3)]
+
+
+def test_tasks_whose_blocks_overlap_leave_nothing_behind(run: Callable[[], str]):
+    """Each ends a block that began inside of the other's, in the same thread."""
 
     async def enter(ready: asyncio.Event, other: asyncio.Event) -> None:
         with jax_convgrad.disabled():
             ready.set()
             await other.wait()
+            assert run() == "XLA"
 
     async def both() -> None:
         a, b = asyncio.Event(), asyncio.Event()
         await asyncio.gather(enter(a, b), enter(b, a))
 
     asyncio.run(both())
-    outside = run(x)
+    assert run() == "us"
     with jax_convgrad.disabled():
-        np.testing.assert_allclose(outside, 2 * run(x))
+        assert run() == "XLA"
+
+
+def test_a_task_that_was_made_in_a_block_runs_after_it(run: Callable[[], str]):
+    async def main() -> None:
+        async def late() -> str:
+            with jax_convgrad.disabled():
+                assert run() == "XLA"
+            return run()
+
+        with jax_convgrad.disabled():
+            task = asyncio.create_task(late())
+        assert await task == "us"
+
+    asyncio.run(main())
+    assert run() == "us"
+
+
+def test_a_thread_in_the_context_of_a_block_is_not_inside_of_it(run: Callable[[], str]):
+    async def main() -> None:
+        with jax_convgrad.disabled():
+            assert await asyncio.to_thread(run) == "us"
+            assert run() == "XLA"
+
+    asyncio.run(main())
+    assert run() == "us"
+
+
+def test_a_task_that_runs_while_a_block_awaits_is_inside_of_it(run: Callable[[], str]):
+    async def main() -> None:
+        async def block(ready: asyncio.Event) -> None:
+            with jax_convgrad.disabled():
+                await ready.wait()
+
+        async def other(ready: asyncio.Event) -> str:
+            who = run()
+            ready.set()
+            return who
+
+        ready = asyncio.Event()
+        assert (await asyncio.gather(block(ready), other(ready)))[1] == "XLA"
+
+    asyncio.run(main())
+    assert run() == "us"
+    with jax_convgrad.disabled():
+        assert run() == "XLA"

@@ -180,7 +180,9 @@ def test_install_inside_of_a_disabled_block_is_for_the_others(caplog: pytest.Log
     with ThreadPoolExecutor(1) as elsewhere, caplog.at_level(logging.INFO, logger="jax_convgrad"):
         with jax_convgrad.disabled():
             assert repr(jax_convgrad.install("cpu")) == "install() is off"
-            assert caplog.messages[-1] == "install(): takes effect when disabled() ends"
+            assert (
+                caplog.messages[-1] == "install(): takes effect in this thread when disabled() ends"
+            )
             assert jax_convgrad.installed() == ()
             assert elsewhere.submit(jax_convgrad.installed).result() == ("cpu",)
         assert jax_convgrad.installed() == ("cpu",)
@@ -197,7 +199,7 @@ def test_overrides_and_disabled_nest():
         with block, jax_convgrad.disabled():
             assert (overridden_backend(), is_package_off()) == ("xla", True)
             with override_backend("gemm"):
-                assert (overridden_backend(), is_package_off()) == ("gemm", True)
+                assert (overridden_backend(), is_package_off()) == ("xla", True)
             assert (overridden_backend(), is_package_off()) == ("xla", True)
         assert (overridden_backend(), is_package_off()) == before
 

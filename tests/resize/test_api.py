@@ -74,7 +74,7 @@ def largest(error: np.ndarray) -> float:
 def test_values_and_gradients_are_those_of_jax_image(
     method: str, size: str, antialias: bool, rng: np.random.Generator
 ):
-    """float64 to rounding; float32 with a largest error of at most 3 times jax.image's own, over 8 draws.
+    """float64 to rounding; float32 with a largest error, the mean of 8 draws, of at most 3 times jax.image's.
 
     One draw says less. Where one sum takes a hundred taps, as in a GPU's kernel for any window, the largest
     error is 1.9 times jax.image's in the mean of 30 draws, and more than 3 times in 4 of them.

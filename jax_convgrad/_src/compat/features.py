@@ -172,7 +172,7 @@ SYMBOLIC_SIZES = Feature(
 
 PROGRAM_KEYS = Feature(
     "keeping programs of a disabled() block apart from others in JAX's caches",
-    "All compiled programs are dropped at both ends of the block instead.",
+    "All compiled programs are dropped at both ends of the block instead; meanwhile threads share theirs.",
     make_user_context="jax:make_user_context",
 )
 

@@ -2,7 +2,8 @@
 
     decide(problem, target) -> Decision -> emit
 
-The rules are data (`rules_cpu`, `rules_cuda`, `rules_resample`). This file has the decisions that no
+The rules are data (`rules_cpu`, `rules_cuda`, `rules_backward`, `rules_resample`, and `rules_preparation` for
+what is done to a handler's operands). This file has the decisions that no
 measurement changes: problems with nothing to compute, problems that a handler cannot compute, and platforms
 without a handler. What the user measured (`tuning.store`) comes before the rules, and after an override.
 """
@@ -207,7 +208,8 @@ def _preparation(
         problem.dtype,
         problem.result_dtype,
         problem.precision,
-        multiplies_bfloat16(),
+        # Not asked on CUDA: it loads the CPU's module.
+        platform == "cuda" or multiplies_bfloat16(),
     )
     rule, _ = choose(platform, device_class, features)
     if rule.choice == "xio_weights" and set_up is not None and set_up.workspace_limit is not None:

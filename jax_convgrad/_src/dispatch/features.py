@@ -1,6 +1,6 @@
 """The features of a problem that the rules look at: plain values, each computed once.
 
-Symbolic sizes, which `jax.export` makes, are None: no condition on a size holds for them.
+Symbolic sizes, which `jax.export` makes, are None: a condition on a size holds for them only if it says None.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class PreparationFeatures:
       widens: the result has another dtype than the operands.
       spatial_rank: the number of spatial axes.
       is_strict: the operands are float32 and must not be rounded to TF32.
-      is_depthwise: every channel has one filter.
+      has_one_filter_a_channel: depthwise without a multiplier.
       is_strided: a stride is above 1.
       taps: the window's number of elements; None if it is symbolic.
       has_uneven_padding: an axis has different padding at its two ends.
@@ -140,7 +140,7 @@ class PreparationFeatures:
     widens: bool
     spatial_rank: int
     is_strict: bool
-    is_depthwise: bool
+    has_one_filter_a_channel: bool
     is_strided: bool
     taps: int | None
     has_uneven_padding: bool
@@ -247,8 +247,8 @@ def preparation_features(
     geometry: ConvGeometry,
     dtype: Any,
     result_dtype: Any,
-    precision: Any = None,
-    multiplies_bfloat16: bool = True,
+    precision: Any,
+    multiplies_bfloat16: bool,
 ) -> PreparationFeatures:
     """The features of a handler's call of one operator on a ``geometry``."""
     config = geometry.config
@@ -260,7 +260,7 @@ def preparation_features(
         widens=np.dtype(result_dtype) != np.dtype(dtype),
         spatial_rank=config.spatial_rank,
         is_strict=is_strict(dtype, precision),
-        is_depthwise=1 < config.groups == in_channels == out_channels,
+        has_one_filter_a_channel=1 < config.groups == in_channels == out_channels,
         is_strided=any(s > 1 for s in config.strides),
         taps=math.prod(geometry.kernel) if all(map(_is_known, geometry.kernel)) else None,
         has_uneven_padding=any(low != high for low, high in config.padding),

@@ -1,43 +1,42 @@
 """Choices that go before the rules: one backend for every problem, or this package turned off.
 
-A choice holds in the context that made it (`contextvars`): another thread, or another task, decides as if
-there were none. JAX's caches do not know of contexts. Each of their keys holds whether the thread has turned
-the package off, so that no program of such a block is reused outside of it. A backend is in no key: programs
-that are compiled under an override are measured, and tested, after its end.
+A backend is chosen in a context (`contextvars`): another thread, or another task, decides as if there were
+no choice. It is in no key of JAX's caches: programs that are compiled under an override are measured, and
+tested, after its end. The package is turned off in a thread, and the keys of the caches say so: no program of
+such a block is reused outside of it, nor the other way round.
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
-import dataclasses
+import threading
 from collections.abc import Iterator
 
 from jax_convgrad._src import compat
 from jax_convgrad._src.dispatch.rules import BACKENDS, PREPARATIONS
 from jax_convgrad._src.runtime import environment
 
+_backend: contextvars.ContextVar[str | None] = contextvars.ContextVar(
+    "jax_convgrad_backend", default=None
+)
+_preparation: contextvars.ContextVar[str | None] = contextvars.ContextVar(
+    "jax_convgrad_preparation", default=None
+)
 
-@dataclasses.dataclass(frozen=True)
-class _Choice:
-    """What holds in a context.
 
-    Attributes:
-      backend: the one for every problem; None leaves it to the rules.
-      preparation: of every handler's operands; None leaves it to the rules.
-      is_off: `install` and its like are off.
+class _OffBlocks(threading.local):
+    """How many blocks of `package_off` are open in a thread.
+
+    It is the thread's, as the keys of JAX's caches are: a program always matches its key. A task or a thread
+    that runs in the context of a block need not be where that key holds.
     """
 
-    backend: str | None = None
-    preparation: str | None = None
-    is_off: bool = False
+    count = 0
 
 
-_NONE = _Choice()
 # A module that is reloaded keeps it, with the blocks that have not ended.
-_choice: contextvars.ContextVar[_Choice] = globals().get("_choice") or contextvars.ContextVar(
-    "jax_convgrad_choice", default=_NONE
-)
+_off_blocks: _OffBlocks = globals().get("_off_blocks") or _OffBlocks()
 
 
 @contextlib.contextmanager
@@ -67,39 +66,16 @@ def override_backend(name: str | None) -> Iterator[None]:
         raise ValueError(
             f"override_backend: expected one of {', '.join(sorted(BACKENDS))}, got {name!r}"
         )
-    with _choosing(dataclasses.replace(_choice.get(), backend=name)):
-        yield
-
-
-@contextlib.contextmanager
-def package_off() -> Iterator[None]:
-    """Leaves all that is lowered inside to XLA: see `jax_convgrad.disabled`."""
-    before = _choice.get()
-    try:
-        _turn(_Choice("xla", is_off=True))
-        yield
-    finally:
-        _turn(before)
-
-
-def _turn(choice: _Choice) -> None:
-    _choice.set(choice)
-    # The context's, whatever a task that ran in between has left in this thread.
-    compat.key_programs("off" if choice.is_off else None)
-
-
-@contextlib.contextmanager
-def _choosing(choice: _Choice) -> Iterator[None]:
-    token = _choice.set(choice)
+    token = _backend.set(name)
     try:
         yield
     finally:
-        _choice.reset(token)
+        _backend.reset(token)
 
 
 def overridden_backend() -> str | None:
-    """The backend that `override_backend` or JAX_CONVGRAD_DISABLE=1 asks for, None without them."""
-    return "xla" if environment.is_disabled() else _choice.get().backend
+    """The backend that is chosen for every problem: "xla" where the package is off; None without a choice."""
+    return "xla" if environment.is_disabled() or is_package_off() else _backend.get()
 
 
 @contextlib.contextmanager
@@ -115,15 +91,30 @@ def override_preparation(name: str) -> Iterator[None]:
         raise ValueError(
             f"override_preparation: expected one of {', '.join(sorted(PREPARATIONS))}, got {name!r}"
         )
-    with _choosing(dataclasses.replace(_choice.get(), preparation=name)):
+    token = _preparation.set(name)
+    try:
         yield
+    finally:
+        _preparation.reset(token)
 
 
 def overridden_preparation() -> str | None:
     """What `override_preparation` asks for, None without it."""
-    return _choice.get().preparation
+    return _preparation.get()
+
+
+@contextlib.contextmanager
+def package_off() -> Iterator[None]:
+    """Leaves all that this thread lowers inside to XLA: see `jax_convgrad.disabled`."""
+    _off_blocks.count += 1
+    try:
+        compat.key_programs("off")
+        yield
+    finally:
+        _off_blocks.count -= 1
+        compat.key_programs("off" if is_package_off() else None)
 
 
 def is_package_off() -> bool:
-    """Whether `package_off` holds, in which what is installed has no say."""
-    return _choice.get().is_off
+    """Whether a block of `package_off` is open in this thread."""
+    return _off_blocks.count > 0

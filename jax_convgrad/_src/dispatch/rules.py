@@ -84,8 +84,8 @@ class Rule:
       when: all of these hold; of several mappings, all of one.
       choice: one of `BACKENDS`, or in a table of preparations one of `PREPARATIONS`.
       reason: why, in one sentence without figures.
-      evidence: the measurements behind it. Empty where the reason is something that a backend cannot do at
-        all.
+      evidence: the measurements behind it. Empty where the reason is something that cannot be done at all
+        otherwise, or where nothing is done.
       against: measured cases for which the rule chooses what is slower.
       device_class: of the devices that the evidence was measured on; None means the table's.
     """

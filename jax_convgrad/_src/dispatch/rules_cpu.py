@@ -162,7 +162,7 @@ AMX = RuleTable(
             name="bfloat16",
             when={"dtype": "bfloat16"},
             choice="onednn",
-            reason="oneDNN computes in bfloat16, XLA:CPU converts to float32",
+            reason="oneDNN is faster than XLA:CPU, which converts to float32",
             evidence=(
                 *_measured("3-D 32 to 64, k2 s2, bfloat16", "dx", "dw", "fprop"),
                 *_measured("64 to 64, k3, padding 5, bfloat16", "dw", "dx", "fprop"),

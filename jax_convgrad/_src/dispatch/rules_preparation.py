@@ -3,9 +3,10 @@
 NOTE [Pairs of channels]. oneDNN's bfloat16 kernels read the channels that they sum over in pairs. If their
 number is odd, the last channel is paired with the memory behind it, which is the first channel of the next
 group or pixel, and with a weight of zero. A NaN or an infinity there would leak into a wrong element, under
-`jax.vmap` into another example. So such a call gets one more channel, of zeros, or operands in float32. One
-of these kernels also reads behind the whole array, whoever calls it: that is an erratum in C++
-(cpu/onednn/errata.cc).
+`jax.vmap` into another example. So such a call gets one more channel, of zeros, or operands in float32. The
+kernels for depthwise problems have no pairs, except those for some strided input gradients: these must run in
+float32. No measurement may send a call of either kind to "none". One of the kernels also reads behind the
+whole array, whoever calls it: that is an erratum in C++ (cpu/onednn/errata.cc).
 
 NOTE [Uneven padding]. cuDNN's errata exclude the engines that are wrong where the two sides of an axis are
 padded differently (NOTE [One padding per axis], cudnn/errata.cc). That leaves one engine for weight
@@ -24,16 +25,15 @@ def _measured_cpu(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"cpu/preparations.json#{case}#{pass_}" for pass_ in passes)
 
 
-def _measured_bfloat16(case: str, *passes: str) -> tuple[str, ...]:
-    """On a processor that multiplies bfloat16."""
-    return tuple(f"cpu/preparations_bfloat16.json#{case}#{pass_}" for pass_ in passes)
-
-
 def _measured_cuda(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"h100/preparations.json#{case}#{pass_}" for pass_ in passes)
 
 
-_WIDENING_DEPTHWISE = {"dtype": "bfloat16", "multiplies_bfloat16": False, "is_depthwise": True}
+_WIDENING_DEPTHWISE = {
+    "dtype": "bfloat16",
+    "multiplies_bfloat16": False,
+    "has_one_filter_a_channel": True,
+}
 
 AVX512 = RuleTable(
     "avx512",
@@ -129,31 +129,19 @@ AVX512 = RuleTable(
             when={
                 "dtype": "bfloat16",
                 "operator": "conv_dgrad",
-                "is_depthwise": True,
+                "has_one_filter_a_channel": True,
                 "is_strided": True,
             },
             choice="float32",
-            reason="a second channel would take the problem away from oneDNN's depthwise kernels",
-            evidence=(*_measured_bfloat16("depthwise 96, k3 s2, bf16", "dx"),),
-            against=(
-                *_measured_bfloat16("depthwise 24, k3 s2, bf16", "dx"),
-                *_measured_bfloat16("depthwise 64, k3 s2, bf16", "dx"),
-            ),
+            reason="some of oneDNN's kernels for it read pairs of channels, which a depthwise layer has not",
+            evidence=(),
         ),
         Rule(
             name="bfloat16 with an odd number of channels",
-            when={"dtype": "bfloat16", "sums_pairs": False, "is_depthwise": False},
+            when={"dtype": "bfloat16", "sums_pairs": False, "has_one_filter_a_channel": False},
             choice="zero_channel",
-            reason="a channel of zeros is the cheapest partner of the last one",
-            evidence=(
-                *_measured_bfloat16("3 to 64, k3, bf16", "fprop"),
-                *_measured_bfloat16("64 to 3, k3, bf16", "dx"),
-                *_measured_bfloat16("3 to 64, k7 s2, bf16", "fprop"),
-            ),
-            against=(
-                *_measured_bfloat16("9 to 32, k3, bf16", "fprop"),
-                *_measured_bfloat16("32 to 9, k3, bf16", "dx"),
-            ),
+            reason="the last channel needs a partner, since oneDNN reads pairs of channels",
+            evidence=(),
         ),
         Rule(
             name="operands as they are",
@@ -175,7 +163,7 @@ SM_90 = RuleTable(
                 {
                     "operator": "conv_wgrad",
                     "has_uneven_padding": True,
-                    "is_depthwise": False,
+                    "has_one_filter_a_channel": False,
                     **precision,
                 }
                 for precision in ({"dtype": "float64"}, {"is_strict": True})

@@ -160,7 +160,7 @@ def install(platforms: str | Sequence[str] | None = None) -> Installation:
         changed = _apply()
         on = installed()
     if is_package_off():
-        _log.info("install(): takes effect when disabled() ends")
+        _log.info("install(): takes effect in this thread when disabled() ends")
     elif changed:
         _log.info(
             "install(): convolutions and resizes run in jax_convgrad on %s where that is faster; compiled "
@@ -255,16 +255,13 @@ def disabled() -> Iterator[None]:
     """Turns the package off inside of a ``with`` block, as ``JAX_CONVGRAD_DISABLE=1`` does for a process.
 
     Programs that are compiled inside hold XLA's operations: JAX's own convolutions and resizes, whatever
-    `install` was called for, and XLA's form of the package's own layers. The block is for its own thread and
-    context. Other threads, and other tasks of ``asyncio``, notice nothing.
+    `install` was called for, and XLA's form of the package's own layers. The block is for its own thread.
+    Other threads notice nothing. Tasks of ``asyncio`` that run in the thread while a block awaits are inside
+    of it, too.
 
     A function under ``jax.jit`` may be called inside and outside. JAX compiles it once for each and keeps
     both programs. A block that the function itself opens has no effect on its convolutions, which are
     compiled later.
-
-    JAX finds programs by thread, not by context. Tasks of one thread that call the same functions need
-    blocks without ``await``, and a thread that runs in the context of another one, as
-    ``asyncio.to_thread`` does, needs a block of its own.
 
     Example:
       >>> import jax_convgrad
@@ -275,7 +272,7 @@ def disabled() -> Iterator[None]:
     with _lock:
         if _adopt():  # what another copy of this module has installed does not ask this one
             _apply()
-    _log.info("disabled(): XLA computes everything in this context until the block ends")
+    _log.info("disabled(): XLA computes everything in this thread until the block ends")
     with package_off():
         yield
 
