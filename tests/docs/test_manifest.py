@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -59,6 +60,10 @@ def test_commits_are_in_the_history():
     shallow = git("rev-parse", "--is-shallow-repository")
     if shallow.returncode or shallow.stdout.strip() != "false":
         pytest.skip("needs git and the whole history")
+    # scripts/gpu_run.sh names the commit of a tree that was copied without its history.
+    copied = os.environ.get("COMMIT", "").partition(" ")[0]
+    if copied and git("cat-file", "-e", copied).returncode:
+        pytest.skip(f"the history here does not have {copied}")
     named = {commit for entry in ENTRIES for commit in manifest.listed(entry["commit"])}
     missing = [
         commit
