@@ -163,7 +163,7 @@ def test_each_calls_its_own_program(subject: str, program: str):
 
 @pytest.fixture
 def run() -> Callable[[], str]:
-    """Calls one jitted layer, and says who has computed it."""
+    """Calls one jitted layer, and returns "us" or "XLA", whichever computed it."""
     layer, x = SUBJECTS["layer"]()
     f = jax.jit(lambda x: layer(x))
     with jax_convgrad.disabled():
