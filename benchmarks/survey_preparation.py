@@ -84,13 +84,6 @@ GROUPS: dict[str, list[Group]] = {
                 Layer("4 groups of 3 to 16, k3", _FORWARD, (8, 64, 64, 12), (3, 3), 64, groups=4),
                 Layer("4 groups of 16 to 3, k3", _DX, (8, 64, 64, 64), (3, 3), 12, groups=4),
                 Layer("3-D 1 to 32, k3", _FORWARD, (2, 24, 24, 24, 1), (3, 3, 3), 32),
-            ],
-            ["bf16"],
-            None,
-            ("zero_channel", "float32"),
-        ),
-        (
-            [
                 Layer("depthwise 24, k3 s2", _DX, (8, 56, 56, 24), (3, 3), 24, groups=24, stride=2),
                 Layer("depthwise 64, k3 s2", _DX, (8, 56, 56, 64), (3, 3), 64, groups=64, stride=2),
                 Layer("depthwise 96, k3 s2", _DX, (8, 56, 56, 96), (3, 3), 96, groups=96, stride=2),
