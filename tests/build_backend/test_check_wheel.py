@@ -50,9 +50,15 @@ def write_wheel(
     module: bytes,
     leave_out: str = "",
     metadata: str = "",
-    cpu_module: bytes | None = None,
+    **others: bytes,
 ):
-    modules = {"the CPU module": cpu_module or module, "the CUDA module": module}
+    """A wheel whose every binary is ``module``, except ``others``: cpu, onednn, openmp."""
+    modules = {
+        "the CPU module": others.get("cpu", module),
+        "the CUDA module": module,
+        "oneDNN": others.get("onednn", module),
+        "OpenMP's runtime": others.get("openmp", module),
+    }
     with zipfile.ZipFile(path, "w") as wheel:
         for what, name in FILES.items():
             if what != leave_out:
@@ -97,12 +103,27 @@ def test_a_symbol_of_cuda_is_named(tmp_path):
 
 
 @needs_compiler
-def test_a_name_of_onednn_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("binary", "what", "name"),
+    [
+        ("cpu", "the CPU module", "dnnl_version"),
+        ("cpu", "the CPU module", "omp_get_max_threads"),
+        ("onednn", "oneDNN", "GOMP_barrier"),
+        ("onednn", "oneDNN", "_ZN4dnnl4impl10bfloat16_taSEf"),
+        ("openmp", "OpenMP's runtime", "omp_get_max_threads"),
+    ],
+)
+@pytest.mark.parametrize("defined", [False, True], ids=["needed", "defined"])
+def test_a_name_that_another_copy_has_is_named(binary, what, name, defined, tmp_path):
     module = compile_module(tmp_path, GOOD)
-    source = 'extern "C" int dnnl_version(); int f() { return dnnl_version(); }'
-    wheel = write_wheel(tmp_path / NAME, module, cpu_module=compile_module(tmp_path, source))
-    expected = ["the CPU module needs oneDNN's own name dnnl_version"]
+    body = "{ return 0; }" if defined else f"; int f() {{ return {name}(); }}"
+    other = compile_module(tmp_path, f'extern "C" int {name}() {body}')
+    wheel = write_wheel(tmp_path / NAME, module, **{binary: other})
+    expected = [f"{what} has a name that is not its own, {name}"]
     assert check_wheel.problems_of_wheel(wheel) == expected
+    own = compile_module(tmp_path, f'extern "C" int jax_convgrad_{name}() {{ return 0; }}')
+    wheel = write_wheel(tmp_path / NAME, module, **{binary: own})
+    assert check_wheel.problems_of_wheel(wheel) == []
 
 
 def test_a_library_of_cuda_is_named():
@@ -114,5 +135,5 @@ def test_a_library_of_cuda_is_named():
 @pytest.mark.skipif(
     "JAX_CONVGRAD_WHEEL" not in os.environ, reason="JAX_CONVGRAD_WHEEL names no wheel"
 )
-def test_the_wheel_at_hand_is_whole():
+def test_the_wheel_is_whole():
     assert check_wheel.problems_of_wheel(pathlib.Path(os.environ["JAX_CONVGRAD_WHEEL"])) == []

@@ -164,6 +164,23 @@ def test_a_layer_makes_one_geometry(name: str, geometries: list[Any]):
     assert len(geometries) == 1
 
 
+def test_what_subsampling_leaves_is_worked_out_once_an_operator(monkeypatch: pytest.MonkeyPatch):
+    """It is in the decision: who decides and who emits have one geometry."""
+    original = ConvGeometry.__init__
+    made: list[Any] = []
+
+    def counted(self: ConvGeometry, *arguments: Any, **more: Any) -> None:
+        made.append(arguments)
+        original(self, *arguments, **more)
+
+    monkeypatch.setattr(ConvGeometry, "__init__", counted)
+    layer = lambda x, w: jax_convgrad.conv_general_dilated(  # noqa: E731
+        x, w, (2, 2), "VALID", rhs_dilation=(2, 2), dimension_numbers=NHWC
+    )
+    jax.jit(gradients(layer, 2)).lower(*arrays_for(((2, 12, 12, 3), (3, 3, 3, 5))))
+    assert len(made) == 1 + 3, "the layer's, and that of each of its three operators"
+
+
 @pytest.mark.parametrize("name", ["convolution", "conv_transpose"])
 def test_an_equation_of_lax_makes_one_geometry(name: str, geometries: list[Any]):
     layer, shapes, count = JAX_S[name]

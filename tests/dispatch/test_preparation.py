@@ -12,7 +12,7 @@ from support.drawn_geometries import drawn_geometries
 
 from jax_convgrad._src.conv import arguments
 from jax_convgrad._src.conv.geometry import ConvGeometry
-from jax_convgrad._src.dispatch import decide as decide_module
+from jax_convgrad._src.dispatch import preparation as preparation_module
 from jax_convgrad._src.dispatch.decide import decide, for_part
 from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.features import preparation_features
@@ -67,12 +67,12 @@ def problem(
 
 def prepared(platform: str, *args: Any, **keywords: Any) -> str:
     with override_backend(BACKENDS[platform]):
-        return decide(problem(*args, **keywords), TARGETS[platform]).preparation
+        return decide(problem(*args, **keywords), TARGETS[platform]).preparation.name
 
 
 @pytest.mark.parametrize("operator", ["conv_fprop", "conv_dgrad", "conv_wgrad"])
 def test_on_a_cpu_that_multiplies_bfloat16(operator: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(decide_module, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(preparation_module, "multiplies_bfloat16", lambda: True)
     odd = {"conv_fprop": (3, 16), "conv_dgrad": (16, 3), "conv_wgrad": (3, 3)}[operator]
     zero = "none" if operator == "conv_wgrad" else "zero_channel"
     assert prepared("cpu", operator, odd) == zero
@@ -88,7 +88,7 @@ def test_on_a_cpu_that_multiplies_bfloat16(operator: str, monkeypatch: pytest.Mo
 
 
 def test_symbolic_channels(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(decide_module, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(preparation_module, "multiplies_bfloat16", lambda: True)
     (channels,) = jax.export.symbolic_shape("c")
     assert prepared("cpu", "conv_fprop", (channels, 16)) == "float32"
     assert prepared("cpu", "conv_fprop", (channels, 16), "float32") == "none"
@@ -96,7 +96,7 @@ def test_symbolic_channels(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_on_a_cpu_that_does_not(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(decide_module, "multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(preparation_module, "multiplies_bfloat16", lambda: False)
     for operator in ("conv_fprop", "conv_dgrad", "conv_wgrad"):
         for channels in ((3, 16), (64, 64)):
             assert prepared("cpu", operator, channels) == "float32"
@@ -138,7 +138,7 @@ def test_weights_on_cuda(operator: str):
 
 def test_cuda_does_not_ask_the_cpu(monkeypatch: pytest.MonkeyPatch):
     """It would load the CPU's module."""
-    monkeypatch.setattr(decide_module, "multiplies_bfloat16", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(preparation_module, "multiplies_bfloat16", lambda: pytest.fail("asked"))
     assert prepared("cuda", "conv_fprop", (64, 64)) == "none"
 
 
@@ -163,18 +163,34 @@ def test_no_call_reads_pairs_that_are_none(native: bool):
 
 def test_a_shard_is_prepared_by_its_own_sizes(monkeypatch: pytest.MonkeyPatch):
     """Six channels are pairs, and three are not."""
-    monkeypatch.setattr(decide_module, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(preparation_module, "multiplies_bfloat16", lambda: True)
     with override_backend("onednn"):
         whole = decide(problem("conv_fprop", (6, 16)), TARGETS["cpu"])
-    assert whole.preparation == "none"
-    assert for_part(whole, problem("conv_fprop", (3, 16))).preparation == "zero_channel"
+    assert whole.preparation.name == "none"
+    assert for_part(whole, problem("conv_fprop", (3, 16))).preparation.name == "zero_channel"
     empty = for_part(whole, problem("conv_fprop", (0, 16)))
-    assert (empty.backend, empty.preparation) == ("zeros", "none")
+    assert (empty.backend, empty.preparation.name) == ("zeros", "none")
+
+
+def test_a_shard_keeps_what_the_whole_was_overridden_with():
+    """XLA asks for shards while it compiles, where the override may be over, or of another thread."""
+    with override_backend("onednn"), override_preparation("none"):
+        whole = decide(problem("conv_fprop", (6, 16)), TARGETS["cpu"])
+    assert for_part(whole, problem("conv_fprop", (3, 16))).preparation.name == "none"
+
+
+def test_it_has_its_rule_s_reason_and_measurements(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(preparation_module, "multiplies_bfloat16", lambda: False)
+    with override_backend("onednn"):
+        found = decide(problem("conv_fprop", (64, 64)), TARGETS["cpu"]).preparation
+    assert (found.name, found.measured_on) == ("float32", "avx512")
+    assert found.reason == "oneDNN widens bfloat16 at every use, and here it is widened once"
+    assert "cpu/preparations.json#64 to 64, k3, bf16#fprop" in found.evidence
 
 
 def test_only_handlers_have_operands_to_prepare():
     with override_backend("xla"):
-        assert decide(problem("conv_fprop", (3, 16)), TARGETS["cpu"]).preparation == "none"
+        assert decide(problem("conv_fprop", (3, 16)), TARGETS["cpu"]).preparation.name == "none"
 
 
 def test_override():

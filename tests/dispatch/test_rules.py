@@ -53,8 +53,6 @@ CAPABILITIES = {
     "cuda: symbolic channels",
     "cpu: symbolic channels",
     "cpu: bfloat16 with a symbolic number of channels",
-    "cpu: bfloat16 with an odd number of channels",
-    "cpu: dX of strided depthwise windows in bfloat16",
 }
 # Nor these: nothing has to be done to the operands.
 UNPREPARED = {"cpu: operands as they are", "cuda: operands as they are"}
@@ -241,6 +239,7 @@ def test_the_lists_of_rules_without_evidence_name_rules():
         ("cpu", "cpu/backends.json"),
         ("cpu", "cpu/backward.json"),
         ("cpu", "cpu/preparations.json"),
+        ("cpu", "cpu/preparations_amx.json"),
         ("cuda", "h100/preparations.json"),
     ],
 )

@@ -36,7 +36,7 @@ import jax_convgrad
 from jax_convgrad import ExplanationRow, explain
 from jax_convgrad._src.conv.arguments import make_config
 from jax_convgrad._src.conv.geometry import ConvGeometry
-from jax_convgrad._src.dispatch import devices
+from jax_convgrad._src.dispatch import devices, preparation
 from jax_convgrad._src.dispatch.decide import WITHOUT_CUSTOM_CALLS, decide
 from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.problem import ConvProblem
@@ -259,6 +259,22 @@ def test_without_handlers_the_fallback_says_so(monkeypatch: pytest.MonkeyPatch):
     for row in check(jax.grad(f), X):
         assert row.backend in ("xla_rewritten", "xla")
         assert row.reason.startswith("no handler")
+
+
+def test_how_operands_are_prepared_is_said(monkeypatch: pytest.MonkeyPatch):
+    there = registry.PlatformHandlers(frozenset(registry.TARGETS), frozenset(("bfloat16",)))
+    monkeypatch.setattr(registry, "require", lambda platform: there)
+    monkeypatch.setattr(preparation, "multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(devices, "device_class", lambda platform: "amx")
+    x, w = np.ones((2, 8, 8, 64), jnp.bfloat16), np.ones((3, 3, 64, 64), jnp.bfloat16)
+    found = walk.find(
+        jax.make_jaxpr(conv)(x, w).jaxpr, functools.partial(equations.is_described, "cpu")
+    )
+    backend = equations.describe("cpu", found[0]).backend
+    assert (backend.name, backend.preparation) == ("onednn", "float32")
+    assert backend.preparation_evidence[0].startswith("cpu/preparations.json#")
+    said = "; with operands in float32: oneDNN widens bfloat16 at every use, and here it is widened once"
+    assert backend.reason.endswith(f"{said} (measured on avx512, this device is amx)")
 
 
 def test_on_cuda_the_reasons_are_cuda_s(monkeypatch: pytest.MonkeyPatch):

@@ -12,7 +12,6 @@ from jax_convgrad._src.dispatch.decide import (
     XLA_REWRITTEN,
     ZEROS,
     Decision,
-    computed_geometry,
 )
 from jax_convgrad._src.dispatch.problem import ConvProblem
 
@@ -26,7 +25,7 @@ def emit(decision: Decision, first: Array, second: Array) -> Array:
     if smaller is not None:
         if problem.operand_roles[0] == "x":
             first = smaller.take(first)
-        problem = problem.replace(geometry=computed_geometry(problem.geometry, smaller))
+        problem = problem.replace(geometry=decision.computed)
     result = _computed(decision, problem, first, second)
     if smaller is not None and problem.result_role == "x":
         return smaller.spread(result)
@@ -35,7 +34,7 @@ def emit(decision: Decision, first: Array, second: Array) -> Array:
 
 def _computed(decision: Decision, problem: ConvProblem, first: Array, second: Array) -> Array:
     if decision.backend in HANDLER_BACKENDS.values():
-        return emit_ffi.emit(problem, decision.preparation, decision.settings, first, second)
+        return emit_ffi.emit(problem, decision.preparation.name, decision.settings, first, second)
     if decision.backend == GEMM:
         return emit_gemm.emit(problem, first, second)
     rewritten = decision.backend == XLA_REWRITTEN

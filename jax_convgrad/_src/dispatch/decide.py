@@ -18,15 +18,19 @@ import numpy as np
 
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.conv.subsample import Subsample, subsample
-from jax_convgrad._src.conv.workspace import copy_size
-from jax_convgrad._src.dispatch.devices import Target, multiplies_bfloat16
+from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.features import (
     backward_features,
     conv_features,
-    preparation_features,
     resample_features,
 )
-from jax_convgrad._src.dispatch.override import overridden_backend, overridden_preparation
+from jax_convgrad._src.dispatch.override import overridden_backend
+from jax_convgrad._src.dispatch.preparation import (
+    NO_HANDLER,
+    OVERRIDDEN,
+    Preparation,
+    decide_preparation,
+)
 from jax_convgrad._src.dispatch.problem import ConvBackwardProblem, ConvProblem, ResampleProblem
 from jax_convgrad._src.dispatch.slow_dtypes import warn_if_slow
 from jax_convgrad._src.dispatch.tables import choose
@@ -63,7 +67,8 @@ class Decision:
       measured_on: the class of devices that they were made on; None where the reason is not speed.
       device_class: the class of the devices at hand.
       subsample: the smaller convolution, if strides and dilation share a factor.
-      preparation: what is done to a handler's operands before its call, one of `rules.PREPARATIONS`.
+      computed: the geometry of a convolution that is computed: the problem's, or what ``subsample`` left.
+      preparation: what is done to a handler's operands before its call, and why.
       settings: the settings by which a handler on CUDA chooses its engine.
     """
 
@@ -75,7 +80,8 @@ class Decision:
     measured_on: str | None = None
     device_class: str | None = None
     subsample: Subsample | None = None
-    preparation: str = "none"
+    computed: ConvGeometry | None = None
+    preparation: Preparation = NO_HANDLER
     settings: settings.Settings | None = None
 
     @property
@@ -114,24 +120,33 @@ def _describe(decision: Decision) -> str:
 
 
 def for_part(decision: Decision, part: ConvProblem) -> Decision:
-    """The decision of a divided problem, applied to one device's shard. The rules are not asked again.
+    """The decision of a divided problem, applied to one device's shard: its backend, where that can serve.
 
     What follows from the shard's own sizes is worked out anew: whether it is empty, what subsampling leaves
-    of it, and whether its windows still do not overlap.
+    of it, whether its windows still do not overlap, and how the operands of a handler's call are prepared.
     """
     if part.geometry.is_empty:
-        return decision.replace(problem=part, backend=ZEROS, subsample=None)
+        return decision.replace(
+            problem=part, backend=ZEROS, subsample=None, computed=None, preparation=NO_HANDLER
+        )
     smaller = subsample(part.geometry.config, part.geometry.x_shape)
     backend = decision.backend
     computed = computed_geometry(part.geometry, smaller)
     if backend == ZEROS or (backend == GEMM and not computed.has_nonoverlapping_windows):
         backend = fallback(decision.platform)[0]
-    preparation = "none"
-    if backend in PLATFORMS:
-        device_class, set_up = decision.device_class, decision.settings
-        preparation = _preparation(part, computed, PLATFORMS[backend], device_class, set_up)
+    preparation = decision.preparation
+    if backend not in PLATFORMS:
+        preparation = NO_HANDLER
+    elif preparation.reason != OVERRIDDEN:
+        preparation = decide_preparation(
+            part, computed, PLATFORMS[backend], decision.device_class, decision.settings
+        )
     return decision.replace(
-        problem=part, backend=backend, subsample=smaller, preparation=preparation
+        problem=part,
+        backend=backend,
+        subsample=smaller,
+        computed=computed,
+        preparation=preparation,
     )
 
 
@@ -170,15 +185,20 @@ def _decide_conv(problem: ConvProblem, target: Target) -> Decision:
     backend, reason, evidence, measured_on = chosen
     if not target.custom_calls and backend in (*PLATFORMS, GEMM):
         # XLA's older partitioner cannot express the sharding of an axis that becomes two, either.
-        return made(fallback(target.platform)[0], WITHOUT_CUSTOM_CALLS, subsample=smaller)
+        return made(
+            fallback(target.platform)[0],
+            WITHOUT_CUSTOM_CALLS,
+            subsample=smaller,
+            computed=computed,
+        )
     if backend in PLATFORMS and not target.serves(
         registry.CONV_TARGETS[problem.operator], problem.dtype
     ):
-        return made(*fallback(target.platform), subsample=smaller)
+        return made(*fallback(target.platform), subsample=smaller, computed=computed)
     set_up = settings.snapshot() if backend == "cudnn" else None
-    preparation = "none"
+    preparation = NO_HANDLER
     if backend in PLATFORMS:
-        preparation = _preparation(
+        preparation = decide_preparation(
             problem, computed, PLATFORMS[backend], target.device_class, set_up
         )
     return made(
@@ -187,38 +207,10 @@ def _decide_conv(problem: ConvProblem, target: Target) -> Decision:
         evidence=evidence,
         measured_on=measured_on,
         subsample=smaller,
+        computed=computed,
         preparation=preparation,
         settings=set_up,
     )
-
-
-def _preparation(
-    problem: ConvProblem,
-    computed: ConvGeometry,
-    platform: str,
-    device_class: str | None,
-    set_up: settings.Settings | None,
-) -> str:
-    """What is done to the operands of a handler's call beforehand."""
-    if overridden := overridden_preparation():
-        return overridden
-    features = preparation_features(
-        problem.operator,
-        computed,
-        problem.dtype,
-        problem.result_dtype,
-        problem.precision,
-        # Not asked on CUDA: it loads the CPU's module.
-        platform == "cuda" or multiplies_bfloat16(),
-    )
-    rule, _ = choose(platform, device_class, features)
-    if rule.choice == "xio_weights" and set_up is not None and set_up.workspace_limit is not None:
-        # Engines that read another order need room for a copy. Without them none might be left: thin kernels
-        # for weight gradients need a workspace, too.
-        copy = copy_size(computed.shape_of("w"), problem.dtype)
-        if set_up.workspace_limit < copy:
-            return "none"
-    return rule.choice
 
 
 # Backend, reason, evidence, and the class of devices that the evidence was measured on.

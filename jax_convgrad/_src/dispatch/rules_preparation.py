@@ -25,6 +25,10 @@ def _measured_cpu(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"cpu/preparations.json#{case}#{pass_}" for pass_ in passes)
 
 
+def _measured_amx(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"cpu/preparations_amx.json#{case}#{pass_}" for pass_ in passes)
+
+
 def _measured_cuda(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"h100/preparations.json#{case}#{pass_}" for pass_ in passes)
 
@@ -134,14 +138,70 @@ AVX512 = RuleTable(
             },
             choice="float32",
             reason="some of oneDNN's kernels for it read pairs of channels, which a depthwise layer has not",
-            evidence=(),
+            evidence=(
+                *_measured_amx("depthwise 24, k3 s2, bf16", "dx"),
+                *_measured_amx("depthwise 64, k3 s2, bf16", "dx"),
+                *_measured_amx("depthwise 96, k3 s2, bf16", "dx"),
+                *_measured_amx("depthwise 240, k5 s2, bf16", "dx"),
+                *_measured_amx("1-D depthwise 64, k5 s2, bf16", "dx"),
+            ),
+            device_class="amx",
         ),
         Rule(
             name="bfloat16 with an odd number of channels",
             when={"dtype": "bfloat16", "sums_pairs": False, "has_one_filter_a_channel": False},
             choice="zero_channel",
             reason="the last channel needs a partner, since oneDNN reads pairs of channels",
-            evidence=(),
+            evidence=(
+                *_measured_amx("3 to 64, k3, bf16", "fprop"),
+                *_measured_amx("64 to 3, k3, bf16", "dx"),
+                *_measured_amx("stem 3 to 64, k7 s2, bf16", "fprop"),
+                *_measured_amx("9 to 32, k3, bf16", "fprop"),
+                *_measured_amx("32 to 9, k3, bf16", "dx"),
+                *_measured_amx("65 to 64, k3, bf16", "fprop"),
+                *_measured_amx("64 to 65, k3, bf16", "dx"),
+                *_measured_amx("1-D 1 to 64, k15, bf16", "fprop"),
+                *_measured_amx("1-D 64 to 1, k15, bf16", "dx"),
+            ),
+            against=(
+                *_measured_amx("4 groups of 3 to 16, k3, bf16", "fprop"),
+                *_measured_amx("4 groups of 16 to 3, k3, bf16", "dx"),
+                *_measured_amx("3-D 1 to 32, k3, bf16", "fprop"),
+            ),
+            device_class="amx",
+        ),
+        Rule(
+            name="instructions for bfloat16",
+            when={"dtype": "bfloat16", "multiplies_bfloat16": True},
+            choice="none",
+            reason="the processor multiplies bfloat16 as it is",
+            evidence=(
+                *_measured_amx("64 to 64, k3, bf16", "fprop", "dx", "dw"),
+                *_measured_amx("128 to 256, k3 s2, bf16", "fprop", "dx", "dw"),
+                *_measured_amx("64 to 256, k1, bf16", "fprop", "dx", "dw"),
+                *_measured_amx("4 to 32, k3, bf16", "fprop", "dx", "dw"),
+                *_measured_amx("3 to 64, k7 s2, bf16", "dw"),
+                *_measured_amx("1-D 64 to 64, k3, bf16", "fprop", "dx", "dw"),
+                *_measured_amx("3-D 16 to 16, k3, bf16", "fprop", "dx", "dw"),
+                *_measured_amx("32 groups, 128 to 128, k3, bf16", "fprop", "dx"),
+                *_measured_amx("depthwise 128, k3, bf16", "fprop", "dx", "dw"),
+                *_measured_amx("depthwise 96, k3 s2, bf16", "fprop", "dw"),
+                *_measured_amx("depthwise 32, k3, bf16", "fprop", "dx", "dw"),
+                *_measured_amx("depthwise 240, k5, bf16", "fprop", "dx"),
+                *_measured_amx("depthwise 672, k5 s2, bf16", "fprop", "dw"),
+                *_measured_amx("1-D depthwise 64, k5, bf16", "fprop", "dw"),
+                *_measured_amx("1-D depthwise 256, k31, bf16", "dx"),
+                *_measured_amx("3-D depthwise 32, k3, bf16", "dw"),
+            ),
+            against=(
+                *_measured_amx("32 groups, 128 to 128, k3, bf16", "dw"),
+                *_measured_amx("depthwise 96, k7, bf16", "fprop", "dx", "dw"),
+                *_measured_amx("depthwise 240, k5, bf16", "dw"),
+                *_measured_amx("1-D depthwise 64, k5, bf16", "dx"),
+                *_measured_amx("1-D depthwise 256, k31, bf16", "fprop", "dw"),
+                *_measured_amx("3-D depthwise 32, k3, bf16", "fprop", "dx"),
+            ),
+            device_class="amx",
         ),
         Rule(
             name="operands as they are",

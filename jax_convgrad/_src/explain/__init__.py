@@ -9,5 +9,6 @@ gain.py       the gain to expect, from similar problems that were measured (meas
 roofline.py   bytes and operations that no program for a problem can do without
 rows.py       what is said of one
 table.py      the rows as text
-command.py    the command line
+
+The command line is `commands/explain.py`.
 """

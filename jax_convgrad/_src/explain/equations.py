@@ -22,7 +22,6 @@ from jax_convgrad._src.dispatch.decide import (
     XLA,
     ZEROS,
     Decision,
-    computed_geometry,
     decide,
 )
 from jax_convgrad._src.dispatch.devices import Target
@@ -59,12 +58,16 @@ class Backend:
       reason: why.
       evidence: the measurements behind it, as FILE#CASE#PASS under benchmarks/.
       measured_on: the class of devices that they were made on, None where the reason is none of speed.
+      preparation: what is done to the operands of its call.
+      preparation_evidence: the measurements behind that.
     """
 
     name: str
     reason: str
     evidence: tuple[str, ...] = ()
     measured_on: str | None = None
+    preparation: str = "none"
+    preparation_evidence: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,8 +160,9 @@ def _lax_convolution(platform: str, place: Found) -> Equation:
     if not custom_calls:  # whatever was measured
         decided = Backend(XLA, found.reason)
     elif not found.replaced:
-        reason = _with_device(found.decision, found.reason)
-        decided = dataclasses.replace(decided, name=XLA, reason=reason)
+        decision = found.decision
+        reason = _with_device(found.reason, decision.measured_on, decision.device_class)
+        decided = Backend(XLA, reason, decision.evidence, decision.measured_on)
     return Equation(
         operator,
         str(geometry),
@@ -259,20 +263,39 @@ def _backward(platform: str, equation: Any) -> Equation:
 
 
 def _backend(decision: Decision) -> Backend:
-    reason, problem = decision.reason, decision.problem
+    reason, problem, preparation = decision.reason, decision.problem, decision.preparation
     if decision.subsample is not None and isinstance(problem, ConvProblem):
-        what = str(computed_geometry(problem.geometry, decision.subsample))
-        reason = f"stride and dilation share a factor, which leaves {what}; then: {reason}"
-    reason = _with_device(decision, reason)
-    return Backend(decision.backend, reason, decision.evidence, decision.measured_on)
+        reason = (
+            f"stride and dilation share a factor, which leaves {decision.computed}; then: {reason}"
+        )
+    reason = _with_device(reason, decision.measured_on, decision.device_class)
+    if preparation.name != "none":
+        why = _with_device(preparation.reason, preparation.measured_on, decision.device_class)
+        reason = f"{reason}; {_PREPARED[preparation.name]}: {why}"
+    return Backend(
+        decision.backend,
+        reason,
+        decision.evidence,
+        decision.measured_on,
+        preparation.name,
+        preparation.evidence,
+    )
 
 
-def _with_device(decision: Decision, reason: str) -> str:
-    """The reason, and where it was measured unless on devices of the class at hand."""
-    if decision.is_measured_here:
+# What the call's operands are, by the preparation.
+_PREPARED = {
+    "zero_channel": "with a channel of zeros",
+    "float32": "with operands in float32",
+    "even_padding": "with even padding",
+    "xio_weights": "with weights as they lie",
+}
+
+
+def _with_device(reason: str, measured_on: str | None, device_class: str | None) -> str:
+    """The reason, and where it was measured unless on devices of this one's class."""
+    if measured_on is None or measured_on == device_class:
         return reason
-    here = decision.device_class or "unknown"
-    return f"{reason} (measured on {decision.measured_on}, this device is {here})"
+    return f"{reason} (measured on {measured_on}, this device is {device_class or 'unknown'})"
 
 
 def _handler(

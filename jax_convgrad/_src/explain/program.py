@@ -186,6 +186,8 @@ def _row(
         reason=asked.backend.reason,
         evidence=asked.backend.evidence,
         measured_on=asked.backend.measured_on,
+        preparation=asked.backend.preparation,
+        preparation_evidence=asked.backend.preparation_evidence,
         xla=asked.xla,
         roofline=bound,
         roofline_seconds=None if bound is None else bound.seconds(roofline.device_memory()),

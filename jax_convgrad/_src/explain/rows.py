@@ -33,6 +33,10 @@ class ExplanationRow:
       evidence: the measurements behind it, as FILE#CASE#PASS under the repository's benchmarks/.
       measured_on: the class of devices that they were made on ("sm_90", "avx512", ...); None where
         the reason is not speed.
+      preparation: what is done to the operands of a handler's call: "none", "zero_channel" (a channel of
+        zeros more), "float32" (they are widened), "even_padding" (what one side of an axis has more is
+        written out) or "xio_weights" (weights are read in the order in which they lie).
+      preparation_evidence: the measurements behind that.
       xla: what XLA would run without this package.
       roofline: bytes and operations that the pass cannot do without; None where the equation matches no
         operator or sizes are symbolic.
@@ -69,6 +73,8 @@ class ExplanationRow:
     reason: str
     evidence: tuple[str, ...]
     measured_on: str | None
+    preparation: str
+    preparation_evidence: tuple[str, ...]
     xla: str
     roofline: Roofline | None
     roofline_seconds: float | None

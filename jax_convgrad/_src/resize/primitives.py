@@ -5,7 +5,7 @@
 The map is linear, and its transpose is the same map with other tables, so derivatives of any order in both
 modes stay inside it. The tables are in the parameter ``problem`` (`ResampleProblem`) and are not operands:
 transposition must be able to read them, and they become constants of the program when it is lowered. A
-resize whose scale is
+resize whose scale is traced has no table and does not come here (see api.py).
 """
 
 from __future__ import annotations
