@@ -426,8 +426,9 @@ def report(summary: dict[str, Any]) -> None:
     for name in ("discriminator", "generator", "r1", "path"):
         print(f"{name}: {summary[f'{name}_first']:.4f} first, {summary[f'{name}_last']:.4f} last")
     print(
-        f"distance from held-out digits: {summary['distance_first']:.4f} before, "
-        f"{summary['distance_last']:.4f} after; of real digits {summary['distance_real']:.4f}"
+        "squared MMD (maximum mean discrepancy) from held-out digits: "
+        f"{summary['distance_first']:.4f} before, {summary['distance_last']:.4f} after; of real "
+        f"digits {summary['distance_real']:.4f}, which is zero but for noise"
     )
     print(
         f"wrote {summary['picture']}, gan_losses.png, gan.json and gan_losses.json; "

@@ -81,7 +81,7 @@ def test_no_page_is_wider_than_the_window(seen: list[browser.Seen]):
 
 
 def test_code_and_tables_fit_a_wide_window(seen: list[browser.Seen]):
-    """In a narrow one they scroll by themselves, as what a program prints does in both."""
+    """What a program prints included. In a narrow window they may scroll, each by itself."""
     assert [(s.page, s.too_wide) for s in seen if s.width == WIDE and s.too_wide] == []
 
 

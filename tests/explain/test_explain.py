@@ -737,13 +737,12 @@ def test_the_table():
     ours = sum(row.ours for row in found.rows)
     platform = found.platform
     assert lines[0] == (
-        f"3 convolutions and resizes on {platform}, install() is off; with it this package "
-        f"computes {ours}"
+        f"3 convolutions and resizes on {platform} in float32, install() is off; with it this "
+        f"package computes {ours}"
     )
     assert lines[1].startswith("expected gain over XLA")
     header, *body = lines[3:7]
-    titles = "where pass operator sizes dtype runs by gain roofline why XLA has gain from"
-    assert header.split() == titles.split()
+    assert header.split() == "where pass operator sizes runs by gain roofline notes".split()
     for line, row in zip(body, found.rows, strict=True):
         assert line.startswith(f"test_explain.py:{row.source.line} (")
         for title, text in (
@@ -755,16 +754,24 @@ def test_the_table():
         ):
             assert line[header.index(f"  {title} ") + 2 :].startswith(text)
     # The two that are alike share their notes.
-    why, xla = header.index("why"), header.index("XLA has")
-    assert body[0][why] == body[1][why] == "a" and body[0][xla] == body[1][xla] == "b"
+    first, second, third = (line[header.index("notes") :].split() for line in body)
+    assert first == second and first[:2] == ["a", "b"]
     letters = [line[0] for line in lines[8:]]
     assert lines[7] == "" and letters == list(string.ascii_lowercase[: len(letters)])
-    assert {body[2][why], body[2][xla]} <= {*letters} - {"a", "b"}
+    assert {*first, *third} == {*letters} and not {"a", "b"} & {*third}
     assert lines[9] == "b  XLA has: convolution with a window of 3x3"
     jax_convgrad.install()
     assert "install() is on; this package computes" in str(explain(f, X))
     assert str(explain(jnp.sin, X)).startswith("0 convolutions and resizes on ")
     assert str(explain(conv, X, W)).startswith("1 convolution or resize on ")
+
+
+def test_dtypes_that_differ_have_a_column():
+    found = explain(lambda x: (conv(x, W), conv(x.astype("bfloat16"), W.astype("bfloat16"))), X)
+    headline, _, _, header, *body = str(found).splitlines()
+    assert f"on {found.platform}, install()" in headline
+    cells = [line[header.index("  dtype ") :].split()[0] for line in body[:2]]
+    assert cells == [row.dtype for row in found.rows] == ["float32", "bfloat16"]
 
 
 def test_symbolic_sizes():

@@ -292,7 +292,7 @@ def test_a_device_that_was_not_measured(
         assert found.gain is None and found.gain_rows == (0, 1)
     else:
         assert row.gain is not None and cell == f"{row.gain:.1f}x"
-        assert "(measured on amx, avx512)" in str(found)
+        assert "(on amx, avx512)" in str(found)
 
 
 def test_what_xla_keeps_gains_nothing():
@@ -358,7 +358,9 @@ def test_what_the_headline_says():
     assert headline(row_of(6.0, 3.0, count=None)) == (
         "unknown, it is not known how often the rows run"
     )
-    assert headline(row_of(None, None)) == "unknown, too little like these rows was measured"
+    unlike = "unknown, no measured layers are similar enough"
+    assert headline(row_of(None, None)) == f"{unlike}; run with measure=True"
+    assert headline(row_of(None, None, xla_seconds=1.0)) == unlike
 
 
 def test_of_what_may_be_off_by_more_than_two_the_lower_end_is_shown():

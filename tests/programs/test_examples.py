@@ -98,7 +98,7 @@ def test_gan_trains_and_reports(tmp_path: Path, subprocess_python: list[str]) ->
     done = run(subprocess_python, "train_gan.py", *small, "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "training:" in done.stderr and "r1 " in done.stderr  # the progress bar
-    assert "distance from held-out digits: " in done.stdout
+    assert "squared MMD (maximum mean discrepancy) from held-out digits: " in done.stdout
     assert "x as fast as lax" in done.stdout.splitlines()[1]
 
     summary = json.loads((tmp_path / "gan.json").read_text())

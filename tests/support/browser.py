@@ -22,10 +22,9 @@ const wide = (element) => element.scrollWidth > element.clientWidth + 1;
 function measure(page, width) {
   const inside = frame.contentDocument, found = [];
   if (inside.documentElement.scrollWidth > width) found.push("the page");
-  for (const element of inside.querySelectorAll("article pre, article .table-wrapper, article img")) {
-    const printed = element.closest(".highlight-text");
-    const scrolls = element.tagName !== "IMG" && !printed && wide(element);
-    if (scrolls) found.push(element.tagName + ": " + element.textContent.trim().slice(0, 60));
+  for (const element of inside.querySelectorAll("article pre, article .table-wrapper")) {
+    const name = element.tagName + ": " + element.textContent.trim().slice(0, 60);
+    if (wide(element)) found.push(name);
   }
   for (const drawer of inside.querySelectorAll(".toc-drawer")) {
     const box = drawer.getBoundingClientRect();

@@ -1,4 +1,7 @@
-"""Rows as text: a line for each, and below, once for all rows that share it, the reasons."""
+"""Rows as text: a line for each, and below, once for all rows that share it, the reasons.
+
+Lines stay short enough for a terminal: what is long is a note, and what all rows share is in the headline.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,10 @@ def render(
         columns = [(title, cell) for title, cell, wanted in _COLUMNS if wanted(rows)]
         cells = [[cell(row) for _, cell in columns] for row in rows]
         for row, line in zip(rows, cells, strict=True):
-            line += [
-                notes.letter(f"{_who(row)}: {row.reason}"),
-                notes.letter(f"XLA has: {row.xla}"),
-                _measured_gain(row, device_class, notes),
-            ]
-        titles = [*(title for title, _ in columns), "why", "XLA has", "gain from"]
+            texts = [f"{_who(row)}: {row.reason}", f"XLA has: {row.xla}"]
+            texts += _measured_gain(row, device_class)
+            line.append(" ".join(map(notes.letter, texts)))
+        titles = [*(title for title, _ in columns), "notes"]
         lines += ["", *_align([titles, *cells]), "", *notes.lines]
     return "\n".join(lines)
 
@@ -37,7 +38,9 @@ def render(
 def _headline(platform: str, installed: bool, rows: Sequence[ExplanationRow]) -> str:
     ours = sum(row.ours for row in rows)
     what = "convolution or resize" if len(rows) == 1 else "convolutions and resizes"
-    text = f"{len(rows)} {what} on {platform}, install() is "
+    dtypes = {_dtype(row) for row in rows}
+    dtype = f" in {dtypes.pop()}" if len(dtypes) == 1 else ""
+    text = f"{len(rows)} {what} on {platform}{dtype}, install() is "
     if installed:
         return f"{text}on; this package computes {ours}"
     return f"{text}off; with it this package computes {ours}"
@@ -62,7 +65,8 @@ def _expectation(device_class: str | None, rows: Sequence[ExplanationRow]) -> st
         return f"{text}: unknown, it is not known how often the rows run"
     if all(row.operator == "conv_backward" for row in used):
         return f"{text}: unknown, whole backward passes were measured against their parts alone"
-    return f"{text}: unknown, too little like these rows was measured"
+    hint = "" if _measured(rows) else "; run with measure=True"
+    return f"{text}: unknown, no measured layers are similar enough{hint}"
 
 
 def _measurement(rows: Sequence[ExplanationRow]) -> list[str]:
@@ -84,17 +88,17 @@ def _measurement(rows: Sequence[ExplanationRow]) -> list[str]:
     ]
 
 
-def _measured_gain(row: ExplanationRow, device_class: str | None, notes: _Notes) -> str:
-    """The letter of the measurements that a gain comes from."""
+def _measured_gain(row: ExplanationRow, device_class: str | None) -> list[str]:
+    """The measurements that a gain comes from, if there is one."""
     if not row.gain_evidence:
-        return "-"
+        return []
     nearest, *others = row.gain_evidence
     text = f"gain from: benchmarks/{nearest}"
     if others:
         text += f" and {len(others)} more"
     if set(row.gain_measured_on) != {device_class}:
-        text += f" (measured on {', '.join(row.gain_measured_on)})"
-    return notes.letter(text)
+        text += f" (on {', '.join(row.gain_measured_on)})"
+    return [text]
 
 
 class _Notes:
@@ -199,7 +203,7 @@ _COLUMNS: list[
     ("pass", _when, _always),
     ("operator", _what, _always),
     ("sizes", lambda row: row.sizes, _always),
-    ("dtype", _dtype, _always),
+    ("dtype", _dtype, lambda rows: len(set(map(_dtype, rows))) > 1),
     ("runs", _count, lambda rows: any(row.count != 1 for row in rows)),
     ("by", _who, _always),
     ("gain", _gain, _always),
