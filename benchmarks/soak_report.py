@@ -11,11 +11,11 @@ from collections.abc import Sequence
 MEBIBYTE = 2**20
 WINDOWS = 6
 # Fewer readings, or readings of a shorter time, are those of a start.
-LEAST_READINGS, LEAST_SECONDS = 24, 600
+MIN_READINGS, MIN_SECONDS = 24, 600
 # See `Memory`.
 SLACK = 8 * MEBIBYTE
 DEVIATIONS = 2
-MOST_ALLOWED = 24 * MEBIBYTE
+MAX_ALLOWED = 24 * MEBIBYTE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Memory:
     ran, moves neither.
 
     Allowed is a growth over the second half of SLACK and DEVIATIONS standard deviations of one reading about
-    that line, at most MOST_ALLOWED. SLACK is the host allocator's: it keeps a heap for each thread, of this
+    that line, at most MAX_ALLOWED. SLACK is the host allocator's: it keeps a heap for each thread, of this
     program and of XLA's pools, and takes up to 1 MiB at a time for it (`stress_threads.py` has the same). The
     deviation is estimated from the readings (the median of their magnitudes), as it is the
     machine's: how many threads met in a compilation decides how many heaps there are. It cannot excuse more
-    than MOST_ALLOWED, so readings that scatter wildly fail too.
+    than MAX_ALLOWED, so readings that scatter wildly fail too.
 
     An hour on two cores has about 50 rounds in its second half, in which 1,200 problems are compiled: a leak
     of 7 KiB for each is found where there is little noise, and one of 20 KiB whatever the noise.
@@ -70,7 +70,7 @@ class Memory:
 def memory_of(readings: Sequence[Reading]) -> Memory:
     resident = [reading.resident for reading in readings]
     ends = resident[0], resident[-1], max(resident)
-    if len(readings) < LEAST_READINGS or readings[-1].seconds - readings[0].seconds < LEAST_SECONDS:
+    if len(readings) < MIN_READINGS or readings[-1].seconds - readings[0].seconds < MIN_SECONDS:
         return Memory(*ends, None, None, None)
     middle = readings[-1].seconds / 2
     half = [reading for reading in readings if reading.seconds >= middle]
@@ -80,7 +80,7 @@ def memory_of(readings: Sequence[Reading]) -> Memory:
     # The standard deviation of normal noise is 1.48 times the median magnitude.
     deviation = 1.48 * statistics.median(abs(rest - center) for rest in rests)
     growth = slope * (half[-1].seconds - half[0].seconds)
-    return Memory(*ends, slope, growth, min(SLACK + DEVIATIONS * deviation, MOST_ALLOWED))
+    return Memory(*ends, slope, growth, min(SLACK + DEVIATIONS * deviation, MAX_ALLOWED))
 
 
 def robust_slope(readings: Sequence[Reading]) -> float:

@@ -20,7 +20,7 @@ from data_parallel import DataParallel
 import jax_convgrad
 
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
-LEAST_SECONDS = 0.05  # for one measurement of step times
+MIN_SECONDS = 0.05  # for one measurement of step times
 
 Params = dict[str, jax.Array]
 Step = Callable[..., tuple[Any, Any]]  # (state, *batch) -> (state, losses)
@@ -123,9 +123,9 @@ def compare_steps(
     while True:
         seconds = min(run_steps(step, state, batch, repeats) for step in steppers.values())
         seconds = parallel.agree(seconds)
-        if seconds >= LEAST_SECONDS:
+        if seconds >= MIN_SECONDS:
             break
-        repeats = max(2 * repeats, math.ceil(repeats * LEAST_SECONDS / seconds))
+        repeats = max(2 * repeats, math.ceil(repeats * MIN_SECONDS / seconds))
     times: dict[str, list[float]] = {name: [] for name in steppers}
     for _ in range(rounds):
         for name, step in steppers.items():

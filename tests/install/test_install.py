@@ -488,7 +488,7 @@ def test_a_resize_of_too_many_weights_is_jax_s(monkeypatch: pytest.MonkeyPatch):
     image = jnp.arange(6.0)
     call = lambda: jax.image.resize(image, (9,), "linear")  # noqa: E731
     expected = call()
-    monkeypatch.setattr(bands, "_MOST_WEIGHTS", 9)
+    monkeypatch.setattr(bands, "_MAX_WEIGHTS", 9)
     bands.make_band.cache_clear()
     jax_convgrad.install()
     with pytest.raises(bands.BandTooLargeError, match="needs more than 9 weights"):

@@ -11,7 +11,7 @@ from support import drawn_convs
 from support.conv_cases import Case, in_layout
 from support.conv_oracle import conv_oracle
 
-_MOST_CHANNELS = 40  # more than two of the widest vectors, and all remainders
+_MAX_CHANNELS = 40  # more than two of the widest vectors, and all remainders
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Call:
 
 def _draw_depthwise(rng: np.random.Generator) -> Case:
     """A random layer, with one filter for each of as many channels as are drawn."""
-    case, channels = drawn_convs.draw(rng), int(rng.integers(2, _MOST_CHANNELS + 1))
+    case, channels = drawn_convs.draw(rng), int(rng.integers(2, _MAX_CHANNELS + 1))
     return dataclasses.replace(
         case,
         x=(case.x[0], channels, *case.x[2:]),

@@ -19,7 +19,7 @@ from support.layouts import Shape
 from jax_convgrad._src.runtime import registry
 from jax_convgrad.bench import drawn
 
-_MOST_PRODUCTS = 3_000_000
+_MAX_PRODUCTS = 3_000_000
 # Operands and result among x, w and y.
 _ROLES = {"conv_fprop": (0, 1, 2), "conv_dgrad": (2, 1, 0), "conv_wgrad": (0, 2, 1)}
 # Of one result to the largest of it, where a part of a sum may have been rounded before.
@@ -130,5 +130,5 @@ def draw(rng: np.random.Generator, order: str = "") -> Case:
             layer.groups,
             layout,
         )
-        if case.x[0] * math.prod(case.w) * math.prod(case.y[2:]) <= _MOST_PRODUCTS:
+        if case.x[0] * math.prod(case.w) * math.prod(case.y[2:]) <= _MAX_PRODUCTS:
             return case

@@ -21,7 +21,7 @@ from support.rounding import rounded_sum_bound
 _FILTERS = ("linear", "cubic", "cubic-pytorch", "lanczos3", "lanczos5")
 _METHODS = ("nearest", *_FILTERS, "area")
 _LARGEST = {1: 130, 2: 34, 3: 12}
-_MOST_ELEMENTS = 20_000
+_MAX_ELEMENTS = 20_000
 # Neighbouring sums of vectors and tiles, and what is left over beside them.
 _OTHERS = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 33)
 
@@ -146,7 +146,7 @@ def _shapes(rng: np.random.Generator) -> tuple[Shape, Shape, Shape]:
         head, tail = layouts[rng.integers(len(layouts))]
         axes = tuple(range(len(head), len(head) + count))
         x, y = ((*head, *space, *tail) for space in zip(*sizes, strict=True))
-        if max(math.prod(x), math.prod(y)) <= _MOST_ELEMENTS:
+        if max(math.prod(x), math.prod(y)) <= _MAX_ELEMENTS:
             return x, y, axes
 
 

@@ -16,8 +16,8 @@ from support.drawn_convs import Call
 from jax_convgrad._src.conv.geometry import ConvConfig, ConvGeometry
 from jax_convgrad._src.dispatch.problem import ConvProblem
 
-_MOST_PRODUCTS = 4_000_000
-_MOST_ROWS = 18  # of an image that a row of windows reads: an H100's shared memory holds them
+_MAX_PRODUCTS = 4_000_000
+_MAX_ROWS = 18  # of an image that a row of windows reads: an H100's shared memory holds them
 _SHARED_BYTES = 227 * 1024  # of a block on an H100
 _HALVES = ("float16", "bfloat16")
 _DTYPES = (*_HALVES, "float32")
@@ -46,7 +46,7 @@ def draw(rng: np.random.Generator) -> Call:
         family = _FAMILIES[rng.integers(len(_FAMILIES))]
         operator, case = family(rng)
         dtype = str(rng.choice(_HALVES if family is _windows else _DTYPES))
-        if case.x[0] * math.prod(case.w) * math.prod(case.y[2:]) > _MOST_PRODUCTS:
+        if case.x[0] * math.prod(case.w) * math.prod(case.y[2:]) > _MAX_PRODUCTS:
             continue
         shared_bytes = _SHARED_BYTES_OF.get(family)
         if shared_bytes and shared_bytes(operator, case, dtype) > _SHARED_BYTES:
@@ -184,7 +184,7 @@ def _geometry(
         dilation = [1 if rng.random() < 0.6 else int(rng.integers(2, 4)) for _ in range(axes)]
         dilation[-1] = 1
         lines = (kernel[-2] - 1) * dilation[-2] + 1 if axes > 1 else 1
-        if math.prod(kernel[:-2]) * lines <= _MOST_ROWS:
+        if math.prod(kernel[:-2]) * lines <= _MAX_ROWS:
             break
     for k, d in zip(kernel, dilation, strict=True):
         window = (k - 1) * d + 1

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_MOST_SECONDS = 300  # of work that a handler continues after it has returned
+_MAX_SECONDS = 300  # of work that a handler continues after it has returned
 _STAGES = {"initialize": 2, "execute": 3}  # XLA_FFI_ExecutionStage
 _BUFFER = 1  # XLA_FFI_ArgType and XLA_FFI_RetType
 _ARRAY, _SCALAR = 1, 3  # XLA_FFI_AttrType
@@ -159,7 +159,7 @@ class Host:
         frame.attributes = _attributes(attributes, alive)
         error = _Function(_address(handler))(ctypes.addressof(frame))
         if frame.future:
-            error = error or self._futures[frame.future].result(_MOST_SECONDS)
+            error = error or self._futures[frame.future].result(_MAX_SECONDS)
             del self._futures[frame.future]
         if error:
             raise HandlerError(self._messages.pop(error).decode())

@@ -14,7 +14,7 @@ from jax_convgrad._src.shapes import Shape
 
 ALIGNMENT = 256
 _MEBIBYTE = 2**20
-_LEAST = 32 * _MEBIBYTE
+_MIN_BYTES = 32 * _MEBIBYTE
 
 
 def copy_size(shape: Shape, dtype: Any) -> int:
@@ -55,7 +55,7 @@ def workspace_size(
         "y": numbers.out_spec[1:2],
     }
     size: Any = _MEBIBYTE
-    limit_if_fast: Any = _LEAST
+    limit_if_fast: Any = _MIN_BYTES
     for role, (shape, dtype) in arrays.items():
         itemsize = jnp.dtype(dtype).itemsize
         for axis in channels[role]:

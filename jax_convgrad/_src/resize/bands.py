@@ -37,7 +37,7 @@ COORDINATE_MODES = (
 )
 NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
-_MOST_WEIGHTS = 2**27
+_MAX_WEIGHTS = 2**27
 
 
 class BandTooLargeError(ValueError):
@@ -255,10 +255,10 @@ def _filtered(n: int, m: int, x: np.ndarray, rule: Rule) -> Band:
     elif rule.beyond == "reach":
         first, last = np.maximum(first, -radius), np.minimum(last, n - 1 + radius)
     width = max(int((last - first).max(initial=-1)) + 1, 1)
-    if m * width > _MOST_WEIGHTS:
+    if m * width > _MAX_WEIGHTS:
         raise BandTooLargeError(
             f"resampling {n} elements to {m} with a filter of {width} elements needs more than "
-            f"{_MOST_WEIGHTS} weights"
+            f"{_MAX_WEIGHTS} weights"
         )
     columns = first[:, None] + np.arange(width)
     weights = filters.get(rule.method, rule.cubic_coeff_a)(np.abs(columns - x[:, None]) / stretch)
@@ -327,7 +327,7 @@ def _from_entries(
     empty = high < 0
     low[empty] = high[empty] = 0
     taps = min(max(int((high - low).max(initial=0)) + 1, 1), n)
-    if m * taps > _MOST_WEIGHTS:
+    if m * taps > _MAX_WEIGHTS:
         raise BandTooLargeError(f"a band of {m} rows with {taps} weights each is too large")
     start = np.minimum(low, n - taps)
     places = rows * taps + (columns - start[rows])

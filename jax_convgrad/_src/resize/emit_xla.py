@@ -24,10 +24,10 @@ from jax_convgrad._src.resize.bands import Band
 # Bounds of the choice in `form`, from benchmarks/survey_resample.py on two idle CPU cores (its output is
 # benchmarks/cpu/survey_resample.md).
 _FULL_ROW = 8
-_MOST_PHASES = 16
+_MAX_PHASES = 16
 _SLICES_BEYOND_TAPS = 8
 _DENSE_PER_TAP = 4
-_MOST_GATHERS = 16
+_MAX_GATHERS = 16
 
 
 def resample(
@@ -54,7 +54,7 @@ def form(platform: str | None, shape: tuple[int, ...], band: Band, axis: int) ->
         return "gather"
     if platform != "cpu":
         # Not measured: XLA:GPU fuses gathers, and a TPU is made for matrix products.
-        few = band.taps <= _MOST_GATHERS and platform == "cuda"
+        few = band.taps <= _MAX_GATHERS and platform == "cuda"
         return "gather" if few else "dense"
     # ns per output: whole rows gathered 0.05 a tap, elements gathered 0.4 to 0.6; slices 0.05 to 0.4; a
     # matrix product 0.016 to 0.05 an input.
@@ -136,7 +136,7 @@ def phases(band: Band) -> Phases | None:
     """The band in steps of the sizes' ratio; None if the ratio is not a simple one."""
     blocks = math.gcd(band.size, band.out_size)
     outputs, inputs = band.out_size // blocks, band.size // blocks
-    if max(outputs, inputs) > _MOST_PHASES:
+    if max(outputs, inputs) > _MAX_PHASES:
         return None
     rows, taps = np.nonzero(band.weights)
     if not rows.size:
