@@ -1,4 +1,4 @@
-"""What is done to the operands of a handler's call, and why: decided with the backend, by rules of its own."""
+"""What is done to the operands of a handler's call, and why. `decide` asks it once a backend is chosen."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def decide_preparation(
     device_class: str | None,
     settings: Settings | None,
 ) -> Preparation:
-    """The preparation of the handler's call on ``platform`` that computes ``problem`` in ``computed``'s sizes."""
+    """The preparation of a call of ``platform``'s handler.
+
+    ``computed`` has the sizes of the call: those of ``problem``, or what subsampling left of them.
+    """
     if overridden := overridden_preparation():
         return Preparation(overridden, OVERRIDDEN)
     features = preparation_features(
