@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import itertools
 import json
 import math
 import os
@@ -34,7 +35,7 @@ from jax_convgrad._src.runtime import registry
 from jax_convgrad._src.timing import compare, device
 from jax_convgrad._src.timing.method import Method
 from jax_convgrad._src.timing.runner import Gpu, Runner, chained
-from jax_convgrad.bench import float64, provenance, roofline, summary, timing
+from jax_convgrad.bench import chart, float64, provenance, roofline, summary, timing
 from jax_convgrad.bench.case_files import PUBLISHED, load_cases, parse_case, published
 from jax_convgrad.bench.cases import Case, CaseError, dimension_numbers
 from jax_convgrad.bench.cli import DEFAULT_PASSES
@@ -786,6 +787,31 @@ def test_bench_writes_table_json_markdown_and_chart(
     assert header[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", header[16:24])
     assert width > 1000 and height > 200
+
+
+@pytest.mark.parametrize("least", [2.5e-7, 1e-3, 4.0])
+@pytest.mark.parametrize("span", [1.2, 3.0, 30.0, 3e4])
+def test_no_labels_of_the_charts_axes_overlap(span: float, least: float) -> None:
+    pytest.importorskip("matplotlib")
+    case = parse_case(entry())
+    results = [
+        timing.Result(case, pass_, form, samples=[seconds] * 3)
+        for pass_ in DEFAULT_PASSES
+        for form, seconds in (("ours", least), ("lax", least * span))
+    ]
+    figure = chart.draw(results, ["ours", "lax"])
+    figure.draw_without_rendering()
+    labels = [
+        label
+        for axis in figure.axes
+        for which in ("major", "minor")
+        for label in axis.get_xticklabels(which=which)
+        if label.get_text() and axis.get_xlim()[0] <= label.get_position()[0] <= axis.get_xlim()[1]
+    ]
+    assert len(labels) >= 2 * len(DEFAULT_PASSES)
+    boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: box.x0)
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+    assert all(float(label.get_text()) for label in labels)
 
 
 def test_bench_hands_over_the_weights_in_the_order_asked_for(
