@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jax_convgrad.bench.forms import PASS_TITLES
+from jax_convgrad.bench.forms import PASS_TITLES, title
 from jax_convgrad.bench.provenance import describe_device
 from jax_convgrad.bench.summary import groups
 from jax_convgrad.bench.tables import number, unit
@@ -63,7 +63,7 @@ def draw(results: Sequence[Result], forms: Sequence[str]) -> Figure:
                     values,
                     height=thickness * 0.92,
                     color=COLORS.get(form),
-                    label=form,
+                    label=title(form),
                     xerr=spreads,
                     error_kw={"elinewidth": 0.8, "ecolor": "black"},
                 )

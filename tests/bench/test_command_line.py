@@ -91,5 +91,5 @@ def test_bench_says_first_how_long_it_takes(tmp_path: Path, capsys: pytest.Captu
     options = ["--cases", str(tmp_path / "cases.json"), "--quick", "--passes", "input-gradient"]
     assert main(["bench", *options]) == 0
     out, err = capsys.readouterr()
-    assert err.startswith("bench: 1 layers, 1 passes by ours, lax: about 6 s\n")
+    assert err.startswith("bench: 1 layers, 1 passes by jax_convgrad, lax: about 6 s\n")
     assert "input gradient" in out
