@@ -33,6 +33,13 @@ def test_help(command: list[str], capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out.startswith("usage: jax-convgrad " + "".join(command))
 
 
+def test_no_command_is_the_help(capsys: pytest.CaptureFixture[str]):
+    assert main([]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("usage: jax-convgrad ") and all(name in out for name in COMMANDS)
+    assert not err
+
+
 def test_version(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as end:
         main(["--version"])
