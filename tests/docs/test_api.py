@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import pathlib
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -87,6 +88,13 @@ def test_every_public_name_is_on_the_page(module: str):
     alias = {name: f"jax_convgrad.{name.rpartition('.')[2]}" for name in names}
     missing = {name for name in names if name not in NAMES and alias[name] not in NAMES}
     assert not missing
+
+
+def test_dir_lists_the_public_names_only():
+    """Except the sub-packages that someone has imported, such as `jax_convgrad.bench`."""
+    names = {name for name in dir(jax_convgrad) if not name.startswith("_")}
+    imported = {name for name in names if f"jax_convgrad.{name}" in sys.modules}
+    assert names - imported <= set(jax_convgrad.__all__) <= names
 
 
 @pytest.mark.parametrize(
