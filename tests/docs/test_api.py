@@ -140,7 +140,7 @@ def test_names_in_prose_are_there():
 
 
 def test_no_name_inside_hides_a_module():
-    """The same of every sub-package: what its `__init__` binds is not also a module beside it."""
+    """The same for every sub-package: what its `__init__` binds is not also a module beside it."""
     for path in sorted(pathlib.Path(jax_convgrad.__file__).parent.rglob("__init__.py")):
         package = ".".join(
             path.relative_to(pathlib.Path(jax_convgrad.__file__).parents[1]).parent.parts

@@ -268,7 +268,7 @@ def _backend(decision: Decision) -> Backend:
 
 
 def _with_device(decision: Decision, reason: str) -> str:
-    """The reason, and where it was measured unless on devices of the class at hand."""
+    """The reason, and where it was measured unless on devices of this machine's class."""
     if decision.is_measured_here:
         return reason
     here = decision.device_class or "unknown"
