@@ -8,7 +8,7 @@ In rounds, in one process:
   known ones, and a few that JAX's caches do not have (`soak_calls.py`). Results are whole numbers and simple
   fractions, known beforehand and compared exactly. install() is on, off, or on for the CPU alone, in turn.
 * In the first half of a round the main thread is interrupted (SIGINT) in compilations, in calls, and inside
-  of install() and its like, while those threads run (`soak_interrupts.py`). In the second half nothing
+  install() and its like, while those threads run (`soak_interrupts.py`). In the second half nothing
   empties JAX's caches, and known programs are found in them.
 * Child programs (`soak_children.py`) fork before JAX is used and compute in the child, are interrupted in
   their first calls, are ended by SIGTERM in the middle of a call, and import the package anew while install()

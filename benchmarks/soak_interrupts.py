@@ -1,6 +1,6 @@
-"""KeyboardInterrupt at random moments: inside of compilation, calls, and install() and its like.
+"""KeyboardInterrupt at random moments: inside compilation, calls, and install() and its like.
 
-An interrupt may come inside of `install` or `uninstall` itself. What they leave then is one of the states on
+An interrupt may come inside `install` or `uninstall` itself. What they leave then is one of the states on
 the way, and the next `uninstall` must lead out of it; but a block that was interrupted in its body must have
 undone itself, results must be right at any time, no lock may be left behind, and programs must be those of
 what is installed.

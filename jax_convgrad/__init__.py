@@ -20,9 +20,11 @@ from jax_convgrad._src.install.installation import Installation
 from jax_convgrad._src.install.lowering_rules import (
     disabled,
     install,
-    install_from_environment,
     installed,
     uninstall,
+)
+from jax_convgrad._src.install.lowering_rules import (
+    install_from_environment as _install_from_environment,
 )
 from jax_convgrad._src.resize.api import (
     resample,
@@ -40,8 +42,8 @@ from jax_convgrad._src.runtime.registry import (
     MissingHandlersWarning,
     UnvalidatedLibraryWarning,
     has_cuda,
-    version,
 )
+from jax_convgrad._src.runtime.registry import version as _version
 from jax_convgrad._src.tuning.store import StaleTuningWarning, TuningFileError
 
 __all__ = [
@@ -84,6 +86,6 @@ __all__ = [
     "uninstall",
 ]
 
-__version__ = version()
+__version__ = _version()
 
-install_from_environment()
+_install_from_environment()

@@ -20,15 +20,19 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the arguments and runs the command. Returns the exit status."""
+    """Parses the arguments and runs the command, or prints the help where there is none. Returns the exit
+    status."""
     parser = argparse.ArgumentParser(prog="jax-convgrad", description=__doc__)
     parser.add_argument("--version", action="version", version=f"jax-convgrad {version()}")
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="command")
     for name, command in COMMANDS.items():
         command.add_arguments(
             commands.add_parser(name, help=command.HELP, description=command.HELP)
         )
     arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help()
+        return 0
     status: int = COMMANDS[arguments.command].run(arguments)
     return status
 

@@ -1,6 +1,6 @@
 """Imports go down. FLOORS is the architecture: a module imports from its floor and those below, never above.
 
-Imports inside of functions count as well: they hide a circle, they do not undo it.
+Imports inside functions count as well: they hide a circle, they do not undo it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = "jax_convgrad"
 
 # From the top to the ground, each with the modules on it. A name stands for the module and all that is inside
-# of it, except for what a longer name takes out.
+# it, except for what a longer name takes out.
 FLOORS: dict[str, tuple[str, ...]] = {
     "the benchmark and the command line": ("bench", "__main__", "_src.commands"),
     "what users import": ("", "onednn", "onnx", "plans", "torch"),
@@ -209,7 +209,7 @@ def test_private_names_of_jax_are_in_compat_alone():
 
 
 def test_the_test_sees_what_it_looks_for(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """An import inside of a function, of a module by its package, that goes up and closes a circle."""
+    """An import inside a function, of a module by its package, that goes up and closes a circle."""
     for name, text in {
         "_src.shapes": "def f():\n    from jax_convgrad._src.conv import api\n",
         "_src.conv.api": "import jax_convgrad._src.shapes\n",

@@ -1,1 +1,1 @@
-"""The inside of the package. What users import is in `jax_convgrad`."""
+"""The package's internals. What users import is in `jax_convgrad`."""

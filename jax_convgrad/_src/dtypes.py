@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_convgrad._src import hints
+
 FLOAT_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -25,7 +27,8 @@ def check_same_dtype(function: str, **dtypes: Any) -> np.dtype:
     """The one dtype that all arrays share, whichever it is; TypeError if they differ."""
     first, *others = map(np.dtype, dtypes.values())
     if any(other != first for other in others):
-        raise TypeError(f"{function}: arrays must have the same dtype; {_listed(dtypes)}")
+        hint = hints.cast(dtypes) if all(map(is_ours, dtypes.values())) else ""
+        raise TypeError(f"{function}: arrays must have the same dtype; {_listed(dtypes)}{hint}")
     return first
 
 

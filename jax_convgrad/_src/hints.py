@@ -54,6 +54,13 @@ def with_keyword_hints(
     return decorate
 
 
+def any_padding(value: Any, rank: int) -> str:
+    """The hint for an argument that is no padding, of either kind below."""
+    if rank < 1:
+        return ""
+    return padding_mode(value) if isinstance(value, str) else padding(value, rank)
+
+
 def padding(value: Any, rank: int) -> str:
     """The hint for ints that were given where (low, high) pairs are expected."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -85,18 +92,63 @@ def padding_mode(value: str) -> str:
     return f'; pad first, with jnp.pad(x, ..., mode="{mode}"), and convolve with "VALID"'
 
 
+def cast(dtypes: dict[str, Any]) -> str:
+    """The hint for arrays of different floating dtypes, by their names: which to cast to the first's."""
+    first, *others = dtypes
+    casts = [f"{name}.astype({first}.dtype)" for name in others if dtypes[name] != dtypes[first]]
+    return f"; cast one: {casts[0]}" if len(casts) == 1 else f"; cast them: {', '.join(casts)}"
+
+
+def channels_last(name: str, shape: Shape, channels: int) -> str:
+    """The hint for an array, named ``name``, whose channels are expected on axis 1 but may be last.
+
+    A name that ends in "[None]" is that of an array which was given without its batch axis.
+    """
+    if len(shape) < 3 or shape[-1] != channels:
+        return ""
+    given = name.removesuffix("[None]")
+    axis = 1 if given == name else 0
+    return f"; are the channels of {given} last? Then pass jnp.moveaxis({given}, -1, {axis})"
+
+
 def layout(
-    x_shape: Shape, w_shape: Shape, numbers: Any, groups: int, *, transposed: bool = False
+    x_shape: Shape,
+    w_shape: Shape,
+    numbers: Any,
+    groups: int,
+    *,
+    transposed: bool = False,
+    weights: str = "rhs",
 ) -> str:
-    """The hint where input channels differ: the layout in which the arrays would fit, if there is one."""
+    """The hint where input channels differ: the layout in which the arrays would fit, if there is one.
+
+    ``weights`` is the function's name for its weights.
+    """
     rank = len(x_shape) - 2
     if not 1 <= rank <= 3:
         return ""
     letters = "DHW"[-rank:]
-    lhs_spec, rhs_spec, _ = numbers
+    lhs_spec, rhs_spec, out_spec = numbers
+    image_last = f"N{letters}C"
     if lhs_spec[1] == 1 and x_shape[-1] == w_shape[-2] * groups:
-        channels_last = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
+        channels_last = (image_last, f"{letters}IO", image_last)
         return f"; are these arrays channels last? Then pass dimension_numbers={channels_last}"
+    if lhs_spec[1] == 1 and rhs_spec[:2] == (0, 1) and x_shape[-1] == w_shape[1] * groups:
+        channels_last = (image_last, f"OI{letters}", image_last)
+        return f"; is the image channels last? Then pass dimension_numbers={channels_last}"
+    if (
+        not transposed
+        and rhs_spec[:2] == (0, 1)
+        and x_shape[lhs_spec[1]] == w_shape[-2] * groups
+        and _is_kernel_first(w_shape)
+    ):
+        image, result = (_written(spec, f"NC{letters}") for spec in (lhs_spec, out_spec))
+        flax = (image, f"{letters}IO", result)
+        axes = (rank + 1, rank, *range(rank))
+        return (
+            f"; are these Flax's weights, {letters}IO? Then pass dimension_numbers={flax}, or "
+            f"{weights}.transpose{axes} for OI{letters}"
+        )
     in_axis = 0 if transposed else 1
     fits = w_shape[in_axis] * (1 if transposed else groups) in (x_shape[lhs_spec[1]], x_shape[1])
     if rhs_spec[1] == in_axis or not fits:
@@ -106,6 +158,19 @@ def layout(
         return f"; are these PyTorch's weights, {order}? jax_convgrad.torch.{function} takes them"
     axes = (*range(2, rank + 2), 1, 0)
     return (
-        f"; are these PyTorch's weights, OI{letters}? Then pass rhs.transpose{axes} for {letters}IO, "
+        f"; are these PyTorch's weights, OI{letters}? Then pass {weights}.transpose{axes} for {letters}IO, "
         f"or use jax_convgrad.torch.conv{rank}d"
     )
+
+
+def _is_kernel_first(w_shape: Shape) -> bool:
+    """Whether the kernel's sizes come first in the shape, not last: kernels are smaller than channels are."""
+    rank = len(w_shape) - 2
+    if not all(isinstance(size, int) for size in w_shape):  # symbolic
+        return False
+    return max(w_shape[:rank]) < max(w_shape[-rank:])
+
+
+def _written(spec: tuple[int, ...], names: str) -> str:
+    """The letters of an array's axes, in their order. ``spec`` has the axis of each of ``names``."""
+    return "".join(name for _, name in sorted(zip(spec, names, strict=True)))

@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list the cases and stop")
     parser.add_argument(
         "--forms",
-        help="what to compare: ours, lax, xla_rewritten, torch (default: all four); of a resize lax is "
-        "jax.image; with --devices ours and lax",
+        help="what to compare: ours (this package), lax, xla_rewritten, torch (default: all four); of a "
+        "resize lax is jax.image; with --devices ours and lax",
     )
     parser.add_argument(
         "--passes",
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend",
         metavar="NAME",
         help="the backend of all of this package's operators that it can compute, such as cudnn, onednn or "
-        "xla (default: as the rules say)",
+        "xla (default: what this package chooses)",
     )
     parser.add_argument(
         "--rounds", type=_positive, default=9, help="samples of each form (default: 9)"
@@ -159,7 +159,7 @@ def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
     from jax_convgrad._src.dispatch.rules import BACKENDS
     from jax_convgrad._src.timing.method import Method
     from jax_convgrad.bench import chart, report, summary, tables, timing
-    from jax_convgrad.bench.forms import FORMS
+    from jax_convgrad.bench.forms import FORMS, title
     from jax_convgrad.bench.provenance import describe_device
 
     quick = arguments.quick
@@ -188,7 +188,8 @@ def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
     )
     seconds = count * len(forms) * SECONDS_OF_A_PASS
     print(
-        f"bench: {len(cases)} layers, {count} passes by {', '.join(forms)}: about {_duration(seconds)}",
+        f"bench: {len(cases)} layers, {count} passes by {', '.join(map(title, forms))}: "
+        f"about {_duration(seconds)}",
         file=sys.stderr,
         flush=True,
     )
@@ -198,7 +199,7 @@ def _time_layers(arguments: argparse.Namespace, platform: str) -> int:
         results = timing.run(cases, chosen, passes, layout, method, advance, weights)
     where = report.describe_run(layout, weights, backend)
     print(f"{describe_device()}; {where}")
-    print(report.legend())
+    print(report.legend(forms))
     print()
     print(report.table(results, forms))
     print()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jax_convgrad._src.timing.method import Method
-from jax_convgrad.bench.forms import PASS_TITLES
+from jax_convgrad.bench.forms import PASS_TITLES, title
 from jax_convgrad.bench.provenance import provenance
 from jax_convgrad.bench.summary import BASE, best_peer, groups, ratio, summary, summary_lines
 from jax_convgrad.bench.tables import aligned, page, time_cell, times, unit
@@ -24,12 +24,17 @@ def _cell(result: Result | None) -> str:
     return f"{time_cell(result.median, result.quartiles)} {error}"
 
 
+def _compares(forms: Sequence[str]) -> bool:
+    """Whether the table has columns of ratios."""
+    return BASE in forms and len(forms) > 1
+
+
 def rows(results: Sequence[Result], forms: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     """The table: one row for each pass of each case."""
-    compare = BASE in forms and len(forms) > 1
-    head = ["case", "pass", *forms]
+    compare = _compares(forms)
+    head = ["case", "pass", *map(title, forms)]
     if compare:
-        head += [f"{peer}/{BASE}" for peer in forms if peer == "lax"] + [f"best/{BASE}"]
+        head += [f"vs {peer}" for peer in forms if peer == "lax"] + ["vs best"]
     body = []
     for (case, pass_), group in groups(results).items():
         row = [case.label, PASS_TITLES[pass_], *(_cell(group.get(form)) for form in forms)]
@@ -42,13 +47,17 @@ def rows(results: Sequence[Result], forms: Sequence[str]) -> tuple[list[str], li
     return head, body
 
 
-def legend() -> str:
-    """A sentence on what the cells mean."""
+def legend(forms: Sequence[str]) -> str:
+    """What the cells mean."""
     name, _ = unit()
-    return (
-        f"Cells: median in {name}, spread between the quartiles in per cent of it, largest error "
-        "against float64 relative to the largest value. The lax of a resize is jax.image."
+    text = (
+        f"Cells: median in {name}, spread between the quartiles in % of it, largest error against "
+        "float64 relative to the largest value. The lax of a resize is jax.image."
     )
+    if _compares(forms):
+        lax = "lax or of " if "lax" in forms else ""
+        text += f" The last columns: the time of {lax}the fastest other form, over {title(BASE)}'s."
+    return text
 
 
 def table(results: Sequence[Result], forms: Sequence[str]) -> str:
@@ -58,7 +67,9 @@ def table(results: Sequence[Result], forms: Sequence[str]) -> str:
 
 def markdown(results: Sequence[Result], forms: Sequence[str], where: str) -> str:
     """The same as a Markdown document. `where` describes the arrays' memory layout."""
-    return page("Benchmark", where, legend(), rows(results, forms), summary_lines(results, forms))
+    return page(
+        "Benchmark", where, legend(forms), rows(results, forms), summary_lines(results, forms)
+    )
 
 
 def describe_run(layout: str, weights: str, backend: str | None) -> str:

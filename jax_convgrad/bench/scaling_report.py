@@ -11,6 +11,7 @@ import jax
 
 from jax_convgrad._src.timing.method import Method
 from jax_convgrad.bench import summary, tables
+from jax_convgrad.bench.forms import title
 from jax_convgrad.bench.provenance import provenance
 from jax_convgrad.bench.scaling import Result, Sizes
 
@@ -44,9 +45,9 @@ class Report:
     def rows(self) -> tuple[list[str], list[list[str]]]:
         """The table: one row for each number of devices, of each kind of scaling."""
         both = {"ours", "lax"} <= set(self.forms)
-        head = ["scaling", "devices", "images", *self.forms]
-        head += [f"{form} efficiency" for form in self.forms]
-        head += ["lax/ours", "gradients differ"] if both else []
+        head = ["scaling", "devices", "images", *map(title, self.forms)]
+        head += [f"{title(form)} efficiency" for form in self.forms]
+        head += ["vs lax", "gradients differ"] if both else []
         body = []
         for kind, wanted in self.programs.items():
             for devices, images in wanted:
@@ -98,12 +99,19 @@ class Report:
                 f"{ours[n] / lax[n]:.2f} on {n}" for n in ours if n != "1" and ours[n] and lax[n]
             ]
             if compared:
-                yield f"{kind} scaling, efficiency of ours over that of lax: {', '.join(compared)}"
+                yield (
+                    f"{kind} scaling, efficiency of {title('ours')} over that of lax: "
+                    f"{', '.join(compared)}"
+                )
         if {"ours", "lax"} <= set(self.forms):
             slow, limit = found["slower_than_lax"], summary.LIMITS["lax"] - 1
             text = f" ({'; '.join(slow)})" if slow else ""
-            yield f"ours slower than lax by more than {limit:.0%}: {len(slow)} programs{text}"
-        yield from (f"failed: {text}" for text in found["failed"])
+            yield (
+                f"{title('ours')} slower than lax by more than {limit:.0%}: {len(slow)} programs{text}"
+            )
+        for r in self.results.values():
+            if r.failure:
+                yield f"failed: {title(r.form)} on {r.devices}, {r.images} images: {r.failure}"
         counts = [devices for wanted in self.programs.values() for devices, _ in wanted]
         if jax.default_backend() == "cpu" and max(counts) > 1:
             yield (
@@ -120,12 +128,15 @@ class Report:
         )
 
     def legend(self) -> str:
-        """A sentence on what the cells mean."""
+        """What the cells mean."""
         name, _ = tables.unit()
-        return (
-            f"Cells: median time of a step in {name}, spread between the quartiles in per cent of it. "
+        text = (
+            f"Cells: median time of a step in {name}, spread between the quartiles in % of it. "
             "Efficiency: t(1)/t(N) in weak, t(1)/(N t(N)) in strong scaling."
         )
+        if {"ours", "lax"} <= set(self.forms):
+            text += f" vs lax: the time of lax, over {title('ours')}'s."
+        return text
 
     def table(self) -> str:
         """For a terminal."""

@@ -9,11 +9,11 @@ from typing import Any
 
 from jax_convgrad._src.timing.samples import Sampled
 from jax_convgrad.bench.case_files import AnyCase
-from jax_convgrad.bench.forms import PASS_TITLES
+from jax_convgrad.bench.forms import PASS_TITLES, title
 from jax_convgrad.bench.timing import Result
 
 BASE = "ours"
-# The threshold for "slower". Medians of one run vary by a few per cent.
+# The threshold for "slower". Medians of one run vary by a few percent.
 LIMITS = {"lax": 1.05, "torch": 1.10}
 
 Group = dict[str, Result]  # form name -> result, of one pass of one case
@@ -92,7 +92,7 @@ def summary_lines(results: Sequence[Result], forms: Sequence[str]) -> list[str]:
     for peer, entry in found["geomean_over_ours"].items():
         what = "the best peer" if peer == "best" else peer
         lines.append(
-            f"{what} / {BASE}: {entry['ratio']:.2f} (geometric mean of {entry['passes']} passes)"
+            f"{what} / {title(BASE)}: {entry['ratio']:.2f} (geometric mean of {entry['passes']} passes)"
         )
     for peer, entry in found["slower_than"].items():
         slow = [
@@ -100,18 +100,19 @@ def summary_lines(results: Sequence[Result], forms: Sequence[str]) -> list[str]:
             for case, pass_, times in _slower_than(groups(results), peer)
         ]
         lines.append(
-            f"{BASE} slower than {peer} by more than {entry['by_more_than']:.0%}: "
+            f"{title(BASE)} slower than {peer} by more than {entry['by_more_than']:.0%}: "
             f"{len(slow)} passes" + (f" ({'; '.join(slow)})" if slow else "")
         )
     for result in results:
         if result.failure:
             lines.append(
-                f"{result.form} failed on {result.case.id} {PASS_TITLES[result.pass_]}: {result.failure}"
+                f"{title(result.form)} failed on {result.case.id} {PASS_TITLES[result.pass_]}: "
+                f"{result.failure}"
             )
         if result.host_bound:
             lines.append(
-                f"{result.form} on {result.case.id} {PASS_TITLES[result.pass_]}: the host was too slow to "
-                "measure the device's time"
+                f"{title(result.form)} on {result.case.id} {PASS_TITLES[result.pass_]}: the host was too "
+                "slow to measure the device's time"
             )
     absent = {
         (r.form, r.absent) for r in results if r.absent and r.form == "torch" and "torch" in forms

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import itertools
 import json
 import math
 import os
@@ -34,7 +35,7 @@ from jax_convgrad._src.runtime import registry
 from jax_convgrad._src.timing import compare, device
 from jax_convgrad._src.timing.method import Method
 from jax_convgrad._src.timing.runner import Gpu, Runner, chained
-from jax_convgrad.bench import float64, provenance, roofline, summary, timing
+from jax_convgrad.bench import chart, float64, provenance, report, roofline, summary, timing
 from jax_convgrad.bench.case_files import PUBLISHED, load_cases, parse_case, published
 from jax_convgrad.bench.cases import Case, CaseError, dimension_numbers
 from jax_convgrad.bench.cli import DEFAULT_PASSES
@@ -709,7 +710,9 @@ def test_an_impossible_figure_is_a_failure_and_not_a_figure(
     assert main(["bench", *arguments, "--rounds", "1"]) == 1
     text = capsys.readouterr().out
     assert re.search(r"input gradient +failed +failed +- +-\n", text), text
-    assert "ours failed on convt t f32 input gradient: the timing failed: a median of" in text
+    assert (
+        "jax_convgrad failed on convt t f32 input gradient: the timing failed: a median of" in text
+    )
 
 
 def test_a_figure_is_judged_by_its_median() -> None:
@@ -748,9 +751,9 @@ def test_bench_writes_table_json_markdown_and_chart(
     text = capsys.readouterr().out
     assert status == 0, text
     assert "convt t f32 (2x7x6, 4 to 6, k3 s2)" in text
-    assert "other" not in text
-    assert "lax / ours: " in text
-    assert "ours slower than lax by more than 5%: " in text
+    assert "conv other" not in text
+    assert "lax / jax_convgrad: " in text
+    assert "jax_convgrad slower than lax by more than 5%: " in text
 
     data = json.loads(out["json"].read_text())
     assert set(data) == {
@@ -781,11 +784,36 @@ def test_bench_writes_table_json_markdown_and_chart(
         assert result["error"] < limit
     assert math.isfinite(data["summary"]["geomean_over_ours"]["lax"]["ratio"])
 
-    assert "| case | pass | ours | lax |" in out["markdown"].read_text()
+    assert "| case | pass | jax_convgrad | lax |" in out["markdown"].read_text()
     header = out["plot"].read_bytes()[:24]
     assert header[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", header[16:24])
     assert width > 1000 and height > 200
+
+
+@pytest.mark.parametrize("least", [2.5e-7, 1e-3, 4.0])
+@pytest.mark.parametrize("span", [1.2, 3.0, 30.0, 3e4])
+def test_no_labels_of_the_charts_axes_overlap(span: float, least: float) -> None:
+    pytest.importorskip("matplotlib")
+    case = parse_case(entry())
+    results = [
+        timing.Result(case, pass_, form, samples=[seconds] * 3)
+        for pass_ in DEFAULT_PASSES
+        for form, seconds in (("ours", least), ("lax", least * span))
+    ]
+    figure = chart.draw(results, ["ours", "lax"])
+    figure.draw_without_rendering()
+    labels = [
+        label
+        for axis in figure.axes
+        for which in ("major", "minor")
+        for label in axis.get_xticklabels(which=which)
+        if label.get_text() and axis.get_xlim()[0] <= label.get_position()[0] <= axis.get_xlim()[1]
+    ]
+    assert len(labels) >= 2 * len(DEFAULT_PASSES)
+    boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: box.x0)
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+    assert all(float(label.get_text()) for label in labels)
 
 
 def test_bench_hands_over_the_weights_in_the_order_asked_for(
@@ -997,9 +1025,30 @@ def test_summary_counts_what_is_slower() -> None:
     assert found["slower_than"]["lax"]["passes"] == ["conv t f32 dw: 1.11"]
     assert found["slower_than"]["torch"]["passes"] == ["conv t f32 dw: 2.00"]
     lines = summary.summary_lines(both, ["ours", "lax", "torch"])
-    assert (
-        "ours slower than lax by more than 5%: 1 passes (conv t f32 weight gradient: 1.11)" in lines
+    slower = (
+        "jax_convgrad slower than lax by more than 5%: 1 passes (conv t f32 weight gradient: 1.11)"
     )
+    assert slower in lines
+
+
+def test_the_table_says_what_is_compared() -> None:
+    """In words of a reader who has not seen this package's code."""
+    case = parse_case(entry())
+    results = [
+        timing.Result(case, "dx", form, samples=[seconds] * 3)
+        for form, seconds in {"ours": 1.0, "lax": 4.0, "torch": 0.5}.items()
+    ]
+    head, (row,) = report.rows(results, ["ours", "lax", "torch"])
+    assert head == ["case", "pass", "jax_convgrad", "lax", "torch", "vs lax", "vs best"]
+    assert row[-2:] == ["4.00x", "0.500x"]
+    both = "time of lax or of the fastest other form, over jax_convgrad's."
+    assert report.legend(["ours", "lax", "torch"]).endswith(both)
+    one = "time of the fastest other form, over jax_convgrad's."
+    assert report.legend(["ours", "torch"]).endswith(one)
+    assert report.rows(results, ["ours"])[0] == ["case", "pass", "jax_convgrad"]
+    assert "The last columns" not in report.legend(["ours"])
+    text = report.table(results, ["ours", "lax", "torch"])
+    assert "ours" not in text
 
 
 def test_info_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,13 @@ def test_help(command: list[str], capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out.startswith("usage: jax-convgrad " + "".join(command))
 
 
+def test_no_command_is_the_help(capsys: pytest.CaptureFixture[str]):
+    assert main([]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("usage: jax-convgrad ") and all(name in out for name in COMMANDS)
+    assert not err
+
+
 def test_version(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as end:
         main(["--version"])
@@ -91,5 +98,5 @@ def test_bench_says_first_how_long_it_takes(tmp_path: Path, capsys: pytest.Captu
     options = ["--cases", str(tmp_path / "cases.json"), "--quick", "--passes", "input-gradient"]
     assert main(["bench", *options]) == 0
     out, err = capsys.readouterr()
-    assert err.startswith("bench: 1 layers, 1 passes by ours, lax: about 6 s\n")
+    assert err.startswith("bench: 1 layers, 1 passes by jax_convgrad, lax: about 6 s\n")
     assert "input gradient" in out

@@ -71,7 +71,7 @@ def test_two_threads_whose_overrides_overlap():
 
 
 def test_a_thread_without_an_override_sees_none():
-    """One that starts inside of an override, too."""
+    """One that starts inside an override, too."""
     with override_backend("gemm"), ThreadPoolExecutor(1) as pool:
         assert pool.submit(overridden_backend).result() is None
         assert overridden_backend() == "gemm"

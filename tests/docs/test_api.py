@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import pathlib
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -89,6 +90,13 @@ def test_every_public_name_is_on_the_page(module: str):
     assert not missing
 
 
+def test_dir_lists_the_public_names_only():
+    """Except the sub-packages that someone has imported, such as `jax_convgrad.bench`."""
+    names = {name for name in dir(jax_convgrad) if not name.startswith("_")}
+    imported = {name for name in names if f"jax_convgrad.{name}" in sys.modules}
+    assert names - imported <= set(jax_convgrad.__all__) <= names
+
+
 @pytest.mark.parametrize(
     "name", [n for n in jax_convgrad.__all__ if callable(resolve(f"jax_convgrad.{n}"))]
 )
@@ -132,7 +140,7 @@ def test_names_in_prose_are_there():
 
 
 def test_no_name_inside_hides_a_module():
-    """The same of every sub-package: what its `__init__` binds is not also a module beside it."""
+    """The same for every sub-package: what its `__init__` binds is not also a module beside it."""
     for path in sorted(pathlib.Path(jax_convgrad.__file__).parent.rglob("__init__.py")):
         package = ".".join(
             path.relative_to(pathlib.Path(jax_convgrad.__file__).parents[1]).parent.parts

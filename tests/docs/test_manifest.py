@@ -56,7 +56,7 @@ def test_commits_are_hashes(entry: dict[str, Any]):
 
 
 def test_commits_are_in_the_history():
-    """Where the whole history is at hand, which an archive and a shallow clone lack."""
+    """Where the whole history is there, which an archive and a shallow clone lack."""
     shallow = git("rev-parse", "--is-shallow-repository")
     if shallow.returncode or shallow.stdout.strip() != "false":
         pytest.skip("needs git and the whole history")

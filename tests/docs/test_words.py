@@ -26,6 +26,7 @@ GIVEN_UP = {
     r"\bk(Patience|Glance|Hopeless)\b|\bThe(Plans|Pool)\b": "names that say what they are",
     r"\b(lower_anew|pointed_images|of_product)\b": "names that say what is done",
     r"conv_floor|resample_floor|double floor\b|the_floor_|[\"']floor[\"'], [\"']us": "roofline",
+    r"(?i)\bper cent\b": "%, or percent without a figure",
     r"\bdef (test_)?_?(carr(y|ied)|assign|spare|turned|moved|stated|held)(_|\()": "names that say what is "
     "returned or done",
 }

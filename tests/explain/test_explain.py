@@ -854,7 +854,7 @@ def test_a_flax_model():
 
     assert len(check(loss, weights, x)) == 7
     rows = check(step, weights, x)
-    # JAX forgets who called a rematerialised layer, unless the equation is still inside of it.
+    # JAX forgets who called a rematerialised layer, unless the equation is still inside it.
     lost = [row for row in rows if row.source.function != "Net.__call__"]
     assert [(row.scope, row.backward) for row in lost] in ([], [("Net/dilated", False)])
     names = {row.scope.rpartition("/")[2] for row in rows if row.operator != "resample"}

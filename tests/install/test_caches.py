@@ -172,7 +172,7 @@ def run() -> Callable[[], str]:
 
 
 def test_tasks_whose_blocks_overlap_leave_nothing_behind(run: Callable[[], str]):
-    """Each ends a block that began inside of the other's, in the same thread."""
+    """Each ends a block that began inside the other's, in the same thread."""
 
     async def enter(ready: asyncio.Event, other: asyncio.Event) -> None:
         with jax_convgrad.disabled():

@@ -233,7 +233,7 @@ def test_transformations(name: str, rng: np.random.Generator):
     assert_same(
         jax.jit(jax.vmap(gradient))(*batches), tuple(map(jnp.stack, zip(*loop, strict=True)))
     )
-    # Inside of grad, with operands that all examples share: their gradients are sums.
+    # Inside grad, with operands that all examples share: their gradients are sums.
     inner = jax.vmap(adapter.forward, (0, *(None,) * (len(operands) - 1)))
     shared = jax.grad(lambda *o: jnp.sum(inner(*o) ** 2), every)(batches[0], *operands[1:])
     loop = [gradient(image, *operands[1:]) for image in batches[0]]

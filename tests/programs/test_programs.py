@@ -1,6 +1,6 @@
 """The layers in programs: control flow, memory given back, compiling ahead of time, finding NaNs, names.
 
-Single functions inside of control flow are in transformations/; here are training steps around gradients.
+Single functions inside control flow are in transformations/; here are training steps around gradients.
 """
 
 from __future__ import annotations

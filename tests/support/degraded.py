@@ -217,7 +217,7 @@ def check_symbolic(cg: Any) -> None:
 
 
 def check_disabled(cg: Any) -> None:
-    """A function that is known before, inside of a block and after it."""
+    """A function that is known before, inside a block and after it."""
     x, w = arrays()
     f = jax.jit(gradients(cg.conv_general_dilated))
 

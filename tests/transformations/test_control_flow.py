@@ -1,4 +1,4 @@
-"""Every function of the contract inside of scans, loops, branches, checkpoints and custom rules.
+"""Every function of the contract inside scans, loops, branches, checkpoints and custom rules.
 
 Programs around the gradients of the layers are in programs/test_programs.py.
 """

@@ -85,7 +85,7 @@ bool HasPaddingInFrontOnly(const ConvGeometry& g) {
 
 // The bfloat16 convolution by blocks of matrix products, except for 1x1 windows, multiplies pairs
 // of channels: of an odd number it reads the one behind x, which is nobody's, times zero.
-// NOTE [Pairs of channels] in dispatch/rules_preparation.py has what pairs mean inside of x.
+// NOTE [Pairs of channels] in dispatch/rules_preparation.py has what pairs mean inside x.
 bool HasOddChannels(const ConvGeometry& g) { return g.in_channels / g.groups % 2 != 0; }
 
 // NOTE [AMX]. Of 168,400 problems in bfloat16 on an Intel Xeon with AMX, drawn much as

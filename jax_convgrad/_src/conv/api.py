@@ -441,7 +441,13 @@ def conv_general_dilated(
             f"pairs or use conv_transpose ({shown})"
         )
     groups = arguments.check_group_counts(
-        name, lhs.shape, rhs.shape, numbers, feature_group_count, batch_group_count
+        name,
+        lhs.shape,
+        rhs.shape,
+        numbers,
+        feature_group_count,
+        batch_group_count,
+        padding=padding,
     )
     if bias is not None:
         arguments.check_bias(name, bias.shape, bias.dtype, rhs.shape[numbers.rhs_spec[0]], dtype)

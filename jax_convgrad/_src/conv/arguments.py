@@ -146,8 +146,12 @@ def check_group_counts(
     batch_group_count: int,
     *,
     transposed: bool = False,
+    padding: Any = "VALID",
 ) -> int:
-    """The number of groups that lax's two group counts amount to, checked against the shapes."""
+    """The number of groups that lax's two group counts amount to, checked against the shapes.
+
+    ``padding`` may still be unchecked: an error of the channels has the hint for it too.
+    """
     shapes = f"lhs has shape {show(x_shape)}, rhs has shape {show(w_shape)}"
     features = positive_int(function, "feature_group_count", feature_group_count)
     batches = positive_int(function, "batch_group_count", batch_group_count)
@@ -173,6 +177,7 @@ def check_group_counts(
             f"{function}: rhs must have {channels}/{features} = {channels // features} input channels, "
             f"got {group_channels} ({shapes})"
             f"{hints.layout(x_shape, w_shape, numbers, features, transposed=transposed)}"
+            f"{hints.any_padding(padding, len(x_shape) - 2)}"
         )
     if out_channels % groups:
         raise ValueError(

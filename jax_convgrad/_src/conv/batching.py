@@ -61,7 +61,7 @@ def _factor(problem: ConvProblem, axes: tuple[int | None, int | None]) -> Factor
 
 
 def _place(config: ConvConfig, factor: Factor, role: Role) -> tuple[int, int]:
-    """The axis of an array that holds the factor, and the groups inside of which the examples go."""
+    """The axis of an array that holds the factor, and the groups inside which the examples go."""
     entry, inside_groups = _AXES[factor][role]
     return config.spec_of(role)[entry], config.groups if inside_groups else 1
 

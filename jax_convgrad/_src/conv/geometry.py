@@ -100,7 +100,7 @@ class ConvGeometry:
             raise ValueError(
                 f"{function}: w must have {in_channels}/{groups} = {in_channels // groups} input "
                 f"channels (axis {w_spec[1]}), got {group_channels}: {shapes}"
-                f"{hints.layout(x_shape, w_shape, config.dimension_numbers, groups)}"
+                f"{hints.layout(x_shape, w_shape, config.dimension_numbers, groups, weights='w')}"
             )
         if out_channels % groups:
             raise ValueError(

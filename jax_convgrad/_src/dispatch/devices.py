@@ -33,7 +33,7 @@ class Target:
 
     Attributes:
       platform: JAX's name, None where a program is lowered for no platform in particular.
-      device_class: of the devices at hand, None where there are none or none that is known.
+      device_class: of this machine's devices, None where there are none or none that is known.
       custom_calls: whether the program may contain a call. It may not where XLA divides the program among
         devices and would gather the call's operands on each.
       partitioned: whether XLA divides the program among devices; asked for whole backward passes alone.

@@ -56,7 +56,7 @@ class ConvFeatures:
       has_uneven_padding: an axis has different padding at its two ends.
       has_nonoverlapping_windows: each element of x is in exactly one window.
       is_beyond_memory: no memory holds x with its padding, or dy with the zeros of the strides.
-      is_thin: the thin kernels of the CPU at hand compute it: float32, dense, one or two spatial axes.
+      is_thin: the thin kernels of this CPU compute it: float32, dense, one or two spatial axes.
       thin_family: of the thin CUDA kernels, which serve 16 bits and TF32: "windows", "image" or
         "few_outputs"; None if none of them computes it.
     """
@@ -132,7 +132,7 @@ class PreparationFeatures:
         A weight gradient sums over no channels: True.
       has_xio_weights: the weights lie in the order kernel, input channel, output channel.
       thin_leads: a thin CUDA kernel is likely to be the fastest.
-      multiplies_bfloat16: oneDNN multiplies bfloat16 on the CPU at hand without widening it first.
+      multiplies_bfloat16: oneDNN multiplies bfloat16 on this CPU without widening it first.
     """
 
     operator: str

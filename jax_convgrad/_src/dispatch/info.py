@@ -17,7 +17,7 @@ def info() -> dict[str, Any]:
       A dict with "versions" (package name to version, plus "python") and "handlers" (platform to a
       dict with "available", "targets", "dtypes", "versions", "validated" (the versions of its
       libraries, major.minor, on which their errata were validated), "reason", None where available,
-      "device_class" (of the devices at hand, None where there are none or none that is known),
+      "device_class" (of this machine's devices, None where there are none or none that is known),
       "rules_measured_on" (the classes of devices whose measurements choose the backends here) and
       "tuned" (how many problems the tuning file decides here, and which file; None without any).
 

@@ -1,7 +1,7 @@
 """What the thin CUDA kernels serve: convolutions that memory bounds, without groups, in 16 bits or as TF32.
 
 The kernels themselves say it in C++ (cpp/cuda/kernels/thin/plan.h has the table); the rules need it where no
-CUDA module is at hand. A test holds the two together, except for the limits of a device's memory, which are
+CUDA module is installed. A test holds the two together, except for the limits of a device's memory, which are
 left out here: the search then finds no such engine, and takes another.
 """
 

@@ -33,7 +33,7 @@ class Explanation:
       platform: the one that the program runs on.
       installed: whether `jax_convgrad.install` was on for it. If not, ``ours`` of a row says what would be.
       rows: one for each convolution and resize.
-      device_class: of the devices at hand; None where it is not known.
+      device_class: of this machine's devices; None where it is not known.
     """
 
     platform: str

@@ -3,8 +3,8 @@
 A wrapper takes the place of each function. It asks whether this package can compute a call; what it cannot is
 for jax.image's own function to take or to refuse, in its own words: a program that ran before runs on. The
 wrapper is in its place while `install` is on or while `explain` traces a program. It is passive where neither
-holds, as inside of `disabled`. What it knows it holds itself, so that a copy of this module
-that is imported anew finds the wrappers of the one before and takes them away.
+holds, as inside `disabled`. What it knows it holds itself, so that a copy of this module that is imported
+anew finds the wrappers of the one before and takes them away.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _lock = threading.RLock()
 
 
 def install() -> None:
-    """Redirects both functions, everywhere except inside of `disabled`."""
+    """Redirects both functions, everywhere except inside `disabled`."""
     with _lock:
         if not _state.installed:
             _put_in()

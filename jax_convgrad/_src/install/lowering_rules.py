@@ -12,7 +12,7 @@ NOTE [Who keeps JAX's rule]. We fall back to JAX's own lowering rule where
 (e) the program is for `jax.export`: it would hold a call that only this package answers;
 (f) XLA divides the program among devices inside a `shard_map` over other axes of the mesh: it would gather a
 call's operands on every device. Elsewhere XLA asks this package for what each device computes;
-(g) it is lowered inside of `disabled`.
+(g) it is lowered inside `disabled`.
 """
 
 from __future__ import annotations
@@ -252,12 +252,12 @@ def _put_in(platform: str) -> None:
 
 @contextlib.contextmanager
 def disabled() -> Iterator[None]:
-    """Turns the package off inside of a ``with`` block, as ``JAX_CONVGRAD_DISABLE=1`` does for a process.
+    """Turns the package off inside a ``with`` block, as ``JAX_CONVGRAD_DISABLE=1`` does for a process.
 
     Programs that are compiled inside hold XLA's operations: JAX's own convolutions and resizes, whatever
     `install` was called for, and XLA's form of the package's own layers. The block is for its own thread.
     Other threads notice nothing. Tasks of ``asyncio`` that run in the thread while a block awaits are inside
-    of it, too.
+    it, too.
 
     A function under ``jax.jit`` may be called inside and outside. JAX compiles it once for each and keeps
     both programs. A block that the function itself opens has no effect on its convolutions, which are
@@ -307,7 +307,7 @@ def _take_out(rule: Any) -> None:
 
 
 def installed() -> tuple[str, ...]:
-    """The platforms on which `install` is on; none inside of `disabled`.
+    """The platforms on which `install` is on; none inside `disabled`.
 
     Example:
       >>> import jax_convgrad

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from jax import Array, lax
 
+from jax_convgrad._src import hints
 from jax_convgrad._src.conv import api, primitives
 from jax_convgrad._src.conv.bias import add_bias, bias_gradient
 from jax_convgrad._src.conv.geometry import MAX_SPATIAL_RANK, ConvConfig, ConvGeometry, dilated
@@ -250,6 +251,7 @@ def check_channels(
             raise ValueError(
                 f"{function}: with {weights_name} and {groups_name}={groups}, {name} must have "
                 f"{channels} channels (axis {spec[1]}), got {shape[spec[1]]} ({arrays})"
+                f"{hints.channels_last(name, shape, channels)}"
             )
 
 

@@ -322,7 +322,7 @@ def _installed_file(distribution: str, name: str) -> Path:
     except importlib.metadata.PackageNotFoundError:
         raise ImportError(f"the package {distribution} is not installed") from None
     for file in files:
-        # A file that is listed need not exist; Python 3.11 lists it all the same.
+        # A file that is listed need not exist; Python 3.11 lists it anyway.
         if file.name == name and (path := Path(str(file.locate()))).exists():
             return path
     raise ImportError(

@@ -16,7 +16,7 @@ detected, and the sample is then taken again:
   between two programs, and the time would include that. The device is then held for twice as long.
 * The time is less than the device can take (roofline.py).
 
-If no try gives a sound sample, the last one counts all the same, and is marked (`host_bound`). A median
+If no try gives a sound sample, the last one counts anyway, and is marked (`host_bound`). A median
 below the roofline is a failure.
 """
 
@@ -41,7 +41,7 @@ class DeviceMethod:
     """The settings of a run on a GPU."""
 
     # The intended length of a sample, and the number of calls of one program: the device pauses for 2 to 3
-    # microseconds between two of XLA's programs, which is then below one per cent.
+    # microseconds between two of XLA's programs, which is then below 1%.
     sample_seconds: float = 0.004
     program_seconds: float = 0.0005
     max_calls: int = 16

@@ -30,6 +30,9 @@ FORMS: dict[str, Form] = {
     form.name: form for form in (OursForm(), LaxForm(), XlaRewrittenForm(), TorchForm())
 }
 
+# What tables and charts call a form, where that is not its name in options and files.
+_TITLES = {"ours": "jax_convgrad"}
+
 # Names of forms in results of schema 3 and older.
 _FORMER_NAMES = {"swap": "xla_rewritten"}
 
@@ -37,6 +40,11 @@ _FORMER_NAMES = {"swap": "xla_rewritten"}
 def present_name(form: str) -> str:
     """A form's current name, for the name in a results file of any age."""
     return _FORMER_NAMES.get(form, form)
+
+
+def title(form: str) -> str:
+    """What tables and charts call a form."""
+    return _TITLES.get(form, form)
 
 
 __all__ = [
@@ -48,4 +56,5 @@ __all__ = [
     "Form",
     "Inputs",
     "present_name",
+    "title",
 ]

@@ -73,7 +73,7 @@ const ThinKernels* FindThinKernels() {
 // That is less so on Zen 4, which multiplies at half the rate and reads its second cache as fast.
 // There 32 to 64 and 64 to 32 k3 are 1.1 to 1.5 at 19 MFLOP, 1.01 to 1.13 at 75 and 0.97 to 1.0 at
 // 151; 3 to 16 k3 of 7 MFLOP 1.05, dw 0.6. Training steps gain more, as no thread waits for these
-// kernels: a U-Net's 3 per cent by the larger weights, 2 by its first layer of 3 channels.
+// kernels: a U-Net's 3% by the larger weights, 2% by its first layer of 3 channels.
 bool IsThinConv(const ConvProblem& problem) {
   if (FindThinKernels() == nullptr) return false;
   if (problem.operand_type != ffi::DataType::F32 || problem.result_type != ffi::DataType::F32) {

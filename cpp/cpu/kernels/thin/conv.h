@@ -14,8 +14,8 @@ namespace jax_convgrad {
 // ConvGeometry::Make, is not IsAllZero and not NeedsDirectConv.
 bool IsThinConv(const ConvProblem& problem);
 
-// The same of all dense float32 problems with a problem's kind, channels, kernel and strides,
-// however much or little work they are.
+// Whether they are the code for every dense float32 problem with this problem's kind, channels,
+// kernel and strides, however much or little work it is.
 bool IsThinConvAtAnySize(const ConvProblem& problem);
 
 // Computes a problem that IsThinConv; arrays as for ConvPlan::Run. Sums are float32, the same

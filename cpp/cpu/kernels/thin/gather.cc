@@ -81,8 +81,8 @@ Range ThinGather::TapsInside(const Axis& axis, const Phase& phase, int64_t posit
 
 // Elements at a row's ends that would be summed alone, which loads weights for one element only,
 // are joined with their neighbours; the kernels leave out the taps that lie outside. On Zen 4 with
-// k3 that takes 1 per cent off rows of 64, 3 to 5 off those of 32 and 8 off those of 16; 10 to 28
-// off rows of 16 to 256 with k11 to k127.
+// k3 that takes 1% off rows of 64, 3% to 5% off those of 32 and 8% off those of 16; 10% to 28% off
+// rows of 16 to 256 with k11 to k127.
 void ThinGather::FindSegments(Axis* axis, bool join) {
   for (Phase& phase : axis->phases) {
     std::vector<int64_t> bounds{0, phase.positions};

@@ -33,7 +33,7 @@ __device__ inline void LoadMatrices(const void* row, uint32_t (&matrices)[4]) {
                : "memory");
 }
 
-// The same of the transposed matrices: rows 2 * (lane % 4) and the next, of column lane / 4.
+// Like LoadMatrices, but transposed: rows 2 * (lane % 4) and the next, of column lane / 4.
 __device__ inline void LoadTransposedMatrices(const void* row, uint32_t (&matrices)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
@@ -63,8 +63,8 @@ __device__ inline void MultiplyAdd(const __half*, const uint32_t (&a)[4], uint32
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The same of a 16x8 matrix of floats times an 8x8 one: where 16-bit elements are two neighbours of
-// the depth, there is one float. Operands are what MultipliedWord made of them.
+// The same for a 16x8 matrix of floats times an 8x8 one: where 16-bit elements are two neighbours
+// of the depth, there is one float. Operands are what MultipliedWord made of them.
 __device__ inline void MultiplyAdd(const float*, const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                                    float (&sums)[4]) {
   asm volatile(
@@ -82,7 +82,7 @@ __device__ inline uint32_t MultipliedWord(uint32_t word) {
 }
 
 // A word of two 16-bit elements, or of the first alone if that is a float. What is not inside is
-// zero. It is read all the same, so that no read waits for a condition: both may be read.
+// zero. It is read anyway, so that no read waits for a condition: both may be read.
 template <typename T>
 __device__ inline uint32_t WordOf(const T* low, bool low_inside, const T* high, bool high_inside) {
   if constexpr (sizeof(T) == 4) {

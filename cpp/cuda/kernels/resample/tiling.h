@@ -105,7 +105,7 @@ struct ResampleTiling {
   // kColumns: of eight threads, those that have two columns, and columns of x that are staged.
   int column_lanes = 8, stage_columns = 0;
   int stage_pieces = 0, stage_pitch = 0, stage_slot_bytes = 0;  // of a line, of a line, of all
-  // Rows of x, wherever they are, whose pieces lie inside x all the same.
+  // Rows of x whose pieces lie inside x, though they may begin before the row and end behind it.
   int stage_from = 0, stage_to = 0;
   int shared_bytes = 0;
 };

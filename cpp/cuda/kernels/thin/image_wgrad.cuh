@@ -154,7 +154,7 @@ __device__ inline void MultiplyHalves(const ImageWgradWindows<kStarts>& windows,
   }
 }
 
-// The same of floats. The lane's four channels of its first window lie at `gradient`, one for each
+// The same for floats. The lane's four channels of its first window lie at `gradient`, one for each
 // product, those of its next window four rows further.
 template <int kGroups>
 __device__ inline void MultiplyFloats(const ImageWgradWindows<Starts::kWords>& windows,
