@@ -50,8 +50,8 @@ def check_switches() -> None:
         if is_required(platform):
             name = f"JAX_CONVGRAD_REQUIRE_{platform.upper()}"
             raise RuntimeError(
-                f"{name}=1, but JAX_CONVGRAD_DISABLE=1 turns the {platform} handlers off. To mend it: unset "
-                f"JAX_CONVGRAD_DISABLE  # or, to run on XLA alone, {name}"
+                f"{name}=1, but JAX_CONVGRAD_DISABLE=1 turns the {platform} handlers off. To fix this, run: "
+                f"unset JAX_CONVGRAD_DISABLE  # or, to run on XLA alone, {name}"
             )
 
 
