@@ -328,15 +328,34 @@ def test_an_unknown_value_of_a_switch_is_an_error(name: str, monkeypatch: pytest
         environment.flag(name)
 
 
-def test_an_unknown_value_stops_the_import(subprocess_python: list[str]):
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("JAX_CONVGRAD_INSTALL", "1, true, 0, false, cpu, cuda or gpu"),
+        ("JAX_CONVGRAD_DISABLE", "1, true, 0 or false"),
+        ("JAX_CONVGRAD_REQUIRE_CPU", "1, true, 0 or false"),
+        ("JAX_CONVGRAD_REQUIRE_CUDA", "1, true, 0 or false"),
+    ],
+)
+def test_an_unknown_value_stops_the_import(name: str, values: str, subprocess_python: list[str]):
     result = subprocess.run(
         [*subprocess_python, "-c", "import jax_convgrad"],
-        env={**os.environ, "JAX_CONVGRAD_INSTALL": "tpu"},
+        env={**os.environ, name: "yes"},
         capture_output=True,
         text=True,
     )
     assert result.returncode != 0
-    assert "JAX_CONVGRAD_INSTALL must be 1, true, 0, false, cpu, cuda or gpu" in result.stderr
+    assert f"ValueError: {name} must be {values}, got 'yes'" in result.stderr
+
+
+@pytest.mark.parametrize("platform", BOTH)
+def test_an_unknown_value_that_is_set_later_stops_install(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(f"JAX_CONVGRAD_REQUIRE_{platform.upper()}", "yes")
+    with pytest.raises(ValueError, match="must be 1, true, 0 or false, got 'yes'"):
+        jax_convgrad.install()
+    assert jax_convgrad.installed() == ()
 
 
 def test_cuda_is_required_and_jax_runs_on_the_cpu(subprocess_python: list[str]):
