@@ -59,12 +59,14 @@ class Backend:
       reason: why.
       evidence: the measurements behind it, as FILE#CASE#PASS under benchmarks/.
       measured_on: the class of devices that they were made on, None where the reason is none of speed.
+      missing: as of a `Decision`.
     """
 
     name: str
     reason: str
     evidence: tuple[str, ...] = ()
     measured_on: str | None = None
+    missing: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,7 +266,9 @@ def _backend(decision: Decision) -> Backend:
         what = str(computed_geometry(problem.geometry, decision.subsample))
         reason = f"stride and dilation share a factor, which leaves {what}; then: {reason}"
     reason = _with_device(decision, reason)
-    return Backend(decision.backend, reason, decision.evidence, decision.measured_on)
+    return Backend(
+        decision.backend, reason, decision.evidence, decision.measured_on, decision.missing
+    )
 
 
 def _with_device(decision: Decision, reason: str) -> str:

@@ -33,6 +33,8 @@ class ExplanationRow:
       evidence: the measurements behind it, as FILE#CASE#PASS under the repository's benchmarks/.
       measured_on: the class of devices that they were made on ("sm_90", "avx512", ...); None where
         the reason is not speed.
+      missing: where the reason is that this machine's handlers are missing: the full cause, and the command
+        that helps. None otherwise.
       xla: what XLA would run without this package.
       roofline: bytes and operations that the pass cannot do without; None where the equation matches no
         operator or sizes are symbolic.
@@ -79,3 +81,4 @@ class ExplanationRow:
     expected_xla_seconds: float | None = None
     seconds: float | None = None
     xla_seconds: float | None = None
+    missing: str | None = None
