@@ -43,12 +43,12 @@ def report() -> dict[str, Any]:
     cpu = found["handlers"]["cpu"]
     if cpu["available"] and "bfloat16" not in cpu["dtypes"]:
         missing["bfloat16 on this CPU"] = bfloat16_on_this_cpu()
-    on = {platform: platform in jax_convgrad.installed() for platform in PLATFORMS}
+    installed = jax_convgrad.installed()
     return {
         **found,
         "machine": machine.describe(),
         "missing, and how to get it": missing,
-        "install() is on": on,
+        "install()": {name: "on" if name in installed else "off" for name in PLATFORMS},
     }
 
 
