@@ -214,7 +214,7 @@ def contenders(problem: Problem) -> list[functools.partial[Contender]]:
         for installed in (False, True)
     ]
     # What the package itself emits where it has no handlers.
-    pure = fallback("cuda" if jax.default_backend() == "gpu" else jax.default_backend())[0]
+    pure = fallback("cuda" if jax.default_backend() == "gpu" else jax.default_backend())
     makers.append(functools.partial(flax_contender, problem, True, False, pure))
     if has_torch():
         formats = (False,) if len(problem.task.y) == 3 else (False, True)

@@ -12,7 +12,7 @@ import pytest
 from support import oracles
 
 from jax_convgrad.__main__ import main
-from jax_convgrad._src.runtime import plans, registry
+from jax_convgrad._src.runtime import plans, registry, remedies
 from jax_convgrad.bench import engines
 
 COMMAND = ["check-engines"]
@@ -148,7 +148,9 @@ def test_without_cuda_handlers(
     handlers = registry.PlatformHandlers(reason="the CUDA module was not built")
     monkeypatch.setattr(registry, "find", lambda platform: handlers)
     assert main(COMMAND) == 2
-    assert "no CUDA handlers: the CUDA module was not built" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no CUDA handlers: the CUDA module was not built. To fix this, run: " in said
+    assert str(remedies.command("cuda", str(handlers.reason))) in said
 
 
 @pytest.mark.slow

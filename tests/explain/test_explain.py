@@ -252,13 +252,20 @@ def test_what_subsampling_leaves():
 
 
 def test_without_handlers_the_fallback_says_so(monkeypatch: pytest.MonkeyPatch):
-    absent = registry.PlatformHandlers(reason="not built")
+    absent = registry.PlatformHandlers(reason="ImportError: not built", broken=True)
     monkeypatch.setattr(registry, "require", lambda platform: absent)
     # Of stride 2, which the handlers have on every platform.
     f = lambda x: jnp.sum(jax.image.resize(conv(x, W, 2), (2, 8, 8, 16), "linear"))  # noqa: E731
+    kind = {"cpu": "CPU", "gpu": "CUDA"}[jax.default_backend()]
+    cause = f"handlers are missing: {absent.reason}. To fix this, run: "
     for row in check(jax.grad(f), X):
         assert row.backend in ("xla_rewritten", "xla")
-        assert row.reason.startswith("no handler")
+        assert row.reason == f"the {kind} handlers are missing, so XLA computes it"
+        assert row.missing is not None and row.missing.startswith(f"the {kind} {cause}")
+    # Below the table, once.
+    *_, empty, last = str(explain(jax.grad(f), X)).splitlines()
+    assert empty == "" and last.startswith(f"The {kind} {cause}")
+    assert str(explain(jax.grad(f), X)).count("not built") == 1
 
 
 def test_how_operands_are_prepared_is_said(monkeypatch: pytest.MonkeyPatch):
@@ -760,6 +767,7 @@ def test_the_table():
     assert lines[7] == "" and letters == list(string.ascii_lowercase[: len(letters)])
     assert {*first, *third} == {*letters} and not {"a", "b"} & {*third}
     assert lines[9] == "b  XLA has: convolution with a window of 3x3"
+    assert not any(row.missing for row in found.rows)
     jax_convgrad.install()
     assert "install() is on; this package computes" in str(explain(f, X))
     assert str(explain(jnp.sin, X)).startswith("0 convolutions and resizes on ")

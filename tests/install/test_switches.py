@@ -272,7 +272,7 @@ def test_what_is_required_must_not_be_disabled(platform: str, monkeypatch: pytes
     required = f"JAX_CONVGRAD_REQUIRE_{platform.upper()}"
     message = (
         f"{required}=1, but JAX_CONVGRAD_DISABLE=1 turns the {platform} handlers off. "
-        "To mend it: unset JAX_CONVGRAD_DISABLE "
+        "To fix this, run: unset JAX_CONVGRAD_DISABLE "
     )
     monkeypatch.setattr(registry, "_has_cuda_device", lambda: True)
     monkeypatch.setenv("JAX_CONVGRAD_DISABLE", "1")
@@ -328,15 +328,34 @@ def test_an_unknown_value_of_a_switch_is_an_error(name: str, monkeypatch: pytest
         environment.flag(name)
 
 
-def test_an_unknown_value_stops_the_import(subprocess_python: list[str]):
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("JAX_CONVGRAD_INSTALL", "1, true, 0, false, cpu, cuda or gpu"),
+        ("JAX_CONVGRAD_DISABLE", "1, true, 0 or false"),
+        ("JAX_CONVGRAD_REQUIRE_CPU", "1, true, 0 or false"),
+        ("JAX_CONVGRAD_REQUIRE_CUDA", "1, true, 0 or false"),
+    ],
+)
+def test_an_unknown_value_stops_the_import(name: str, values: str, subprocess_python: list[str]):
     result = subprocess.run(
         [*subprocess_python, "-c", "import jax_convgrad"],
-        env={**os.environ, "JAX_CONVGRAD_INSTALL": "tpu"},
+        env={**os.environ, name: "yes"},
         capture_output=True,
         text=True,
     )
     assert result.returncode != 0
-    assert "JAX_CONVGRAD_INSTALL must be 1, true, 0, false, cpu, cuda or gpu" in result.stderr
+    assert f"ValueError: {name} must be {values}, got 'yes'" in result.stderr
+
+
+@pytest.mark.parametrize("platform", BOTH)
+def test_an_unknown_value_that_is_set_later_stops_install(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(f"JAX_CONVGRAD_REQUIRE_{platform.upper()}", "yes")
+    with pytest.raises(ValueError, match="must be 1, true, 0 or false, got 'yes'"):
+        jax_convgrad.install()
+    assert jax_convgrad.installed() == ()
 
 
 def test_cuda_is_required_and_jax_runs_on_the_cpu(subprocess_python: list[str]):
@@ -352,7 +371,7 @@ def test_cuda_is_required_and_jax_runs_on_the_cpu(subprocess_python: list[str]):
     )
     assert result.returncode != 0
     assert "JAX_CONVGRAD_REQUIRE_CUDA=1, but no CUDA device: JAX has no" in result.stderr
-    assert "To mend it: pip install" in result.stderr
+    assert "To fix this, run: pip install" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -399,7 +418,7 @@ def test_cuda_is_required_and_jax_runs_on_the_cpu(subprocess_python: list[str]):
     ],
 )
 def test_a_missing_handler_is_mended_by_a_command(platform: str, reason: str, command: str):
-    last = remedies.mended(platform, reason).rpartition("To mend it: ")[2]
+    last = remedies.mended(platform, reason).rpartition("To fix this, run: ")[2]
     assert last.startswith(command)
 
 
@@ -426,15 +445,20 @@ def test_cuda_is_required_wherever_a_program_runs(
     registry.check_required(platform)
 
 
-def test_the_warning_and_info_end_with_the_command(monkeypatch: pytest.MonkeyPatch):
+def test_the_warning_the_log_and_info_end_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     missing = registry.PlatformHandlers(reason="ImportError: was not built", broken=True)
     monkeypatch.setattr(registry, "_load", lambda platform: missing)
     monkeypatch.setattr(registry, "_warned", set())
     monkeypatch.delenv("JAX_CONVGRAD_REQUIRE_CUDA", raising=False)
     ending = str(remedies.command("cuda", "was not built"))
+    caplog.set_level(logging.INFO, logger="jax_convgrad")
     with pytest.warns(jax_convgrad.MissingHandlersWarning) as caught:
-        registry.require("cuda")
-    assert str(caught[0].message).endswith(f"To mend it: {ending}")
+        for _ in range(2):
+            registry.require("cuda")
+    assert caplog.messages == [str(caught[0].message)]
+    assert str(caught[0].message).endswith(f"To fix this, run: {ending}")
     assert registry.describe()["handlers"]["cuda"]["remedy"] == ending
     with pytest.raises(RuntimeError) as error:
         jax_convgrad.load_handlers("cuda")

@@ -144,6 +144,13 @@ def test_a_named_file_that_is_missing_is_an_error(
         decided(problem())
 
 
+def test_install_does_not_read_the_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """A model that `tune` imports calls install() before `tune` has written the file."""
+    monkeypatch.setenv(store.VARIABLE, str(tmp_path / "none.json"))
+    with jax_convgrad.install("cpu") as installation:
+        assert installation.platforms == ("cpu",)
+
+
 def test_the_default_file_is_in_the_cache_folder(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):

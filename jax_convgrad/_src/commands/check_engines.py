@@ -7,7 +7,7 @@ import sys
 
 import jax
 
-from jax_convgrad._src.runtime import registry, settings
+from jax_convgrad._src.runtime import registry, remedies, settings
 from jax_convgrad.bench import engines
 
 HELP = "run every engine of the cuDNN at hand on small problems, and list those that are wrong"
@@ -27,7 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Checks the engines. Exit status 1: one is wrong; 2: there are no CUDA handlers."""
     handlers = registry.find("cuda")
     if handlers.reason is not None:
-        print(f"check-engines: no CUDA handlers: {handlers.reason}", file=sys.stderr)
+        reason = remedies.mended("cuda", handlers.reason)
+        print(f"check-engines: no CUDA handlers: {reason}", file=sys.stderr)
         return 2
     loaded, validated = dict(handlers.versions)["cudnn"], dict(handlers.validated)["cudnn"]
     print(f"cuDNN {loaded}; its errata were validated on {validated}", flush=True)

@@ -31,6 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
 def report() -> dict[str, Any]:
     """The report of `jax_convgrad.info`, and the machine, what is missing, and where install() is on."""
     import jax_convgrad
+    from jax_convgrad._src.dispatch.unserved import bfloat16_on_this_cpu
     from jax_convgrad._src.install.lowering_rules import PLATFORMS
 
     found = jax_convgrad.info()
@@ -39,12 +40,15 @@ def report() -> dict[str, Any]:
         for platform, entry in found["handlers"].items()
         if not entry["available"]
     }
-    on = {platform: platform in jax_convgrad.installed() for platform in PLATFORMS}
+    cpu = found["handlers"]["cpu"]
+    if cpu["available"] and "bfloat16" not in cpu["dtypes"]:
+        missing["bfloat16 on this CPU"] = bfloat16_on_this_cpu()
+    installed = jax_convgrad.installed()
     return {
         **found,
         "machine": machine.describe(),
         "missing, and how to get it": missing,
-        "install() is on": on,
+        "install()": {name: "on" if name in installed else "off" for name in PLATFORMS},
     }
 
 

@@ -49,6 +49,7 @@ WITHOUT_CUSTOM_CALLS = (
     "XLA divides the program inside shard_map over other axes (or without Shardy): it would gather a call's "
     "operands"
 )
+WITHOUT_KERNELS = "no kernel for this platform"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +71,8 @@ class Decision:
       computed: the geometry of a convolution that is computed: the problem's, or what ``subsample`` left.
       preparation: what is done to a handler's operands before its call, and why.
       settings: the settings by which a handler on CUDA chooses its engine.
+      missing: where a handler was wanted and the platform's handlers are missing: the full cause, and the
+        command that helps.
     """
 
     problem: ConvProblem | ConvBackwardProblem | ResampleProblem
@@ -83,6 +86,7 @@ class Decision:
     computed: ConvGeometry | None = None
     preparation: Preparation = NO_HANDLER
     settings: settings.Settings | None = None
+    missing: str | None = None
 
     @property
     def is_measured_here(self) -> bool:
@@ -133,7 +137,7 @@ def for_part(decision: Decision, part: ConvProblem) -> Decision:
     backend = decision.backend
     computed = computed_geometry(part.geometry, smaller)
     if backend == ZEROS or (backend == GEMM and not computed.has_nonoverlapping_windows):
-        backend = fallback(decision.platform)[0]
+        backend = fallback(decision.platform)
     preparation = decision.preparation
     if backend not in PLATFORMS:
         preparation = NO_HANDLER
@@ -159,11 +163,10 @@ def computed_geometry(geometry: ConvGeometry, smaller: Subsample | None) -> Conv
     return dataclasses.replace(geometry, config=smaller.config, in_spatial=in_spatial)
 
 
-def fallback(platform: str | None) -> tuple[str, str]:
-    """The backend, and why, where a handler is wanted but is not available."""
-    if platform == "cpu":
-        return XLA_REWRITTEN, "no handler; XLA:CPU is slow at groups of the batch"
-    return XLA, "no handler; XLA's own grouped weight gradient is at its best here"
+def fallback(platform: str | None) -> str:
+    """The backend where a handler is wanted but does not serve."""
+    # XLA:CPU is slow at groups of the batch. Elsewhere its own grouped weight gradient is at its best.
+    return XLA_REWRITTEN if platform == "cpu" else XLA
 
 
 def _decide_conv(problem: ConvProblem, target: Target) -> Decision:
@@ -186,15 +189,18 @@ def _decide_conv(problem: ConvProblem, target: Target) -> Decision:
     if not target.custom_calls and backend in (*PLATFORMS, GEMM):
         # XLA's older partitioner cannot express the sharding of an axis that becomes two, either.
         return made(
-            fallback(target.platform)[0],
-            WITHOUT_CUSTOM_CALLS,
-            subsample=smaller,
-            computed=computed,
+            fallback(target.platform), WITHOUT_CUSTOM_CALLS, subsample=smaller, computed=computed
         )
-    if backend in PLATFORMS and not target.serves(
-        registry.CONV_TARGETS[problem.operator], problem.dtype
-    ):
-        return made(*fallback(target.platform), subsample=smaller, computed=computed)
+    if backend in PLATFORMS:
+        lack = target.unserved(registry.CONV_TARGETS[problem.operator], problem.dtype)
+        if lack is not None:
+            return made(
+                fallback(target.platform),
+                f"{lack.reason}, so XLA computes it",
+                subsample=smaller,
+                computed=computed,
+                missing=lack.missing,
+            )
     set_up = settings.snapshot() if backend == "cudnn" else None
     preparation = NO_HANDLER
     if backend in PLATFORMS:
@@ -237,7 +243,7 @@ def _tuned(problem: ConvProblem | ResampleProblem, target: Target) -> _Chosen | 
 
 def _by_rule(problem: ConvProblem, computed: ConvGeometry, target: Target) -> _Chosen:
     if target.platform is None or target.platform not in HANDLER_BACKENDS:
-        return (*fallback(target.platform), (), None)
+        return fallback(target.platform), WITHOUT_KERNELS, (), None
     features = conv_features(
         problem.operator,
         computed,
@@ -260,15 +266,15 @@ def _decide_backward(problem: ConvBackwardProblem, target: Target) -> Decision:
 
     geometry = problem.geometry
     if target.platform != "cpu":
-        return made(PARTS, "no kernel for this platform")
+        return made(PARTS, WITHOUT_KERNELS)
     if not target.custom_calls:
         return made(PARTS, WITHOUT_CUSTOM_CALLS)
     if target.partitioned:
         return made(PARTS, "XLA divides the program among devices: each part has a sharding rule")
     if not _has_backward_kernel(problem):
         return made(PARTS, "no kernel computes all of it at once")
-    if not target.serves(registry.BACKWARD_TARGET, problem.dtype):
-        return made(PARTS, "no handler")
+    if (lack := target.unserved(registry.BACKWARD_TARGET, problem.dtype)) is not None:
+        return made(PARTS, f"{lack.reason}, so each part is decided alone", missing=lack.missing)
     name = overridden_backend()
     if name is not None:
         return made(NATIVE if name == NATIVE else PARTS, "overridden")
@@ -310,7 +316,7 @@ def _decide_resample(problem: ResampleProblem, target: Target) -> Decision:
     if name in (XLA, XLA_REWRITTEN):
         return made(XLA, "overridden")
     if target.platform is None or target.platform not in HANDLER_BACKENDS:
-        return made(XLA, "no kernel for this platform")
+        return made(XLA, WITHOUT_KERNELS)
     if name in PLATFORMS and PLATFORMS[name] != target.platform:
         return made(XLA, "overridden for another platform")
     if name in (NATIVE, *PLATFORMS):
@@ -318,8 +324,10 @@ def _decide_resample(problem: ResampleProblem, target: Target) -> Decision:
     else:
         chosen = _tuned(problem, target) or _resample_by_rule(problem, target.platform, target)
     backend, reason, evidence, measured_on = chosen
-    if backend == NATIVE and not target.serves(registry.RESAMPLE_TARGET, problem.dtype):
-        return made(XLA, "no handler")
+    if backend == NATIVE:
+        lack = target.unserved(registry.RESAMPLE_TARGET, problem.dtype)
+        if lack is not None:
+            return made(XLA, f"{lack.reason}, so XLA computes it", missing=lack.missing)
     return made(backend, reason, evidence=evidence, measured_on=measured_on)
 
 

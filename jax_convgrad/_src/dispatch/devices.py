@@ -7,7 +7,9 @@ import functools
 import pathlib
 from collections.abc import Sequence
 
+from jax_convgrad._src.dispatch import unserved
 from jax_convgrad._src.dispatch.features import IsThin
+from jax_convgrad._src.dispatch.unserved import Unserved
 from jax_convgrad._src.runtime import registry
 
 # The classes of CUDA's compute capabilities. Each capability uses the measurements of its class. 8.7 (Orin)
@@ -56,7 +58,16 @@ class Target:
 
         Warns once where the handlers are missing although they should be there.
         """
-        return self.platform is not None and registry.require(self.platform).serves(target, dtype)
+        return self.unserved(target, dtype) is None
+
+    def unserved(self, target: str, dtype: object) -> Unserved | None:
+        """Why no handler serves an FFI target and a dtype; None where one does. Warns as `serves`."""
+        if self.platform is None:
+            return Unserved("the program is lowered for no platform in particular")
+        handlers = registry.require(self.platform)
+        if handlers.serves(target, dtype):
+            return None
+        return unserved.why(self.platform, handlers, target, dtype)
 
     def thin_kernels(self) -> IsThin | None:
         """The CPU module's answer for its thin kernels; None without it, and on other platforms."""

@@ -60,6 +60,7 @@ class Backend:
       measured_on: the class of devices that they were made on, None where the reason is none of speed.
       preparation: what is done to the operands of its call.
       preparation_evidence: the measurements behind that.
+      missing: as of a `Decision`.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Backend:
     measured_on: str | None = None
     preparation: str = "none"
     preparation_evidence: tuple[str, ...] = ()
+    missing: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +164,8 @@ def _lax_convolution(platform: str, place: Found) -> Equation:
     elif not found.replaced:
         decision = found.decision
         reason = _with_device(found.reason, decision.measured_on, decision.device_class)
-        decided = Backend(XLA, reason, decision.evidence, decision.measured_on)
+        evidence, measured_on = decision.evidence, decision.measured_on
+        decided = Backend(XLA, reason, evidence, measured_on, missing=decision.missing)
     return Equation(
         operator,
         str(geometry),
@@ -279,6 +282,7 @@ def _backend(decision: Decision) -> Backend:
         decision.measured_on,
         preparation.name,
         preparation.evidence,
+        decision.missing,
     )
 
 

@@ -198,6 +198,7 @@ def _row(
         expected_xla_seconds=expected.xla_seconds,
         seconds=seconds.get("ours"),
         xla_seconds=seconds.get("xla"),
+        missing=asked.backend.missing,
     )
 
 

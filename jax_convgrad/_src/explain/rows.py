@@ -37,6 +37,8 @@ class ExplanationRow:
         zeros more), "float32" (they are widened), "even_padding" (what one side of an axis has more is
         written out) or "xio_weights" (weights are read in the order in which they lie).
       preparation_evidence: the measurements behind that.
+      missing: where the reason is that this machine's handlers are missing: the full cause, and the command
+        that helps. None otherwise.
       xla: what XLA would run without this package.
       roofline: bytes and operations that the pass cannot do without; None where the equation matches no
         operator or sizes are symbolic.
@@ -85,3 +87,4 @@ class ExplanationRow:
     expected_xla_seconds: float | None = None
     seconds: float | None = None
     xla_seconds: float | None = None
+    missing: str | None = None

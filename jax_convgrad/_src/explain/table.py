@@ -31,7 +31,7 @@ def render(
             texts += _measured_gain(row, device_class)
             line.append(" ".join(map(notes.letter, texts)))
         titles = [*(title for title, _ in columns), "notes"]
-        lines += ["", *_align([titles, *cells]), "", *notes.lines]
+        lines += ["", *_align([titles, *cells]), "", *notes.lines, *_missing(rows)]
     return "\n".join(lines)
 
 
@@ -86,6 +86,12 @@ def _measurement(rows: Sequence[ExplanationRow]) -> list[str]:
     return [
         f"measured gain over XLA, all rows together (not the whole program): {_times(total / ours_total)}"
     ]
+
+
+def _missing(rows: Sequence[ExplanationRow]) -> list[str]:
+    """Why handlers are missing that rows were to run on, and the command that helps: once."""
+    told = dict.fromkeys(row.missing for row in rows if row.missing)
+    return [line for text in told for line in ("", text[0].upper() + text[1:])]
 
 
 def _measured_gain(row: ExplanationRow, device_class: str | None) -> list[str]:

@@ -132,7 +132,7 @@ def install(platforms: str | Sequence[str] | None = None) -> Installation:
 
     Raises:
       TypeError: ``platforms`` is neither names nor None.
-      ValueError: another platform.
+      ValueError: another platform, or a switch of the environment with an unknown value.
       RuntimeError: ``JAX_CONVGRAD_DISABLE=1`` and ``JAX_CONVGRAD_REQUIRE_CPU=1`` (or ``_CUDA``) contradict.
 
     Example:
@@ -324,7 +324,12 @@ def _on() -> tuple[str, ...]:
 
 
 def install_from_environment() -> None:
-    """Calls `install` for the platforms that JAX_CONVGRAD_INSTALL names, if any."""
+    """Calls `install` for the platforms that JAX_CONVGRAD_INSTALL names, if any. The import does this.
+
+    Raises:
+      ValueError: a switch of the environment has an unknown value, whether `install` reads it or not.
+    """
+    environment.check_values()
     if platforms := environment.platforms_to_install():
         install(platforms)
 

@@ -38,21 +38,33 @@ def is_required(platform: str) -> bool:
     return flag(f"JAX_CONVGRAD_REQUIRE_{platform.upper()}")
 
 
+def check_values() -> None:
+    """Raises where a switch has an unknown value. Asked at import: no program runs for an hour before it.
+
+    Raises:
+      ValueError: one has.
+    """
+    is_disabled()
+    for platform in PLATFORMS:
+        is_required(platform)
+    platforms_to_install()
+
+
 def check_switches() -> None:
     """Raises where the package is turned off and its handlers are required: one of the two is a mistake.
 
     Raises:
       RuntimeError: both are set.
+      ValueError: one has an unknown value.
     """
-    if not is_disabled():
-        return
-    for platform in PLATFORMS:
-        if is_required(platform):
-            name = f"JAX_CONVGRAD_REQUIRE_{platform.upper()}"
-            raise RuntimeError(
-                f"{name}=1, but JAX_CONVGRAD_DISABLE=1 turns the {platform} handlers off. To mend it: unset "
-                f"JAX_CONVGRAD_DISABLE  # or, to run on XLA alone, {name}"
-            )
+    required = [platform for platform in PLATFORMS if is_required(platform)]
+    if is_disabled() and required:
+        platform = required[0]
+        name = f"JAX_CONVGRAD_REQUIRE_{platform.upper()}"
+        raise RuntimeError(
+            f"{name}=1, but JAX_CONVGRAD_DISABLE=1 turns the {platform} handlers off. To fix this, run: "
+            f"unset JAX_CONVGRAD_DISABLE  # or, to run on XLA alone, {name}"
+        )
 
 
 def platforms_to_install() -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import importlib
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import logging
 import platform as machine
 import sys
 import threading
@@ -39,6 +40,7 @@ _ONEDNN_DISTRIBUTION = "onednn-cpu-gomp"
 _ONEDNN_LIBRARY = "libdnnl.so.3"
 _CUDNN_LIBRARY = "libcudnn.so.9"
 _VENDORED_LIBRARIES = Path(__file__).parents[3] / "jax_convgrad.libs"  # where auditwheel puts them
+_log = logging.getLogger("jax_convgrad")
 _lock = threading.RLock()
 _warned: set[str] = set()
 
@@ -75,7 +77,9 @@ def find(platform: str) -> PlatformHandlers:
 
 
 def require(platform: str) -> PlatformHandlers:
-    """The same for a program that is to run on the handlers: warns once if they are missing or broken.
+    """The same for a program that is to run on the handlers: says once if they are missing or broken.
+
+    A warning says it, and the log at INFO.
 
     Raises:
       RuntimeError: the module cannot be used and JAX_CONVGRAD_REQUIRE_CPU=1 (or _CUDA) forbids
@@ -85,12 +89,12 @@ def require(platform: str) -> PlatformHandlers:
         found = _load(platform)
         if found.broken and platform not in _warned:
             _warned.add(platform)
-            warnings.warn(
+            message = (
                 f"jax_convgrad runs without its {platform} handlers, on slower pure-JAX backends: "
-                f"{remedies.mended(platform, str(found.reason))}",
-                MissingHandlersWarning,
-                stacklevel=2,
+                f"{remedies.mended(platform, str(found.reason))}"
             )
+            _log.info(message)
+            warnings.warn(message, MissingHandlersWarning, stacklevel=2)
         _warn_if_unvalidated(_current(platform, found))
     if found.reason is not None and environment.is_required(platform):
         raise RuntimeError(

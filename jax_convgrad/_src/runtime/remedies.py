@@ -49,4 +49,4 @@ def _cuda_major() -> str:
 def mended(platform: str, reason: str) -> str:
     """``reason``, followed by the command that repairs it."""
     text = command(platform, reason)
-    return reason if text is None else f"{reason}. To mend it: {text}"
+    return reason if text is None else f"{reason}. To fix this, run: {text}"
