@@ -65,7 +65,7 @@ def problems_of_wheel(path: pathlib.Path) -> list[str]:
 
 
 def problems_of_symbols(symbols: str, dynamic: str) -> list[str]:
-    """The same of the CUDA module, from what nm and readelf print of it."""
+    """What is wrong with the CUDA module, from what nm and readelf print of it."""
     problems = [
         f"the CUDA module needs the symbol {line.split()[-1]}"
         for line in symbols.splitlines()

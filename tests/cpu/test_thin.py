@@ -208,7 +208,7 @@ def test_not_a_number_spreads_as_far_as_its_taps(rng: np.random.Generator) -> No
 
 @needs_cpu_handlers
 def test_weight_gradients_that_end_later(rng: np.random.Generator) -> None:
-    """A program goes on while they are computed: what uses them waits all the same, in loops too."""
+    """A program goes on while they are computed: what uses them still waits, in loops too."""
     layer = Layer(2, (40,), 8, 8, 3)
     weights = jnp.asarray(rng.standard_normal((12, 3, 8, 8)) / 5, jnp.float32)
     x = jnp.asarray(rng.standard_normal((2, 40, 8)), jnp.float32)

@@ -27,6 +27,8 @@ GIVEN_UP = {
     r"\b(lower_anew|pointed_images|of_product)\b": "names that say what is done",
     r"conv_floor|resample_floor|double floor\b|the_floor_|[\"']floor[\"'], [\"']us": "roofline",
     r"(?i)\bper cent\b": "%, or percent without a figure",
+    r"(?i)\binside of\b": "inside",
+    r"(?i)\bat hand\b": "this machine's, or the installed one",
     r"\bdef (test_)?_?(carr(y|ied)|assign|spare|turned|moved|stated|held)(_|\()": "names that say what is "
     "returned or done",
 }

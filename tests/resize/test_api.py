@@ -323,7 +323,7 @@ def test_only_axes_that_change_are_touched(rng: np.random.Generator):
 
 
 def test_more_than_three_axes(rng: np.random.Generator):
-    """One call for three of them, and one rounding all the same."""
+    """One call for three of them, and still one rounding."""
     shape, after = (3, 4, 5, 3, 2), (6, 3, 7, 5, 4)
     x, dy = normal(rng, shape, "bfloat16"), normal(rng, after, "bfloat16")
     dense = {

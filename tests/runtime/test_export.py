@@ -44,7 +44,7 @@ BATCHES = (1, 3, 8)
 
 
 def functions(layer: Layer) -> dict[str, tuple[Callable[..., Any], Callable[..., Any]]]:
-    """(ours, the same of JAX's) of (parameters, images): forward, gradients, by example, twice.
+    """(ours, the same in JAX) of (parameters, images): forward, gradients, by example, twice.
 
     Weight gradients by example, of a symbolic number of them, are taken one after another.
     """

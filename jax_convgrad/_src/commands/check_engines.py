@@ -10,7 +10,7 @@ import jax
 from jax_convgrad._src.runtime import registry, remedies, settings
 from jax_convgrad.bench import engines
 
-HELP = "run every engine of the cuDNN at hand on small problems, and list those that are wrong"
+HELP = "run every engine of this machine's cuDNN on small problems, and list those that are wrong"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

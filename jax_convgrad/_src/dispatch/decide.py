@@ -66,7 +66,7 @@ class Decision:
       reason: why, in one sentence.
       evidence: the measurements behind it, as FILE#CASE#PASS under benchmarks/.
       measured_on: the class of devices that they were made on; None where the reason is not speed.
-      device_class: the class of the devices at hand.
+      device_class: the class of this machine's devices.
       subsample: the smaller convolution, if strides and dilation share a factor.
       computed: the geometry of a convolution that is computed: the problem's, or what ``subsample`` left.
       preparation: what is done to a handler's operands before its call, and why.
@@ -90,7 +90,7 @@ class Decision:
 
     @property
     def is_measured_here(self) -> bool:
-        """Whether the measurements behind it, if any, were made on devices of the class at hand."""
+        """Whether the measurements behind it, if any, were made on devices of this class."""
         return self.measured_on is None or self.measured_on == self.device_class
 
     def replace(self, **changes: Any) -> Decision:
@@ -100,7 +100,11 @@ class Decision:
 def decide(
     problem: ConvProblem | ConvBackwardProblem | ResampleProblem, target: Target
 ) -> Decision:
-    """The backend of ``problem`` on ``target``. Nothing else in the package decides it."""
+    """The backend of ``problem`` on ``target``. Nothing else in the package decides it.
+
+    It follows from the arguments, from overrides, from the tuning file, and on CUDA from the settings of the
+    engine search. It warns once of handlers that are missing and of dtypes that are slow.
+    """
     registry.check_required(target.platform)
     if isinstance(problem, ResampleProblem):
         decision = _decide_resample(problem, target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 
-# MAJOR stands for CUDA's major version, that of the jaxlib at hand.
+# MAJOR stands for CUDA's major version, that of the installed jaxlib.
 _BUILD = {
     "cpu": 'pip install --force-reinstall --no-deps "."  # in a checkout of jax_convgrad',
     "cuda": 'JAX_CONVGRAD_CUDA=1 pip install ".[cudaMAJOR]"  # in a checkout of jax_convgrad',
