@@ -17,13 +17,13 @@ from jax_convgrad._src.explain.roofline import Roofline
 from jax_convgrad._src.explain.rows import ExplanationRow
 from jax_convgrad._src.explain.walk import SourceLine
 from jax_convgrad._src.install.installation import Installation
-from jax_convgrad._src.install.lowering_rules import (
+from jax_convgrad._src.install.switch import (
     disabled,
     install,
     installed,
     uninstall,
 )
-from jax_convgrad._src.install.lowering_rules import (
+from jax_convgrad._src.install.switch import (
     install_from_environment as _install_from_environment,
 )
 from jax_convgrad._src.resize.api import (

@@ -106,7 +106,7 @@ def main(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
-    from jax_convgrad._src.install.lowering_rules import uninstall
+    from jax_convgrad._src.install.switch import uninstall
     from jax_convgrad._src.timing.memory import keep_freed_memory
 
     keep_freed_memory()

@@ -296,7 +296,7 @@ def test_a_device_that_was_not_measured(
 
 
 def test_what_xla_keeps_gains_nothing():
-    """int32 is not for this package, nor is a convolution that is no operator of the family."""
+    """int32 stays with JAX, and so does a convolution that is no operator of the family."""
     x, w = jnp.ones((1, 8, 8, 4), jnp.int32), jnp.ones((3, 3, 4, 4), jnp.int32)
     (row,) = explain(strided, x, w).rows
     assert (row.ours, row.gain, row.gain_evidence) == (False, 1, ())

@@ -32,7 +32,7 @@ from support.random_cases import draw_case
 from support.rounding import half_ulp, rounded_sum_bound
 
 import jax_convgrad
-from jax_convgrad._src.install.lowering_rules import decide_equation
+from jax_convgrad._src.install.equation import decide_equation
 
 pytestmark = pytest.mark.usefixtures("installed")
 

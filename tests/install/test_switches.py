@@ -24,7 +24,7 @@ from jax_convgrad._src.dispatch.override import (
     override_backend,
 )
 from jax_convgrad._src.dispatch.slow_dtypes import SlowDtypeWarning, _warned, warn_if_slow
-from jax_convgrad._src.install import lowering_rules
+from jax_convgrad._src.install import switch
 from jax_convgrad._src.runtime import environment, registry, remedies, settings
 
 IMAGE = jnp.ones((1, 16, 16, 32), jnp.float32)
@@ -244,18 +244,18 @@ def test_a_reload_inside_of_a_block(name: str):
     """The block's end has its effect, and so have blocks after it."""
     for before in ((), ("cpu",)):
         if before:
-            lowering_rules.install(before)
-        with getattr(lowering_rules, name)():
-            inside = lowering_rules.installed()
-            importlib.reload(lowering_rules)
-            assert lowering_rules.installed() == inside
-        assert lowering_rules.installed() == before
-        with lowering_rules.disabled():
-            assert lowering_rules.installed() == ()
-        with lowering_rules.install():
-            assert lowering_rules.installed() == BOTH
-        assert lowering_rules.installed() == before
-    lowering_rules.uninstall()
+            switch.install(before)
+        with getattr(switch, name)():
+            inside = switch.installed()
+            importlib.reload(switch)
+            assert switch.installed() == inside
+        assert switch.installed() == before
+        with switch.disabled():
+            assert switch.installed() == ()
+        with switch.install():
+            assert switch.installed() == BOTH
+        assert switch.installed() == before
+    switch.uninstall()
 
 
 @pytest.fixture

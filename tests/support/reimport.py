@@ -41,7 +41,7 @@ def main(way: str, wrapped: bool) -> None:
     if wrapped:
         jax.image.resize = around = lambda *args: ours(*args)
     if way != "purge":
-        installs = ["install.jax_image", "install.lowering_rules"]
+        installs = ["install.jax_image", "install.lowering_rules", "install.switch"]
         names = [f"jax_convgrad._src.{name}" for name in installs]
         if way == "reload-all":
             names = [name for name in sys.modules if name.startswith("jax_convgrad.")]

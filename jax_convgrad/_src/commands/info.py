@@ -32,7 +32,7 @@ def report() -> dict[str, Any]:
     """The report of `jax_convgrad.info`, and the machine, what is missing, and where install() is on."""
     import jax_convgrad
     from jax_convgrad._src.dispatch.unserved import bfloat16_on_this_cpu
-    from jax_convgrad._src.install.lowering_rules import PLATFORMS
+    from jax_convgrad._src.install.switch import PLATFORMS
 
     found = jax_convgrad.info()
     missing = {

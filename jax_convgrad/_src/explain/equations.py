@@ -37,7 +37,7 @@ from jax_convgrad._src.explain.roofline import (
 )
 from jax_convgrad._src.explain.similar import Sketch
 from jax_convgrad._src.explain.walk import Found
-from jax_convgrad._src.install import lowering_rules
+from jax_convgrad._src.install.equation import decide_equation
 from jax_convgrad._src.resize.primitives import resample_p
 from jax_convgrad._src.runtime import registry
 
@@ -143,7 +143,7 @@ def _lax_convolution(platform: str, place: Found) -> Equation:
     params = {**equation.params, "out_sharding": None}
     lhs, rhs, out = _operand(equation.invars[0]), _operand(equation.invars[1]), _result(equation)
     custom_calls = not place.operations_only
-    found = lowering_rules.decide_equation(platform, lhs, rhs, out, params, custom_calls)
+    found = decide_equation(platform, lhs, rhs, out, params, custom_calls)
     theirs = functools.partial(lax.conv_general_dilated_p.bind, **params)
     timed: dict[str, Timed] = {"xla": (theirs, compat.jax_rules)}
     description = xla.describe_convolution(platform, equation)
@@ -191,7 +191,7 @@ def _by_handler(
     """An equation that XLA keeps, computed by this package: decided anew under the context's override."""
 
     def compute(*operands: Any) -> Any:
-        return lowering_rules.decide_equation(platform, lhs, rhs, out, params).compute(*operands)
+        return decide_equation(platform, lhs, rhs, out, params).compute(*operands)
 
     return compute
 
@@ -356,7 +356,8 @@ def _jax_image(equation: Any) -> Equation:
     image = _image(equation, out)
     backend = _NAMED_BEFORE
     if str(image.dtype) not in FLOAT_DTYPES:
-        backend = Backend(XLA, f"{image.dtype} is not for this package")
+        served = ", ".join(FLOAT_DTYPES)
+        backend = Backend(XLA, f"{image.dtype} stays with JAX: this package resizes {served}")
     sizes = f"{_times(image)} to {_times(out)}"
     return Equation("resize", sizes, (image,), out, False, backend, "jax.image", None, {}, True)
 

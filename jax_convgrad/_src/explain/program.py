@@ -20,7 +20,7 @@ from jax_convgrad._src.explain.equations import Equation
 from jax_convgrad._src.explain.rows import ExplanationRow
 from jax_convgrad._src.explain.walk import Found
 from jax_convgrad._src.install import jax_image
-from jax_convgrad._src.install.lowering_rules import installed
+from jax_convgrad._src.install.switch import installed
 from jax_convgrad._src.timing.compare import Operands, compare
 from jax_convgrad._src.timing.method import Method
 

@@ -12,7 +12,8 @@ from jax_convgrad._src import compat
 from jax_convgrad._src.conv.primitives import PRIMITIVES
 from jax_convgrad._src.dispatch.problem import ConvBackwardProblem, ConvProblem
 from jax_convgrad._src.explain import walk
-from jax_convgrad._src.install import jax_image, lowering_rules
+from jax_convgrad._src.install import jax_image, switch
+from jax_convgrad._src.install.equation import decide_equation
 from jax_convgrad._src.resize.primitives import resample_p
 from jax_convgrad._src.tuning.store import Problem
 
@@ -25,7 +26,7 @@ def problems_of(platform: str, fn: Callable[..., Any], *args: Any) -> list[Probl
     The function is traced, not run. Empty problems, and those that no result depends on, are left out.
     """
     with contextlib.ExitStack() as stack:
-        if platform not in lowering_rules.installed():
+        if platform not in switch.installed():
             stack.enter_context(compat.separate_traces())
             stack.enter_context(jax_image.redirected())
         jaxpr, shardings = compat.trace(fn, *args)
@@ -48,7 +49,7 @@ def _problem(platform: str, equation: Any) -> Problem | None:
         params = {**equation.params, "out_sharding": None}
         lhs, rhs = (variable.aval for variable in equation.invars)
         out = equation.outvars[0].aval
-        decision = lowering_rules.decide_equation(platform, lhs, rhs, out, params).decision
+        decision = decide_equation(platform, lhs, rhs, out, params).decision
         if decision is None:
             return None
         assert not isinstance(decision.problem, ConvBackwardProblem)  # no lax equation is one
