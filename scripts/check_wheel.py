@@ -28,9 +28,10 @@ SYSTEM_LIBRARIES = re.compile(
     r"(libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s|ld-linux-x86-64)\.so\.\d+"
 )
 # What has no name of oneDNN's or OpenMP's runtime. In the wheel each of these begins with "jax_convgrad_".
+# nm prints A for the names of libgomp's versions, which are no symbols.
 RENAMED = ("the CPU module", "oneDNN", "OpenMP's runtime")
 FOREIGN_NAME = re.compile(
-    r" [A-Z] ((?!jax_convgrad_)(?:\w*dnnl\w*|(?:GOMP|GOACC|goacc|acc|omp)_\w+))"
+    r" [B-Zu-w] ((?!jax_convgrad_)(?:\w*dnnl\w*|(?:GOMP|GOACC|goacc|acc|omp)_\w+))"
 )
 # As nm prints it: a weak symbol may stay undefined.
 SYSTEM_SYMBOL = re.compile(

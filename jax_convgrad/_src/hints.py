@@ -68,7 +68,7 @@ def padding(value: Any, rank: int) -> str:
     elif (
         isinstance(value, (tuple, list))
         and len(value) == rank
-        and all(isinstance(v, int) for v in value)
+        and all(isinstance(v, int) and not isinstance(v, bool) for v in value)
     ):
         sides = list(value)
     else:
@@ -104,8 +104,8 @@ def channels_last(name: str, shape: Shape, channels: int) -> str:
 
     A name that ends in "[None]" is that of an array which was given without its batch axis.
     """
-    if len(shape) < 3 or shape[-1] != channels:
-        return ""
+    if len(shape) < 3 or shape[-1] != channels or all(size == channels for size in shape[2:]):
+        return ""  # it may be a square image
     given = name.removesuffix("[None]")
     axis = 1 if given == name else 0
     return f"; are the channels of {given} last? Then pass jnp.moveaxis({given}, -1, {axis})"
@@ -118,11 +118,11 @@ def layout(
     groups: int,
     *,
     transposed: bool = False,
-    weights: str = "rhs",
+    weights: str | None = "rhs",
 ) -> str:
     """The hint where input channels differ: the layout in which the arrays would fit, if there is one.
 
-    ``weights`` is the function's name for its weights.
+    ``weights`` is the function's name for its weights; None where it takes their shape alone.
     """
     rank = len(x_shape) - 2
     if not 1 <= rank <= 3:
@@ -130,12 +130,11 @@ def layout(
     letters = "DHW"[-rank:]
     lhs_spec, rhs_spec, out_spec = numbers
     image_last = f"N{letters}C"
-    if lhs_spec[1] == 1 and x_shape[-1] == w_shape[-2] * groups:
-        channels_last = (image_last, f"{letters}IO", image_last)
-        return f"; are these arrays channels last? Then pass dimension_numbers={channels_last}"
-    if lhs_spec[1] == 1 and rhs_spec[:2] == (0, 1) and x_shape[-1] == w_shape[1] * groups:
-        channels_last = (image_last, f"OI{letters}", image_last)
-        return f"; is the image channels last? Then pass dimension_numbers={channels_last}"
+    if lhs_spec[1] == 1 and (fitting := _orders_that_fit(x_shape[-1], w_shape, rhs_spec, groups)):
+        numbers_last = (str((image_last, order, image_last)) for order in fitting)
+        return (
+            f"; is the image channels last? Then pass dimension_numbers={' or '.join(numbers_last)}"
+        )
     if (
         not transposed
         and rhs_spec[:2] == (0, 1)
@@ -145,9 +144,9 @@ def layout(
         image, result = (_written(spec, f"NC{letters}") for spec in (lhs_spec, out_spec))
         flax = (image, f"{letters}IO", result)
         axes = (rank + 1, rank, *range(rank))
+        turned = f", or {weights}.transpose{axes} for OI{letters}" if weights else ""
         return (
-            f"; are these Flax's weights, {letters}IO? Then pass dimension_numbers={flax}, or "
-            f"{weights}.transpose{axes} for OI{letters}"
+            f"; are these Flax's weights, {letters}IO? Then pass dimension_numbers={flax}{turned}"
         )
     in_axis = 0 if transposed else 1
     fits = w_shape[in_axis] * (1 if transposed else groups) in (x_shape[lhs_spec[1]], x_shape[1])
@@ -157,10 +156,25 @@ def layout(
         function, order = f"conv_transpose{rank}d", f"IO{letters}"
         return f"; are these PyTorch's weights, {order}? jax_convgrad.torch.{function} takes them"
     axes = (*range(2, rank + 2), 1, 0)
-    return (
-        f"; are these PyTorch's weights, OI{letters}? Then pass {weights}.transpose{axes} for {letters}IO, "
-        f"or use jax_convgrad.torch.conv{rank}d"
-    )
+    turned = f"pass {weights}.transpose{axes} for {letters}IO, or " if weights else ""
+    return f"; are these PyTorch's weights, OI{letters}? Then {turned}use jax_convgrad.torch.conv{rank}d"
+
+
+def _orders_that_fit(
+    channels: int, w_shape: Shape, rhs_spec: tuple[int, ...], groups: int
+) -> list[str]:
+    """The orders of weights that fit an image's channels: kernel first, or channels first if asked for."""
+    rank = len(w_shape) - 2
+    letters = "DHW"[-rank:]
+    kernel_first, channels_first = f"{letters}IO", f"OI{letters}"
+    fits_kernel_first = channels == w_shape[-2] * groups
+    fits_channels_first = rhs_spec[:2] == (0, 1) and channels == w_shape[1] * groups
+    if fits_kernel_first and fits_channels_first:
+        if _is_kernel_first(w_shape):
+            return [kernel_first]
+        if _is_kernel_first(w_shape[::-1]):
+            return [channels_first]
+    return [kernel_first] * fits_kernel_first + [channels_first] * fits_channels_first
 
 
 def _is_kernel_first(w_shape: Shape) -> bool:

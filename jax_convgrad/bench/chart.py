@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 COLORS = {"ours": "#1b7837", "lax": "#bf5b17", "xla_rewritten": "#7570b3", "torch": "#666666"}
 # Narrower than this, an axis has labels at 1, 2 and 5 of each decade; wider, at the decades alone.
-FEW_DECADES = 100
+WIDE_AXIS_RATIO = 100
 
 
 def plot(results: Sequence[Result], forms: Sequence[str], path: str) -> None:
@@ -87,7 +87,7 @@ def draw(results: Sequence[Result], forms: Sequence[str]) -> Figure:
             # Room on the right for the figures beside the longest bars.
             low, high = min(medians) / 2, max(medians) * 5
             axes[0].set_xlim(low, high)
-            subs = (1.0, 2.0, 5.0) if high / low < FEW_DECADES else (1.0,)
+            subs = (1.0, 2.0, 5.0) if high / low < WIDE_AXIS_RATIO else (1.0,)
             for axis in axes:
                 axis.xaxis.set_major_locator(ticker.LogLocator(subs=subs))
                 axis.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))

@@ -126,6 +126,20 @@ def test_a_name_that_another_copy_has_is_named(binary, what, name, defined, tmp_
     assert check_wheel.problems_of_wheel(wheel) == []
 
 
+@needs_compiler
+def test_names_of_versions_are_no_symbols(tmp_path):
+    """libgomp's are GOMP_1.0 and so on."""
+    (tmp_path / "versions").write_text("GOMP_1.0 { global: *; };")
+    for name, expected in (
+        ("jax_convgrad_GOMP_barrier", []),
+        ("GOMP_barrier", ["OpenMP's runtime has a name that is not its own, GOMP_barrier"]),
+    ):
+        source = f'extern "C" int {name}() {{ return 0; }}'
+        versioned = compile_module(tmp_path, source, "-Wl,--version-script=versions")
+        wheel = write_wheel(tmp_path / NAME, compile_module(tmp_path, GOOD), openmp=versioned)
+        assert check_wheel.problems_of_wheel(wheel) == expected
+
+
 def test_a_library_of_cuda_is_named():
     dynamic = " 0x1 (NEEDED)  Shared library: [libcudart.so.12]\n 0x1 (NEEDED) Shared library: [libc.so.6]\n"
     expected = ["the CUDA module needs the library libcudart.so.12"]

@@ -24,7 +24,7 @@ def message(call: Any) -> str:
 
 def test_channels_last_without_dimension_numbers():
     text = message(lambda: conv_general_dilated(NHWC, HWIO, (1, 1), "SAME"))
-    assert "are these arrays channels last?" in text
+    assert "is the image channels last?" in text
     found = re.search(r"dimension_numbers=(\(.*?\))", text.partition("last?")[2])
     assert found is not None and found[1] == str(NUMBERS)
     y = conv_general_dilated(NHWC, HWIO, (1, 1), "SAME", dimension_numbers=NUMBERS)
@@ -92,6 +92,38 @@ def test_flaxs_weights_with_other_numbers_for_the_image():
     assert y.shape == (32, 2, 8, 8)
 
 
+@pytest.mark.parametrize(
+    ("x", "w", "orders"),
+    [
+        ((2, 64, 64, 3), (64, 3, 3, 3), ["OIHW"]),
+        ((2, 64, 64, 3), (3, 3, 3, 64), ["HWIO"]),
+        ((2, 64, 64, 3), (3, 3, 3, 3), ["HWIO", "OIHW"]),
+        ((2, 64, 3), (16, 3, 5), ["OIW"]),
+        ((2, 64, 3), (5, 3, 16), ["WIO"]),
+    ],
+)
+def test_rgb_images_channels_last_with_weights_in_either_order(x: Any, w: Any, orders: list[str]):
+    """Three channels and a kernel of three: the shape alone does not say which is which."""
+    strides = (1,) * (len(x) - 2)
+    image = {3: "NWC", 4: "NHWC"}[len(x)]
+    image_array, weights = jnp.ones(x), jnp.ones(w)
+    text = message(lambda: conv_general_dilated(image_array, weights, strides, "SAME"))
+    numbers = [(image, order, image) for order in orders]
+    assert text.endswith(f"dimension_numbers={' or '.join(map(str, numbers))}")
+    y = conv_general_dilated(image_array, weights, strides, "SAME", dimension_numbers=numbers[0])
+    assert y.shape == (*x[:-1], max(w))
+
+
+def test_a_square_image_is_not_taken_for_one_with_channels_last():
+    square, weights = jnp.ones((2, 3, 32, 32)), jnp.ones((16, 32, 3, 3))
+    assert "last?" not in message(lambda: jax_convgrad.torch.conv2d(square, weights))
+
+
+def test_a_shape_is_not_to_be_transposed():
+    text = message(lambda: jax_convgrad.conv_wgrad(NCHW, NCHW, (3, 3, 16, 32)))
+    assert "Flax's weights, HWIO?" in text and "transpose" not in text
+
+
 @pytest.mark.parametrize("batch", [True, False])
 def test_channels_last_given_to_pytorchs_functions(batch: bool):
     x = NHWC if batch else NHWC[0]
@@ -141,7 +173,7 @@ def test_integers_are_not_to_be_cast():
 def test_channels_that_differ_hide_no_hint_for_the_padding(padding: Any, hint: str, weights: Any):
     text = message(lambda: conv_general_dilated(NHWC, weights, (1, 1), padding))
     assert "input channels, got" in text and hint in text
-    assert ("are these arrays channels last?" in text) == (weights is HWIO)
+    assert ("is the image channels last?" in text) == (weights is HWIO)
     for valid in ("SAME", [(1, 1), (1, 1)]):
         right = message(lambda valid=valid: conv_general_dilated(NHWC, weights, (1, 1), valid))
         assert "input channels, got" in right and "padding" not in right and "pad " not in right

@@ -173,7 +173,7 @@ def test_a_shard_is_prepared_by_its_own_sizes(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_shard_keeps_what_the_whole_was_overridden_with():
-    """XLA asks for shards while it compiles, where the override may be over, or of another thread."""
+    """XLA asks for shards while it compiles, where the override may have ended."""
     with override_backend("onednn"), override_preparation("none"):
         whole = decide(problem("conv_fprop", (6, 16)), TARGETS["cpu"])
     assert for_part(whole, problem("conv_fprop", (3, 16))).preparation.name == "none"

@@ -29,6 +29,7 @@ BUILD = {
     "cpu": 'pip install --force-reinstall --no-deps "."',
     "cuda": "JAX_CONVGRAD_CUDA=1 pip install",
 }
+ONLY = "the CPU handlers compute convolutions in float32 and bfloat16 only"
 
 
 @pytest.mark.parametrize(
@@ -41,9 +42,21 @@ BUILD = {
         ("cpu", NONE, FPROP, "float32", "no oneDNN for darwin on arm64"),
         ("cpu", FLOAT32, FPROP, "bfloat16", "bfloat16 on a CPU needs AVX-512"),
         ("cpu", FLOAT32, BACKWARD_TARGET, "bfloat16", "bfloat16 on a CPU needs AVX-512"),
-        ("cpu", FLOAT32, FPROP, "float16", "oneDNN has no float16 convolutions on a CPU"),
+        (
+            "cpu",
+            FLOAT32,
+            FPROP,
+            "float16",
+            ONLY,
+        ),
         # Nothing that could be installed would change it.
-        ("cpu", MISSING, FPROP, "float64", "oneDNN has no float64 convolutions on a CPU"),
+        (
+            "cpu",
+            MISSING,
+            FPROP,
+            "float64",
+            ONLY,
+        ),
         ("cpu", OLD, RESAMPLE_TARGET, "float32", "the CPU handlers were built without "),
         ("cuda", FLOAT32, FPROP, "float16", "the CUDA handlers do not take float16"),
     ],
@@ -90,7 +103,7 @@ def test_decisions_without_the_module(platform: str, dtype: str, monkeypatch: py
     if platform == "cuda":  # it has no call for the whole pass
         assert found.pop("backward").missing is None
     for kind, decision in found.items():
-        then = "each part is decided alone" if kind == "backward" else "XLA computes it"
+        then = "each part is decided alone" if kind == "backward" else "it runs in pure JAX"
         assert decision.reason == why + then
         assert decision.missing is not None and BUILD[platform] in decision.missing
 
@@ -99,7 +112,7 @@ def test_decisions_without_the_module(platform: str, dtype: str, monkeypatch: py
     ("dtype", "why"),
     [
         ("bfloat16", "bfloat16 on a CPU needs AVX-512"),
-        ("float16", "oneDNN has no float16 convolutions on a CPU"),
+        ("float16", ONLY),
     ],
 )
 def test_decisions_of_a_dtype_that_is_not_served(
@@ -108,7 +121,7 @@ def test_decisions_of_a_dtype_that_is_not_served(
     monkeypatch.setattr(registry, "require", lambda platform: FLOAT32)
     found = decisions("cpu", dtype, "onednn")
     assert found["conv"].backend == "xla_rewritten"
-    assert found["conv"].reason == f"{why}, so XLA computes it"
+    assert found["conv"].reason == f"{why}, so it runs in pure JAX"
     assert found["backward"].backend == "parts"
     assert found["backward"].reason == f"{why}, so each part is decided alone"
     assert found["image"].backend == "native"
@@ -155,9 +168,10 @@ def test_bfloat16_without_avx512(subprocess_python: list[str]):
     assert result.returncode == 0, result.stderr
     first, *rest = result.stdout.splitlines()
     bfloat16, float16, float32 = json.loads(first)
-    assert bfloat16 == ["bfloat16 on a CPU needs AVX-512, so XLA computes it", False]
-    assert "oneDNN" in float16[0] and not float16[1]
-    assert "AVX-512" not in float32[0] and not float32[1]
+    assert bfloat16 == ["bfloat16 on a CPU needs AVX-512, so it runs in pure JAX", False]
+    assert float16 == ["oneDNN's CPU convolutions have no such dtypes", False]
+    served = "oneDNN's and this project's kernels are faster than XLA:CPU's"
+    assert float32[0].startswith(served) and not float32[1]
     note = "needs AVX-512 (ONEDNN_MAX_CPU_ISA=AVX2 may hide it); float32 is served"
     assert any(line.split() == ["bfloat16", "on", "this", "CPU", *note.split()] for line in rest)
     report = json.loads("\n".join(rest[rest.index("{") :]))

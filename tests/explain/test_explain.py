@@ -262,7 +262,7 @@ def test_without_handlers_the_fallback_says_so(monkeypatch: pytest.MonkeyPatch):
     cause = f"handlers are missing: {absent.reason}. To fix this, run: "
     for row in check(jax.grad(f), X):
         assert row.backend in ("xla_rewritten", "xla")
-        assert row.reason == f"the {kind} handlers are missing, so XLA computes it"
+        assert row.reason == f"the {kind} handlers are missing, so it runs in pure JAX"
         assert row.missing is not None and row.missing.startswith(f"the {kind} {cause}")
     # Below the table, once.
     *_, empty, last = str(explain(jax.grad(f), X)).splitlines()
@@ -579,7 +579,7 @@ def test_uninstall_while_a_program_is_traced():
     assert jax.image.resize is before
 
 
-def test_inside_of_a_trace():
+def test_inside_a_trace():
     seen = []
     jax.jit(lambda x: seen.append(explain(conv, x, W)) or x)(X)
     assert seen[0].rows[0].operator == "conv_fprop"

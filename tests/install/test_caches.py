@@ -100,7 +100,7 @@ def compiled_ahead(layer: Layer) -> Layer:
     return lambda x: jitted.lower(x).compile()(x)
 
 
-def inside_of_a_new_one(layer: Layer) -> Layer:
+def inside_a_new_one(layer: Layer) -> Layer:
     inner = jax.jit(layer)
     return lambda x: jax.jit(lambda x: inner(x))(x)
 
@@ -115,7 +115,7 @@ PROGRAMS: dict[str, Callable[[Layer], Layer]] = {
     "eager": lambda layer: layer,
     "jit": jax.jit,
     "jit in jit": jit_in_jit,
-    "jit in a new jit": inside_of_a_new_one,
+    "jit in a new jit": inside_a_new_one,
     "compiled ahead": compiled_ahead,
     "grad": gradient,
     "grad in jit": lambda layer: jax.jit(gradient(layer)),
@@ -205,7 +205,7 @@ def test_a_task_that_was_made_in_a_block_runs_after_it(run: Callable[[], str]):
     assert run() == "us"
 
 
-def test_a_thread_in_the_context_of_a_block_is_not_inside_of_it(run: Callable[[], str]):
+def test_a_thread_in_the_context_of_a_block_is_not_inside_it(run: Callable[[], str]):
     async def main() -> None:
         with jax_convgrad.disabled():
             assert await asyncio.to_thread(run) == "us"
@@ -215,7 +215,7 @@ def test_a_thread_in_the_context_of_a_block_is_not_inside_of_it(run: Callable[[]
     assert run() == "us"
 
 
-def test_a_task_that_runs_while_a_block_awaits_is_inside_of_it(run: Callable[[], str]):
+def test_a_task_that_runs_while_a_block_awaits_is_inside_it(run: Callable[[], str]):
     async def main() -> None:
         async def block(ready: asyncio.Event) -> None:
             with jax_convgrad.disabled():

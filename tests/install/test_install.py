@@ -460,7 +460,7 @@ def test_a_function_that_was_there_only_for_a_while_is_not_called_later():
         jax.image.resize = original
 
 
-def test_an_error_inside_of_a_resize_is_not_taken_for_a_refusal(monkeypatch: pytest.MonkeyPatch):
+def test_an_error_inside_a_resize_is_not_taken_for_a_refusal(monkeypatch: pytest.MonkeyPatch):
     def broken(*_: Any) -> Any:
         raise ValueError("broken inside")
 

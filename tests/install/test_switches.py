@@ -176,7 +176,7 @@ def test_no_decision_is_seen_by_another_thread():
         assert by_second.result() == [{True}, {False}, {False}] * rounds
 
 
-def test_install_inside_of_a_disabled_block_is_for_the_others(caplog: pytest.LogCaptureFixture):
+def test_install_inside_a_disabled_block_is_for_the_others(caplog: pytest.LogCaptureFixture):
     with ThreadPoolExecutor(1) as elsewhere, caplog.at_level(logging.INFO, logger="jax_convgrad"):
         with jax_convgrad.disabled():
             assert repr(jax_convgrad.install("cpu")) == "install() is off"
@@ -240,7 +240,7 @@ def test_an_interrupted_block_ends(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("name", ["disabled", "install"])
-def test_a_reload_inside_of_a_block(name: str):
+def test_a_reload_inside_a_block(name: str):
     """The block's end has its effect, and so have blocks after it."""
     for before in ((), ("cpu",)):
         if before:
@@ -417,8 +417,8 @@ def test_cuda_is_required_and_jax_runs_on_the_cpu(subprocess_python: list[str]):
         ("cuda", "device 1 has compute capability 7.5", "export CUDA_VISIBLE_DEVICES="),
     ],
 )
-def test_a_missing_handler_is_mended_by_a_command(platform: str, reason: str, command: str):
-    last = remedies.mended(platform, reason).rpartition("To fix this, run: ")[2]
+def test_a_missing_handler_s_message_ends_with_a_command(platform: str, reason: str, command: str):
+    last = remedies.with_command(platform, reason).rpartition("To fix this, run: ")[2]
     assert last.startswith(command)
 
 
@@ -429,8 +429,8 @@ def test_a_command_is_for_the_cuda_of_jax(monkeypatch: pytest.MonkeyPatch):
         return "0.10.0"
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    assert 'pip install ".[cuda12]"' in remedies.mended("cuda", "the module was not built")
-    assert "nvidia-cudnn-cu12" in remedies.mended("cuda", "libcudnn.so.9: cannot open")
+    assert 'pip install ".[cuda12]"' in remedies.with_command("cuda", "the module was not built")
+    assert "nvidia-cudnn-cu12" in remedies.with_command("cuda", "libcudnn.so.9: cannot open")
 
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu", None])

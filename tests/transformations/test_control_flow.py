@@ -71,7 +71,7 @@ def test_checkpoint(name: str, rng: np.random.Generator):
 
 
 @per_function
-def test_inside_of_a_custom_rule(name: str, rng: np.random.Generator):
+def test_inside_a_custom_rule(name: str, rng: np.random.Generator):
     function = FUNCTIONS[name]
     arrays = function.ints(rng)
 

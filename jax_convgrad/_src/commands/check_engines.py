@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Checks the engines. Exit status 1: one is wrong; 2: there are no CUDA handlers."""
     handlers = registry.find("cuda")
     if handlers.reason is not None:
-        reason = remedies.mended("cuda", handlers.reason)
+        reason = remedies.with_command("cuda", handlers.reason)
         print(f"check-engines: no CUDA handlers: {reason}", file=sys.stderr)
         return 2
     loaded, validated = dict(handlers.versions)["cudnn"], dict(handlers.validated)["cudnn"]

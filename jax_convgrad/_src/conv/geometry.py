@@ -97,10 +97,11 @@ class ConvGeometry:
                 f"groups={groups}: {shapes}"
             )
         if in_channels // groups != group_channels:
+            weights = None if function == "conv_wgrad" else "w"
             raise ValueError(
                 f"{function}: w must have {in_channels}/{groups} = {in_channels // groups} input "
                 f"channels (axis {w_spec[1]}), got {group_channels}: {shapes}"
-                f"{hints.layout(x_shape, w_shape, config.dimension_numbers, groups, weights='w')}"
+                f"{hints.layout(x_shape, w_shape, config.dimension_numbers, groups, weights=weights)}"
             )
         if out_channels % groups:
             raise ValueError(

@@ -27,7 +27,6 @@ from jax_convgrad._src.dispatch.features import (
 from jax_convgrad._src.dispatch.override import overridden_backend
 from jax_convgrad._src.dispatch.preparation import (
     NO_HANDLER,
-    OVERRIDDEN,
     Preparation,
     decide_preparation,
 )
@@ -145,7 +144,7 @@ def for_part(decision: Decision, part: ConvProblem) -> Decision:
     preparation = decision.preparation
     if backend not in PLATFORMS:
         preparation = NO_HANDLER
-    elif preparation.reason != OVERRIDDEN:
+    elif not preparation.is_overridden:
         preparation = decide_preparation(
             part, computed, PLATFORMS[backend], decision.device_class, decision.settings
         )
@@ -200,7 +199,7 @@ def _decide_conv(problem: ConvProblem, target: Target) -> Decision:
         if lack is not None:
             return made(
                 fallback(target.platform),
-                f"{lack.reason}, so XLA computes it",
+                f"{lack.reason}, so it runs in pure JAX",
                 subsample=smaller,
                 computed=computed,
                 missing=lack.missing,
@@ -331,7 +330,7 @@ def _decide_resample(problem: ResampleProblem, target: Target) -> Decision:
     if backend == NATIVE:
         lack = target.unserved(registry.RESAMPLE_TARGET, problem.dtype)
         if lack is not None:
-            return made(XLA, f"{lack.reason}, so XLA computes it", missing=lack.missing)
+            return made(XLA, f"{lack.reason}, so it runs in pure JAX", missing=lack.missing)
     return made(backend, reason, evidence=evidence, measured_on=measured_on)
 
 

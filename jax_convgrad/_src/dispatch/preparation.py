@@ -13,8 +13,6 @@ from jax_convgrad._src.dispatch.problem import ConvProblem
 from jax_convgrad._src.dispatch.tables import choose
 from jax_convgrad._src.runtime.settings import Settings
 
-OVERRIDDEN = "overridden"
-
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
@@ -25,12 +23,14 @@ class Preparation:
       reason: why, in one sentence.
       evidence: the measurements behind it, as FILE#CASE#PASS under benchmarks/.
       measured_on: the class of devices that they were made on; None where the reason is not speed.
+      is_overridden: whether `override_preparation` asked for it.
     """
 
     name: str
     reason: str
     evidence: tuple[str, ...] = ()
     measured_on: str | None = None
+    is_overridden: bool = False
 
 
 NO_HANDLER = Preparation("none", "no handler is called")
@@ -48,7 +48,7 @@ def decide_preparation(
     ``computed`` has the sizes of the call: those of ``problem``, or what subsampling left of them.
     """
     if overridden := overridden_preparation():
-        return Preparation(overridden, OVERRIDDEN)
+        return Preparation(overridden, "overridden", is_overridden=True)
     features = preparation_features(
         problem.operator,
         computed,

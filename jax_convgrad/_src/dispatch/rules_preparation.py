@@ -137,7 +137,7 @@ AVX512 = RuleTable(
                 "is_strided": True,
             },
             choice="float32",
-            reason="some of oneDNN's kernels for it read pairs of channels, which a depthwise layer has not",
+            reason="some of oneDNN's kernels for it read pairs of channels, and a depthwise layer has none",
             evidence=(
                 *_measured_amx("depthwise 24, k3 s2, bf16", "dx"),
                 *_measured_amx("depthwise 64, k3 s2, bf16", "dx"),

@@ -9,7 +9,7 @@ from typing import Any
 from jax_convgrad._src.runtime import remedies
 from jax_convgrad._src.runtime.registry import RESAMPLE_TARGET, PlatformHandlers
 
-ONEDNN_DTYPES = ("float32", "bfloat16")  # of its convolutions, on any CPU
+CONV_DTYPES = ("float32", "bfloat16")  # of the CPU handlers, with AVX-512
 _NEEDS_AVX512 = "needs AVX-512"
 
 
@@ -30,14 +30,16 @@ class Unserved:
 def why(platform: str, handlers: PlatformHandlers, target: str, dtype: Any) -> Unserved:
     """Why ``handlers``, those of ``platform``, do not serve an FFI target and a dtype.
 
-    What no command changes comes first: oneDNN lacks a dtype with the module and without it.
+    What no command changes comes first: the CPU handlers lack a dtype, built or not.
     """
     kind = platform.upper()
-    if platform == "cpu" and target != RESAMPLE_TARGET and str(dtype) not in ONEDNN_DTYPES:
-        return Unserved(f"oneDNN has no {dtype} convolutions on a CPU")
+    if platform == "cpu" and target != RESAMPLE_TARGET and str(dtype) not in CONV_DTYPES:
+        return Unserved("the CPU handlers compute convolutions in float32 and bfloat16 only")
     if handlers.broken:
         reason = f"the {kind} handlers are missing"
-        return Unserved(reason, f"{reason}: {remedies.mended(platform, str(handlers.reason))}")
+        return Unserved(
+            reason, f"{reason}: {remedies.with_command(platform, str(handlers.reason))}"
+        )
     if handlers.reason is not None:
         return Unserved(handlers.reason)
     if target not in handlers.targets:
@@ -49,6 +51,7 @@ def why(platform: str, handlers: PlatformHandlers, target: str, dtype: Any) -> U
 
 def bfloat16_on_this_cpu() -> str:
     """What `info` says of bfloat16 where the CPU handlers do not serve it."""
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
-    hidden = f" (ONEDNN_MAX_CPU_ISA={limit} may hide it)" if limit else ""
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
+    is_lower = limit.upper().startswith(("SSE", "AVX")) and not limit.upper().startswith("AVX512")
+    hidden = f" (ONEDNN_MAX_CPU_ISA={limit} may hide it)" if is_lower else ""
     return f"{_NEEDS_AVX512}{hidden}; float32 is served"

@@ -290,8 +290,8 @@ def _backend(decision: Decision) -> Backend:
 _PREPARED = {
     "zero_channel": "with a channel of zeros",
     "float32": "with operands in float32",
-    "even_padding": "with even padding",
-    "xio_weights": "with weights as they lie",
+    "even_padding": "with the uneven padding written out",
+    "xio_weights": "with weights in their own order",
 }
 
 

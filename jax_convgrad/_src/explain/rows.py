@@ -33,8 +33,8 @@ class ExplanationRow:
       evidence: the measurements behind it, as FILE#CASE#PASS under the repository's benchmarks/.
       measured_on: the class of devices that they were made on ("sm_90", "avx512", ...); None where
         the reason is not speed.
-      preparation: what is done to the operands of a handler's call: "none", "zero_channel" (a channel of
-        zeros more), "float32" (they are widened), "even_padding" (what one side of an axis has more is
+      preparation: what is done to the operands of a handler's call: "none", "zero_channel" (one more
+        channel, of zeros), "float32" (they are widened), "even_padding" (the extra padding on one side is
         written out) or "xio_weights" (weights are read in the order in which they lie).
       preparation_evidence: the measurements behind that.
       missing: where the reason is that this machine's handlers are missing: the full cause, and the command

@@ -65,8 +65,7 @@ def _expectation(device_class: str | None, rows: Sequence[ExplanationRow]) -> st
         return f"{text}: unknown, it is not known how often the rows run"
     if all(row.operator == "conv_backward" for row in used):
         return f"{text}: unknown, whole backward passes were measured against their parts alone"
-    hint = "" if _measured(rows) else "; run with measure=True"
-    return f"{text}: unknown, no measured layers are similar enough{hint}"
+    return f"{text}: unknown, no measured layers are similar enough"
 
 
 def _measurement(rows: Sequence[ExplanationRow]) -> list[str]:

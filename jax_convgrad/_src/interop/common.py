@@ -227,11 +227,13 @@ def check_channels(
     weights: tuple[str, Shape],
     image: tuple[str, Shape] | None,
     result: tuple[str, Shape] | None,
+    *,
+    are_arrays: bool = True,
 ) -> None:
     """Channels and groups of the convolution ``image -> result``, in the caller's names.
 
     An ``image`` or ``result`` that is not an argument is None. Under a transposed convolution the
-    image is its dst and the result its src.
+    image is its dst and the result its src. ``are_arrays``: whether the arguments are arrays, not shapes.
     """
     image_spec, (out_axis, in_axis, *_), result_spec = config.dimension_numbers
     weights_name, weights_shape = weights
@@ -251,7 +253,7 @@ def check_channels(
             raise ValueError(
                 f"{function}: with {weights_name} and {groups_name}={groups}, {name} must have "
                 f"{channels} channels (axis {spec[1]}), got {shape[spec[1]]} ({arrays})"
-                f"{hints.channels_last(name, shape, channels)}"
+                f"{hints.channels_last(name, shape, channels) if are_arrays else ''}"
             )
 
 

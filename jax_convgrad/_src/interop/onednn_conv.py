@@ -633,6 +633,7 @@ class _Attributes:
             ("weights", self.weights_shape),
             ("dst_shape", shape),
             None,
+            are_arrays=False,
         )
         return shape
 

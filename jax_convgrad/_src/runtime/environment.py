@@ -39,7 +39,7 @@ def is_required(platform: str) -> bool:
 
 
 def check_values() -> None:
-    """Raises where a switch has an unknown value. Asked at import: no program runs for an hour before it.
+    """Raises where a switch has an unknown value. Asked at import, so that no program runs for an hour first.
 
     Raises:
       ValueError: one has.

@@ -61,5 +61,5 @@ def load_handlers(platform: str | None = None) -> None:
     reason = registry.find(platform).reason
     if reason is not None:
         raise RuntimeError(
-            f"load_handlers: there are no handlers for {platform}: {remedies.mended(platform, reason)}"
+            f"load_handlers: there are no handlers for {platform}: {remedies.with_command(platform, reason)}"
         )

@@ -91,14 +91,14 @@ def require(platform: str) -> PlatformHandlers:
             _warned.add(platform)
             message = (
                 f"jax_convgrad runs without its {platform} handlers, on slower pure-JAX backends: "
-                f"{remedies.mended(platform, str(found.reason))}"
+                f"{remedies.with_command(platform, str(found.reason))}"
             )
             _log.info(message)
             warnings.warn(message, MissingHandlersWarning, stacklevel=2)
         _warn_if_unvalidated(_current(platform, found))
     if found.reason is not None and environment.is_required(platform):
         raise RuntimeError(
-            f"jax_convgrad has no handlers for {platform}: {remedies.mended(platform, found.reason)}"
+            f"jax_convgrad has no handlers for {platform}: {remedies.with_command(platform, found.reason)}"
         )
     return found
 
@@ -121,7 +121,7 @@ def check_required(platform: str | None) -> None:
     elif not _has_cuda_device():
         reason = f"JAX has no CUDA device and runs on {jax.default_backend().upper()}"
         raise RuntimeError(
-            f"JAX_CONVGRAD_REQUIRE_CUDA=1, but {remedies.mended('cuda', f'no CUDA device: {reason}')}"
+            f"JAX_CONVGRAD_REQUIRE_CUDA=1, but {remedies.with_command('cuda', f'no CUDA device: {reason}')}"
         )
 
 

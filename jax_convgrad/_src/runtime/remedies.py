@@ -46,7 +46,7 @@ def _cuda_major() -> str:
     return "13"
 
 
-def mended(platform: str, reason: str) -> str:
+def with_command(platform: str, reason: str) -> str:
     """``reason``, followed by the command that repairs it."""
     text = command(platform, reason)
     return reason if text is None else f"{reason}. To fix this, run: {text}"
