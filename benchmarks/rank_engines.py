@@ -57,7 +57,7 @@ def main() -> None:
         for pass_ in PASSES:
             rows.append(rank(case, pass_, inputs))
             print(line(rows[-1]), flush=True)
-    summarise(rows)
+    summarize(rows)
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(rows, file, indent=1)
@@ -118,7 +118,7 @@ def line(row: Row) -> str:
     )
 
 
-def summarise(rows: Sequence[Row]) -> None:
+def summarize(rows: Sequence[Row]) -> None:
     choices = {f"first {count}": front(count) for count in FRONTS} | {"default": default}
     print(f"{len(rows)} operators; times of the fastest: geometric mean, worst, over 1.01")
     for name, choice in choices.items():

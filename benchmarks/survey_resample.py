@@ -35,7 +35,7 @@ BANDS = [
     ("linear 512 to 224", 512, 224, Rule("linear", True)),
     ("area 512 to 64", 512, 64, Rule("area")),
 ]
-# Elements inside the axis: rows of channels, colours, nothing.
+# Elements inside the axis: rows of channels, colors, nothing.
 INNER = (64, 3, 1)
 OUTPUTS = 2**20
 

@@ -42,7 +42,7 @@ def draw_losses(path: pathlib.Path, title: str, curves: Mapping[str, Sequence[fl
 
 
 def draw_rows(path: pathlib.Path, title: str, rows: Mapping[str, np.ndarray]) -> None:
-    """A labelled row for each batch of gray images (count, height, width), values in [-1, 1]."""
+    """A labeled row for each batch of gray images (count, height, width), values in [-1, 1]."""
     figure = new_figure(10, 0.62 * len(rows) + 0.6)
     # Labels hang over the left edge of images that fill the width.
     figure.get_layout_engine().set(rect=(0.02, 0, 0.98, 1))

@@ -95,7 +95,7 @@ PYTHON
   python3 -m jax_convgrad info
 }
 
-# From another folder, so that the installed package is the one tested. A file's slow tests are neighbours:
+# From another folder, so that the installed package is the one tested. A file's slow tests are neighbors:
 # a worker that has run out of tests takes over half of another's.
 run_pytest() {
   export JAX_CONVGRAD_FAILURES="$out/failures.txt"

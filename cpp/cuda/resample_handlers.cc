@@ -11,7 +11,7 @@
 namespace jax_convgrad {
 namespace {
 
-// Inside a single axis; with fewer bytes, threads take neighbouring columns instead.
+// Inside a single axis; with fewer bytes, threads take neighboring columns instead.
 constexpr int64_t kFewInnerBytes = 64;
 
 ResampleType TypeOf(ffi::DataType type) {

@@ -21,7 +21,7 @@ from support.layer_cases import (
 from jax_convgrad import conv_general_dilated, conv_transpose
 from jax_convgrad._src.conv import primitives
 
-pytestmark = pytest.mark.optimised
+pytestmark = pytest.mark.optimized
 
 
 NHWC = ("NHWC", "HWIO", "NHWC")

@@ -39,7 +39,7 @@ from jax_convgrad import (
     onnx,
 )
 
-pytestmark = pytest.mark.optimised
+pytestmark = pytest.mark.optimized
 
 CASES = int(os.environ.get("JAX_CONVGRAD_RANDOM_CASES", "300"))
 FIRST = int(os.environ.get("JAX_CONVGRAD_RANDOM_FIRST", "0"))

@@ -135,7 +135,7 @@ def test_a_hundred_runs_give_the_same_bits(
     assert all(np.asarray(y(*operands)).tobytes() == first for _ in range(99))
 
 
-def test_a_row_does_not_depend_on_its_neighbours(rng: np.random.Generator) -> None:
+def test_a_row_does_not_depend_on_its_neighbors(rng: np.random.Generator) -> None:
     """Tiles and threads are others for one image than for many; the bits are not."""
     problem = Problem((24, 40, 41, 5), (1, 2), (17, 90), (6, 3))
     data = cases.make_data(rng, problem, "float32", integers=False)

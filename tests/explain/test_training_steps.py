@@ -19,7 +19,7 @@ from jax_convgrad._src.runtime import registry
 
 pytestmark = [
     pytest.mark.frameworks,
-    pytest.mark.optimised,
+    pytest.mark.optimized,
     pytest.mark.skipif(jax.default_backend() != "cpu", reason="the CPU's rules"),
     pytest.mark.usefixtures("uninstalled", "without_x64"),
 ]

@@ -39,7 +39,7 @@ from jax_convgrad._src.resize import bands
 from jax_convgrad._src.runtime import registry
 
 pytestmark = [
-    pytest.mark.optimised,
+    pytest.mark.optimized,
     pytest.mark.skipif(
         jax.default_backend() != "cpu", reason="asks for the calls that the CPU's rules choose"
     ),

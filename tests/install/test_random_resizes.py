@@ -15,7 +15,7 @@ from support import seeded, shrinking
 from support.drawn_resizes import DrawnResize, draw_of_jax_image
 
 pytestmark = [
-    pytest.mark.optimised,
+    pytest.mark.optimized,
     pytest.mark.usefixtures("installed"),
     pytest.mark.skipif(
         jax.default_backend() != "cpu", reason="its bounds have been checked on CPUs alone"

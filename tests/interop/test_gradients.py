@@ -213,7 +213,7 @@ def test_forward_mode_names_the_layer_that_has_it(name: str, mode: str, rng: np.
         FORWARD_MODES[mode](adapter.loss, operands_of(adapter, rng))
 
 
-@pytest.mark.optimised
+@pytest.mark.optimized
 @per_adapter
 def test_transformations(name: str, rng: np.random.Generator):
     """Of integers, which are summed without error in any order."""
@@ -244,7 +244,7 @@ def test_transformations(name: str, rng: np.random.Generator):
     assert_same(jax.jit(jax.jacfwd(jax.grad(loss)))(*operands), hessian)
 
 
-@pytest.mark.optimised
+@pytest.mark.optimized
 @pytest.mark.devices(2)
 @pytest.mark.parametrize("name", ["onnx.conv", "onnx.conv_transpose"])
 def test_weights_split_by_output_channels_in_types(name: str, rng: np.random.Generator):
@@ -263,7 +263,7 @@ def test_weights_split_by_output_channels_in_types(name: str, rng: np.random.Gen
     assert_same(got, expected)
 
 
-@pytest.mark.optimised
+@pytest.mark.optimized
 @pytest.mark.devices(2)
 def test_data_parallel_in_shard_map(rng: np.random.Generator):
     """Every device has examples of its own; the gradients of what they share are summed."""

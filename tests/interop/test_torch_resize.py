@@ -335,7 +335,7 @@ def settled(before: Shape, keywords: dict[str, Any]) -> bool:
     """Whether all of PyTorch's kernels do the same with the problem, forwards and backwards.
 
     Not so where a scale factor leaves an axis its size, and for nearest also where it doubles it, or
-    where a coordinate is so near to an element's edge that float32 may take the neighbour, or where an
+    where a coordinate is so near to an element's edge that float32 may take the neighbor, or where an
     antialiased result is one element wide (see the test of that).
     """
     used = "scale_factor" in keywords and not keywords["recompute_scale_factor"]

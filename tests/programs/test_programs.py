@@ -29,7 +29,7 @@ from support.layer_cases import (
 
 from jax_convgrad._src.runtime import registry
 
-pytestmark = pytest.mark.optimised
+pytestmark = pytest.mark.optimized
 
 # Control flow.
 

@@ -79,7 +79,7 @@ ROWS = [
     Row("method", resize(method="bilinar"), V, r"resize: method .*area-pytorch.*'bilinar'"),
     Row("method-kind", resize(method=3), T, r"resize: method must be a string.*3"),
     Row(
-        "coordinates", resize(coordinate_mode="centre"), V, r"coordinate_mode.*half_pixel.*'centre'"
+        "coordinates", resize(coordinate_mode="center"), V, r"coordinate_mode.*half_pixel.*'center'"
     ),
     Row("nearest-mode", resize(nearest_mode="up"), V, r"nearest_mode.*floor.*'up'"),
     Row(

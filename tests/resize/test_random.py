@@ -24,7 +24,7 @@ from support.drawn_resizes import DrawnResize, draw_any, draw_resize
 import jax_convgrad
 
 pytestmark = [
-    pytest.mark.optimised,
+    pytest.mark.optimized,
     pytest.mark.skipif(
         jax.default_backend() != "cpu", reason="its bounds have been checked on CPUs alone"
     ),

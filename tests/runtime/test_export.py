@@ -412,7 +412,7 @@ def python(
 
 def write(folder: pathlib.Path, names: list[str], kinds: list[str], rng: Any) -> dict[str, Any]:
     """Artifacts and inputs; returns what the artifacts must give, by file name."""
-    pytest.importorskip("flatbuffers", reason="jax.export serialises with it")
+    pytest.importorskip("flatbuffers", reason="jax.export serializes with it")
     (folder / "batches.json").write_text(json.dumps(BATCHES))
     expected = {}
     for name in names:
@@ -438,7 +438,7 @@ def write(folder: pathlib.Path, names: list[str], kinds: list[str], rng: Any) ->
 def test_another_process(
     tmp_path: pathlib.Path, rng: np.random.Generator, subprocess_python: list[str]
 ):
-    """All layers, serialised; the other process has never traced one of them."""
+    """All layers, serialized; the other process has never traced one of them."""
     expected = write(tmp_path, list(LAYERS), ["gradients", "per-example"], rng)
     code = RUN.format(before="import jax_convgrad\njax_convgrad.load_handlers()")
     done = python(subprocess_python, code, tmp_path)

@@ -20,7 +20,7 @@ from jax_convgrad import (
 )
 from jax_convgrad._src.dispatch.override import override_backend
 
-pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
+pytestmark = [pytest.mark.optimized, pytest.mark.devices(4)]
 
 
 def test_what_was_said_when_a_call_was_lowered_holds(rng: np.random.Generator):

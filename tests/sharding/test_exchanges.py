@@ -22,7 +22,7 @@ from jax_convgrad import (
     conv_general_dilated,
 )
 
-pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
+pytestmark = [pytest.mark.optimized, pytest.mark.devices(4)]
 
 
 def test_rows_without_a_common_ratio(backend: str, rng: np.random.Generator):

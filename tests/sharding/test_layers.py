@@ -26,7 +26,7 @@ from jax_convgrad import (
     resize,
 )
 
-pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
+pytestmark = [pytest.mark.optimized, pytest.mark.devices(4)]
 
 
 @pytest.mark.matrix("jit of sharded arrays, divided", devices=4)

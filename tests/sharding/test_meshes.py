@@ -20,7 +20,7 @@ from jax_convgrad import (
 )
 from jax_convgrad._src.sharding import custom_partitioning
 
-pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
+pytestmark = [pytest.mark.optimized, pytest.mark.devices(4)]
 
 
 def test_two_meshes_in_one_program(rng: np.random.Generator):

@@ -22,7 +22,7 @@ from jax_convgrad import (
 )
 from jax_convgrad._src.dispatch.override import override_backend
 
-pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
+pytestmark = [pytest.mark.optimized, pytest.mark.devices(4)]
 
 
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=str)
@@ -41,7 +41,7 @@ def test_a_training_step(axis_type: AxisType, backend: str, rng: np.random.Gener
 
 
 def test_a_training_step_split_by_rows(backend: str, rng: np.random.Generator):
-    """Neighbours exchange rows; no image is gathered."""
+    """Neighbors exchange rows; no image is gathered."""
     params, x = network_problem(rng)
     mesh = make_mesh(AxisType.Auto)
     step = jax.jit(jax.grad(network_loss, (0, 1)))

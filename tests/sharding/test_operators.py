@@ -40,7 +40,7 @@ from jax_convgrad import (
 )
 from jax_convgrad._src import compat
 
-pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
+pytestmark = [pytest.mark.optimized, pytest.mark.devices(4)]
 
 
 @pytest.mark.parametrize(

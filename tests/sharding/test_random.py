@@ -23,7 +23,7 @@ from support.partitioned_operators import (
 
 from jax_convgrad._src.dispatch.override import override_backend
 
-pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
+pytestmark = [pytest.mark.optimized, pytest.mark.devices(4)]
 
 
 @pytest.mark.parametrize("seed", range(24))

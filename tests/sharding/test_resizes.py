@@ -20,7 +20,7 @@ from jax_convgrad import (
     resize,
 )
 
-pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
+pytestmark = [pytest.mark.optimized, pytest.mark.devices(4)]
 
 
 def resized(x: Any) -> jax.Array:

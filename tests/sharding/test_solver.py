@@ -12,7 +12,7 @@ from support.partitioned_operators import GEOMETRIES, operator
 from jax_convgrad._src.conv import sharding
 from jax_convgrad._src.sharding import solver
 
-pytestmark = [pytest.mark.optimised, pytest.mark.devices(4)]
+pytestmark = [pytest.mark.optimized, pytest.mark.devices(4)]
 
 
 def test_a_solution_takes_each_mesh_axis_once(rng: np.random.Generator):

@@ -22,7 +22,7 @@ _FILTERS = ("linear", "cubic", "cubic-pytorch", "lanczos3", "lanczos5")
 _METHODS = ("nearest", *_FILTERS, "area")
 _LARGEST = {1: 130, 2: 34, 3: 12}
 _MAX_ELEMENTS = 20_000
-# Neighbouring sums of vectors and tiles, and what is left over beside them.
+# Neighboring sums of vectors and tiles, and what is left over beside them.
 _OTHERS = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 33)
 
 

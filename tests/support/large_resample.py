@@ -18,7 +18,7 @@ TAPS = 2
 
 
 def check(grow: bool, channels: int) -> None:
-    """Weights of one half on two neighbours, and pixels that encode their position, so that rows from all
+    """Weights of one half on two neighbors, and pixels that encode their position, so that rows from all
     over the array can be checked alone."""
     small = int((2.05 * 2**31 / channels) ** 0.5) // 2
     n, m = (small, 2 * small) if grow else (2 * small, small)

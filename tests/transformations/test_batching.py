@@ -33,7 +33,7 @@ from support.layer_cases import (
 from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_wgrad
 from jax_convgrad._src.conv import primitives
 
-pytestmark = pytest.mark.optimised
+pytestmark = pytest.mark.optimized
 
 
 def loop(f: Callable[..., Any], axes: tuple[Any, ...], *arrays: Any) -> Any:

@@ -44,7 +44,7 @@ def any_of(axes: Axes) -> bool:
 
 
 def all_axes(function: Function) -> list[Axes]:
-    """Every axis of every array by itself, and of each pair of neighbours together."""
+    """Every axis of every array by itself, and of each pair of neighbors together."""
     ranks = [len(shape) + 1 for shape in function.shapes]
     nothing: list[int | None] = [None] * len(ranks)
     found: list[Axes] = []
@@ -117,7 +117,7 @@ def test_nested(name: str, rng: np.random.Generator):
         assert_same(pairs, expected)
 
 
-@pytest.mark.optimised
+@pytest.mark.optimized
 @per_function
 def test_no_loop(name: str, rng: np.random.Generator):
     """One call, whatever is mapped."""

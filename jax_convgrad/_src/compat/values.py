@@ -1,4 +1,4 @@
-"""Arrays and primitives: behaviour that JAX does not document."""
+"""Arrays and primitives: behavior that JAX does not document."""
 
 from __future__ import annotations
 

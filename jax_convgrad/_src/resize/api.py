@@ -77,7 +77,7 @@ def resize(
         by their sum (True), or the edge is repeated (False). None is False for "cubic-pytorch" without
         antialiasing and True otherwise.
       scale: per axis, the output size over the input size where it is not the sizes' own ratio, or None.
-      roi: per axis, (start, end) of the region that tf_crop_and_resize takes, 0 and 1 being the centres
+      roi: per axis, (start, end) of the region that tf_crop_and_resize takes, 0 and 1 being the centers
         of the first and the last element.
       extrapolation_value: what tf_crop_and_resize puts where it reads outside the image.
 

@@ -1,7 +1,7 @@
 """One axis of a resize as a banded matrix, and its exact transpose.
 
 Every resize method in every coordinate convention is, along each axis, a sparse matrix with a few
-neighbouring weights per output: y[i] = sum_t weights[i, t] * x[start[i] + t]. The transpose of such a
+neighboring weights per output: y[i] = sum_t weights[i, t] * x[start[i] + t]. The transpose of such a
 matrix is banded again, so forward and gradient differ only in their tables. Tables are made in float64 on
 the host while tracing; nothing here touches a device.
 
@@ -180,12 +180,12 @@ def make_band(n: int, m: int, rule: Rule) -> Band:
     if outside is None or not outside.any():
         return band
     weights = np.where(outside[:, None], 0.0, band.weights)
-    # Rows without weights start where their neighbours could: any legal start is fine.
+    # Rows without weights start where their neighbors could: any legal start is fine.
     return Band(band.start, weights, n, outside)
 
 
 def _coordinates(n: int, m: int, rule: Rule) -> np.ndarray:
-    """Where in the input each output lies, in elements: 0 is the centre of the first one."""
+    """Where in the input each output lies, in elements: 0 is the center of the first one."""
     i = np.arange(m, dtype=np.int64)
     mode, scale = rule.coordinate_mode, rule.scale
     if scale is None:
@@ -263,7 +263,7 @@ def _filtered(n: int, m: int, x: np.ndarray, rule: Rule) -> Band:
     columns = first[:, None] + np.arange(width)
     weights = filters.get(rule.method, rule.cubic_coeff_a)(np.abs(columns - x[:, None]) / stretch)
     weights = np.where(columns <= last[:, None], weights, 0.0)
-    weights = filters.normalise(weights, 1)
+    weights = filters.normalize(weights, 1)
     weights[zero] = 0.0
     rows = np.broadcast_to(np.arange(m)[:, None], columns.shape)
     keep = weights != 0
@@ -286,8 +286,8 @@ def _area(n: int, m: int, rule: Rule) -> Band:
         inverse = 1.0 / float(rule.scale)
         left = i * inverse - rule.translation * inverse
         right = left + inverse
-        centre = 0.5 * (left + right) - 0.5
-        zero = (centre < -0.5) | (centre > n - 0.5)
+        center = 0.5 * (left + right) - 0.5
+        zero = (center < -0.5) | (center > n - 0.5)
         left, right = np.clip(left, 0.0, n), np.clip(right, 0.0, n)
         first, unit = np.floor(left).astype(np.int64), 1
         width = min(math.ceil(abs(inverse)), n) + 1
@@ -295,7 +295,7 @@ def _area(n: int, m: int, rule: Rule) -> Band:
     overlap = np.minimum(right[:, None], (columns + 1) * unit) - np.maximum(
         left[:, None], columns * unit
     )
-    weights = filters.normalise(np.maximum(overlap, 0).astype(np.float64), 1)
+    weights = filters.normalize(np.maximum(overlap, 0).astype(np.float64), 1)
     weights[zero] = 0.0
     rows = np.broadcast_to(i[:, None], columns.shape)
     keep = (weights != 0) & (columns < n)

@@ -50,7 +50,7 @@ def _lanczos(xp: Any, radius: int, x: Any) -> Any:
     return xp.where(x > radius, 0.0, xp.where(x > 1e-3, wave / safe, 1.0))
 
 
-def normalise(weights: Any, axis: int, xp: Any = np) -> Any:
+def normalize(weights: Any, axis: int, xp: Any = np) -> Any:
     """Weights divided by their sum along ``axis``; zeros where the sum is almost zero."""
     total = xp.sum(weights, axis=axis, keepdims=True)
     safe = xp.where(total != 0, total, 1)
@@ -90,7 +90,7 @@ def weight_matrix(
         if beyond:
             low, inside, high = jnp.split(weights, (beyond, beyond + n))
             weights = inside.at[0].add(low.sum(0)).at[n - 1].add(high.sum(0))
-    weights = normalise(weights, 0, jnp)
+    weights = normalize(weights, 0, jnp)
     if reach is None:
         weights = jnp.where((sample >= -0.5) & (sample <= n - 0.5), weights, 0)
     return weights

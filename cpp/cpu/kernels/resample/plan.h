@@ -34,7 +34,7 @@ struct PlannedAxis {
 
   // The elements that outputs [out.begin, out.end) read in all.
   Interval Window(Interval out) const;
-  // The most elements that any tile of `size` neighbouring outputs reads.
+  // The most elements that any tile of `size` neighboring outputs reads.
   int64_t WidestWindow(int64_t size) const;
 };
 
@@ -56,7 +56,7 @@ struct ResamplePlan {
   std::array<int64_t, kPlaces> tiles{};  // numbers of them
   size_t buffer_bytes = 0;               // of each of two buffers between the stages
   size_t lane_bytes = 0;                 // of the buffer in which rows lie side by side
-  int64_t runs = 1;                      // of neighbouring tiles, one at a time for a thread
+  int64_t runs = 1;                      // of neighboring tiles, one at a time for a thread
 
   int64_t tile_count() const {
     return form.batches() * tiles[kDepth] * tiles[kHeight] * tiles[kWidth] * tiles[kInner];

@@ -12,7 +12,7 @@ namespace {
 
 // Positions of a row that are worth a call of their own.
 constexpr int64_t kMinPart = 48;
-// Neighbours that are better summed side by side than each in several sums.
+// Neighbors that are better summed side by side than each in several sums.
 constexpr int64_t kMinTogether = 3;
 // Multiples of so many channels fill vectors of one position each, whose kernels leave out taps.
 constexpr int64_t kJoinedChannels = 8;
@@ -80,7 +80,7 @@ Range ThinGather::TapsInside(const Axis& axis, const Phase& phase, int64_t posit
 }
 
 // Elements at a row's ends that would be summed alone, which loads weights for one element only,
-// are joined with their neighbours; the kernels leave out the taps that lie outside. On Zen 4 with
+// are joined with their neighbors; the kernels leave out the taps that lie outside. On Zen 4 with
 // k3 that takes 1% off rows of 64, 3% to 5% off those of 32 and 8% off those of 16; 10% to 28% off
 // rows of 16 to 256 with k11 to k127.
 void ThinGather::FindSegments(Axis* axis, bool join) {

@@ -18,7 +18,7 @@ struct TapOffset {
   int64_t from, w;
 };
 
-// Neighbouring positions of a result whose taps all lie inside `from`, or those that `inside` says:
+// Neighboring positions of a result whose taps all lie inside `from`, or those that `inside` says:
 //
 //   to[p][v] = sum over o, t, c of  from[outer[o].from + p from_step + t from_tap + c]
 //                                   * w[outer[o].w + t w_tap + c w_channel + v w_column]

@@ -48,7 +48,7 @@ class ThinGather {
   void Finish() const {}  // every element is written by one task
 
  private:
-  // Neighbours in a phase have the same taps inside `from`.
+  // Neighbors in a phase have the same taps inside `from`.
   struct Segment {
     Range positions, taps;
   };

@@ -36,7 +36,7 @@ __device__ inline void Narrow(float sum, __nv_bfloat16* value) {
   *value = __float2bfloat16_rn(sum);
 }
 
-// N neighbouring channels, read and written at once.
+// N neighboring channels, read and written at once.
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T value[N];

@@ -63,7 +63,7 @@ __device__ inline void MultiplyAdd(const __half*, const uint32_t (&a)[4], uint32
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The same for a 16x8 matrix of floats times an 8x8 one: where 16-bit elements are two neighbours
+// The same for a 16x8 matrix of floats times an 8x8 one: where 16-bit elements are two neighbors
 // of the depth, there is one float. Operands are what MultipliedWord made of them.
 __device__ inline void MultiplyAdd(const float*, const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                                    float (&sums)[4]) {

@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(256) GatherWindow(GatherParams p) {
 // Where one element of the result further is one of the source further: y with stride 1, and dx,
 // whose elements of one residue modulo the stride are taken together. Not dilated along x. L
 // elements of x per position; Taps is the most taps that meet one, or one more where that is 1.
-// Of R = 2 rows at once, which then must be neighbours in the same sense, with stride 1.
+// Of R = 2 rows at once, which then must be neighbors in the same sense, with stride 1.
 template <typename T, int N, int Taps, int L, int R>
 __global__ void __launch_bounds__(256) GatherRow(GatherParams p) {
   const GatherThread<T, N> thread(p);
@@ -337,7 +337,7 @@ __global__ void __launch_bounds__(256) GatherRow(GatherParams p) {
   }
 }
 
-// dx of a plane whose windows overlap with at most one neighbour along each axis, as transposed
+// dx of a plane whose windows overlap with at most one neighbor along each axis, as transposed
 // convolutions that enlarge images are: reads each element of dy for all elements of dx it meets. L
 // elements of x of one residue and all residues of y per position. Not dilated.
 template <typename T, int N, int L>

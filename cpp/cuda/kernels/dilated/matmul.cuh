@@ -20,7 +20,7 @@
 namespace jax_convgrad {
 
 // The layout of a block's work in shared memory. A tile is kOuter positions or output channels
-// times kInner input channels, which are neighbours in memory; each warpgroup computes kWarpgroup
+// times kInner input channels, which are neighbors in memory; each warpgroup computes kWarpgroup
 // of these.
 template <int kStages_>
 struct DilatedTile {
@@ -410,7 +410,7 @@ __global__ void DilatedTranspose(const __grid_constant__ Params p) {
 }
 
 // A lane's elements of the first operand of one step. Rows of the products are distributed such
-// that the rows of a lane are neighbours.
+// that the rows of a lane are neighbors.
 template <typename Tile>
 struct DilatedFragments {
   static constexpr int kM = Tile::kWarpgroup / 64, kParts = Tile::kDepth / 8;

@@ -44,7 +44,7 @@ struct DilatedRegion {
 // How many bits are set.
 int CountTaps(uint64_t taps);
 
-// Neighbouring tiles of positions, of which the same taps read some position.
+// Neighboring tiles of positions, of which the same taps read some position.
 struct DilatedRun {
   uint64_t taps;
   int first_tile;

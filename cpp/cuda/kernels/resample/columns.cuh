@@ -1,4 +1,4 @@
-// kColumns: a thread owns two neighbouring columns of y, in lines of one channel. The two columns
+// kColumns: a thread owns two neighboring columns of y, in lines of one channel. The two columns
 // together read little more than one does: a window of a row in the stage, in packs, with weights
 // that the thread keeps. The width is combined first, so a finished row of y is simply written.
 

@@ -1,7 +1,7 @@
 // The kernel of resample for lines of one channel with an odd number of 16-bit elements, whose rows
 // grow many times. Rows of y follow each other without a gap, so a batch of them is one run of
 // memory. They are made in shared memory, on a sheet, and copied from there in whole cache lines,
-// regardless of rows. Written line by line, as vectors that a thread passes on to its neighbour
+// regardless of rows. Written line by line, as vectors that a thread passes on to its neighbor
 // (shifted.cuh), the same took 1.71 instead of 1.43 times the memory roofline on an H100, and 1.8
 // as words.
 //

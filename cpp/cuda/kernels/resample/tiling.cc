@@ -32,7 +32,7 @@ double StepOf(const ResampleAxis& axis) {
   return static_cast<double>(axis.in) / static_cast<double>(axis.out);
 }
 
-// The elements that `count` neighbouring outputs read in all, if starts are evenly spaced.
+// The elements that `count` neighboring outputs read in all, if starts are evenly spaced.
 int64_t Window(const ResampleAxis& axis, int64_t count) {
   if (!axis.resampled) return count;
   const double reach = std::ceil(static_cast<double>(count - 1) * StepOf(axis));

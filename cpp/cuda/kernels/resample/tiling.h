@@ -18,7 +18,7 @@ enum class ResampleLoad {
   kPairs,     // the same, each thread combining two columns with weights that it keeps
   kColumns,   // two columns of lines of one channel, from rows of x in shared memory
   kSpread,    // columns that each become equally many: the elements that they read, as vectors
-  kShifted,   // kElements that are passed on to a neighbour, for lines of y that are not aligned
+  kShifted,   // kElements that are passed on to a neighbor, for lines of y that are not aligned
   kFlat,      // elements of lines that are written as one: see flat.cuh
 };
 

@@ -8,7 +8,7 @@
 //           example because their starts are not ascending, y is gathered row by row.
 //
 // A row is combined from x as it is read, by one thread alone: memory is read once, and repeated
-// reads come from the caches. But where many neighbouring elements become few along the width and
+// reads come from the caches. But where many neighboring elements become few along the width and
 // the inner run is short, the threads' reads would be far apart. There, if all bands are alike,
 // they read whole vectors and a few elements beside them (kWindow). Otherwise they own elements of
 // x, and combine the columns in shared memory when a row of y is done (kStrip), two columns per

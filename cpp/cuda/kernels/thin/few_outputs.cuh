@@ -4,7 +4,7 @@
 // A product whose columns are the few channels would waste most of a tensor core and read each
 // element of the source once for every tap. Here the columns are channels of the result times taps
 // along x, and what is multiplied is the source's pixels: the source is read once for each row of
-// taps. Each pixel's products belong to several neighbours in the result, which are then added
+// taps. Each pixel's products belong to several neighbors in the result, which are then added
 // along x, in the order of the taps.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_FEW_OUTPUTS_CUH_

@@ -18,7 +18,7 @@
 
 namespace jax_convgrad {
 
-// The byte of a piece of a pixel of a stage: eight neighbours' lie in different banks. That of the
+// The byte of a piece of a pixel of a stage: eight neighbors' lie in different banks. That of the
 // pixel 8 further is 8 * kFewPixelBytes further.
 __device__ inline int FewPlaceInStage(int pixel, int piece) {
   return (pixel * kFewPieces + (piece ^ (pixel / 2 % kFewPieces))) * 16;

@@ -32,7 +32,7 @@ constexpr int kFewPart = 64;  // pairs of words: the weights of eight columns in
 template <typename T>
 constexpr int kFewDepth = kFewPieces * kPieceElements<T>;
 
-// Floats between the products of two neighbouring pixels. An odd number of eights: four pixels then
+// Floats between the products of two neighboring pixels. An odd number of eights: four pixels then
 // begin in different banks.
 template <int kColumns>
 constexpr int kFewPitch = 8 * (kColumns | 1);

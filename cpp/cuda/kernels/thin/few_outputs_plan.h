@@ -74,14 +74,14 @@ inline bool HasFewOutputs(const ThinProblem& p) {
          FewPeriod(p) <= kFewThreads;
 }
 
-// Positions of the source that `results` neighbours read along an axis.
+// Positions of the source that `results` neighbors read along an axis.
 inline int64_t ReadBy(const ThinProblem& p, size_t axis, int64_t results) {
   const int64_t last_tap = (p.kernel[axis] - 1) * p.dilation[axis];
   if (p.kind == ThinKind::kFprop) return (results - 1) * p.strides[axis] + last_tap + 1;
   return (results - 1 + last_tap) / p.strides[axis] + 1;
 }
 
-// The largest number of neighbours that read no more than `source` positions, at least 0.
+// The largest number of neighbors that read no more than `source` positions, at least 0.
 inline int64_t ResultsOf(const ThinProblem& p, size_t axis, int64_t source) {
   const int64_t last_tap = (p.kernel[axis] - 1) * p.dilation[axis];
   if (last_tap >= source * (p.kind == ThinKind::kFprop ? 1 : p.strides[axis])) return 0;

@@ -2,7 +2,7 @@
 // (dgrad with few output channels is served too, if y's gradient is the image: image_plan.h.)
 //
 // Padding each pixel to 16 bytes would waste most of the tensor cores' work. But a window's row is
-// kernel x * channels elements that are neighbours in memory, so what is padded is the row: to
+// kernel x * channels elements that are neighbors in memory, so what is padded is the row: to
 // units of 16 bytes, half of the depth of a product. The image's rows are staged as they lie, and a
 // lane's operands are read right from there, a word at a time: a pair of 16-bit elements or a
 // float. Elements behind a row, or in front where it begins at an odd one, are masked: they belong
@@ -41,7 +41,7 @@ struct ImageParams {
   int in[3], out[3], strides[3], padding[3], dilation[3];
   int out_channels;
   int line;          // elements of an image's row
-  int step;          // elements between windows that are neighbours along x
+  int step;          // elements between windows that are neighbors along x
   int padding_line;  // elements in front of a row
   int run;           // elements of a window's row
   int lead;          // elements in front of it that are masked, 0 or 1
@@ -80,7 +80,7 @@ constexpr int64_t ImageTableBytes(int64_t units, int64_t windows) {
   return units * 4 * 16 + windows * 16;
 }
 
-// Products of 8 columns of which a lane's columns are neighbours, 16 bytes of the result.
+// Products of 8 columns of which a lane's columns are neighbors, 16 bytes of the result.
 template <typename T>
 constexpr int kImageStored = kPieceElements<T> / 2;
 
@@ -163,7 +163,7 @@ __device__ inline void MultiplyImage(const ImageStarts<kStarts>& starts, const I
   }
 }
 
-// Writes the neighbouring channels that a lane has of a window: of each product, from `first` on,
+// Writes the neighboring channels that a lane has of a window: of each product, from `first` on,
 // two sums of the window's half.
 template <typename T>
 __device__ inline void StoreImage(const float (&sums)[8][4], int first, int half, T* to) {
@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(kThreads, kImageBlocks<kThreads>)
         kStarts == Starts::kOddRows
             ? static_cast<uint32_t>(z * p.dilation[0] * p.in[1] + y * p.dilation[1]) & 1
             : 0;
-    // As ImageWords: two units' words of a lane are neighbours.
+    // As ImageWords: two units' words of a lane are neighbors.
     table[i / 8 * 8 + i % 4 * 2 + i / 4 % 2] =
         make_uint2(low || high ? static_cast<uint32_t>(line * p.row_words + word) * 4 + behind : 0,
                    (low ? 0xffffu : 0) | (high ? 0xffff0000u : 0));

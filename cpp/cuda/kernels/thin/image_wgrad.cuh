@@ -2,8 +2,8 @@
 // channels, a sum over windows of all images: a product whose depth is the windows. (Few channels
 // in the result are served too, if y's gradient takes the image's place: image_wgrad_plan.h.)
 //
-// A tensor core wants two neighbours of the depth, two windows, in a register, where memory has two
-// neighbours of a window. So a lane reads the same pair of elements of two windows, and makes of
+// A tensor core wants two neighbors of the depth, two windows, in a register, where memory has two
+// neighbors of a window. So a lane reads the same pair of elements of two windows, and makes of
 // them the first elements of both and the second elements of both. No transposed copy is made, and
 // no channel is padded. Where windows begin at odd elements too, it reads single elements. y's
 // gradient lies as rows of channels, which ldmatrix transposes. Of floats a register has one, of
@@ -52,7 +52,7 @@ struct ImageWgradParams {
   int channels;
   bool sixteen;      // the image is copied 16 bytes at a time, else 4
   int line;          // elements of an image's row
-  int step;          // elements between windows that are neighbours along x
+  int step;          // elements between windows that are neighbors along x
   int padding_line;  // elements in front of a row
   // Rows of the result are elements of a window, each of its rows with `lead` elements in front, 0
   // or 1, and maybe one behind, so that all pairs of them are words of the image.
@@ -65,7 +65,7 @@ struct ImageWgradParams {
   // that have the same part. Numbers of warps are powers of two.
   int channel_tiles, row_tiles;
   int channel_warps, row_warps, depth_warps;
-  // A tile: `tile_y` rows of `tile_x` windows of one plane, neighbours in memory.
+  // A tile: `tile_y` rows of `tile_x` windows of one plane, neighbors in memory.
   int tile_x, tile_y, windows;
   int steps;  // of 16 windows
   int tiles, parts;
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
   block /= p.channel_tiles;
   const int row_tile = block % p.row_tiles, part = block / p.row_tiles;
 
-  // Neighbouring warps have the same windows, so that each scheduler has a share of all.
+  // Neighboring warps have the same windows, so that each scheduler has a share of all.
   const int warps_abreast = p.channel_warps * p.row_warps;
   const int depth_warp = thread / 32 / warps_abreast, warp_abreast = thread / 32 % warps_abreast;
   const int channel_warp = warp_abreast % p.channel_warps;
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
   const auto first_element = [&](const Place& at) { return at.x * p.step - p.padding_line; };
 
   // A thread copies the same 8 channels of several windows, to the same banks. A tile's windows are
-  // neighbours in memory. Channels that do not exist are not written, whatever their sums.
+  // neighbors in memory. Channels that do not exist are not written, whatever their sums.
   const int copied_window = thread / pieces, copied_channel = thread % pieces * kPiece;
   const int copied_byte = gradient_byte(copied_window, thread % pieces);
   const auto copy_gradient = [&](const Place& at, unsigned char* to) {
@@ -451,7 +451,7 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
       float* const to = partial + static_cast<int64_t>(window_row * p.run + element) * p.channels;
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
-        // Two neighbours, of one product or of two.
+        // Two neighbors, of one product or of two.
         const int n = kElementBytes == 4 ? j % 4 : j / 2, next = kElementBytes == 4 ? n + 1 : n;
         const int first = kElementBytes == 4 ? j / 4 : 0, second = kElementBytes == 4 ? first : 1;
         const int channel = of_warp.y + ImageWgradColumn<T>(n, t, first);

@@ -154,7 +154,7 @@ inline int64_t ChooseImageWgradTile(const ThinProblem& problem, const ImageWgrad
     if (tile_x == last_x) continue;
     last_x = tile_x;
     int64_t last_y = 0;
-    // Several rows only if these are whole: then a tile's windows are neighbours in memory.
+    // Several rows only if these are whole: then a tile's windows are neighbors in memory.
     const int64_t max_y = tile_x == problem.out[2] ? kImageWgradTileWindows / tile_x : 1;
     for (int64_t wanted_y = max_y; wanted_y > 0; --wanted_y) {
       const int64_t tile_y = CeilDivide(problem.out[1], CeilDivide(problem.out[1], wanted_y));

@@ -170,7 +170,7 @@ inline bool IsCountable(const ThinProblem& p) {
   return p.alignment >= 16 && p.batch <= kMaxSize;
 }
 
-// Of an image with `line` elements in a row, and `step` between neighbouring windows.
+// Of an image with `line` elements in a row, and `step` between neighboring windows.
 template <typename T>
 Starts StartsOf(int64_t line, int64_t step) {
   if (!Multiple(line, kWordElements<T>)) return Starts::kOddRows;

@@ -44,7 +44,7 @@
 //
 //   Tile: the result is elements of a window by output channels; a block has 32 or 64 channels and
 //   as many elements as its 16 warps take; a warp has 16 to 80 by 32 channels. Its depth is up to
-//   1024 windows, neighbours in memory, which warps with the same elements and channels share.
+//   1024 windows, neighbors in memory, which warps with the same elements and channels share.
 //   Shared memory: 2 to 4 tiles' gradients and part of the image in its layout, up to all that a
 //   block may have. Registers: 16 to 80 sums a thread, at most 128 registers, one block of 512
 //   threads. Bound: memory up to windows of about 150 elements on an H100, if they begin at even

@@ -20,11 +20,11 @@
 namespace jax_convgrad {
 
 // How windows lie in the image. A window is `kernel z x kernel y` runs of kernel x * channels
-// elements that are neighbours in memory.
+// elements that are neighbors in memory.
 struct WindowsImage {
   int positions;               // windows, of all images
   int size;                    // elements of a window
-  int run;                     // neighbours among them
+  int run;                     // neighbors among them
   Divider by_x, by_y, by_z;    // windows along an axis
   Divider by_run, by_rows;     // elements of a run, runs of a plane
   int64_t image, plane, row;   // elements from an image, or a window along z or y, to the next
@@ -104,7 +104,7 @@ struct WarpSums {
   }
 };
 
-// v[i] of lane t of four neighbours becomes v[t] of lane i.
+// v[i] of lane t of four neighbors becomes v[t] of lane i.
 __device__ inline void TransposeAmongFour(uint32_t (&v)[4]) {
   const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
 #pragma unroll
@@ -146,13 +146,13 @@ struct WindowsProductShared {
 //
 // A block does `block_row_tiles` tiles of one range of columns. A step is 64 of the depth of one
 // tile; the steps of all its tiles go through one ring of stages, so that the next tile's rows are
-// on their way while a tile is written. The blocks of the same rows are neighbours: the second one
+// on their way while a tile is written. The blocks of the same rows are neighbors: the second one
 // finds them in the cache.
 template <typename T, typename Tile, bool kDgrad, bool kInOut, int kPiece>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     WindowsProduct(const __grid_constant__ WindowsParams p) {
   using Shared = WindowsProductShared<Tile>;
-  constexpr bool kDepthLast = kDgrad == kInOut;  // weights of neighbouring depths are neighbours
+  constexpr bool kDepthLast = kDgrad == kInOut;  // weights of neighboring depths are neighbors
   constexpr int kRowsPiece = kDgrad ? 8 : kPiece;
   constexpr int kWeightsPiece = kInOut ? 8 : kPiece;
   constexpr int kPieces = kWindowsDepth / 8;  // of 16 bytes, in a row of a step
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       }
     }
     // Four lanes have 32 columns of a row, each two of every eight; after they have transposed them
-    // each has eight neighbours.
+    // each has eight neighbors.
     T* const to = static_cast<T*>(p.result);
 #pragma unroll
     for (int half = 0; half < 4; ++half) {
