@@ -43,7 +43,7 @@ jax_convgrad::ThinDevice RandomDevice(Random* random) {
   return {Between(random, 1, 6), kilobytes * 1024, (kilobytes - 1) * 1024};
 }
 
-// fprop of an image with few channels.
+// fprop of a thin image.
 ThinProblem RandomImage(Random* random) {
   ThinProblem p;
   p.type = static_cast<ThinType>(Between(random, 0, 2));
@@ -85,7 +85,7 @@ ThinProblem RandomDeepImage(Random* random) {
   return p;
 }
 
-// wgrad of an image with few channels.
+// wgrad of a thin image.
 ThinProblem RandomImageWgrad(Random* random) {
   ThinProblem p = RandomImage(random);
   p.kind = ThinKind::kWgrad;
@@ -94,7 +94,7 @@ ThinProblem RandomImageWgrad(Random* random) {
   return p;
 }
 
-// The problem of which an image is y: few output channels, and stride 1.
+// The problem of which an image is y: a thin y, and stride 1.
 ThinProblem OfImage(ThinProblem p, Random* random) {
   for (size_t i = 0; i < 3; ++i) {
     const int64_t window = (p.kernel[i] - 1) * p.dilation[i] + 1;
@@ -117,7 +117,7 @@ ThinProblem RandomImageDgrad(Random* random) {
   return p;
 }
 
-// fprop or dgrad with few channels in the result.
+// fprop or dgrad with a thin result.
 ThinProblem RandomFewOutputs(Random* random) {
   ThinProblem p = RandomImage(random);
   p.kind = Between(random, 0, 1) ? ThinKind::kFprop : ThinKind::kDgrad;

@@ -194,7 +194,7 @@ def _layer_calls(
         # Of an image: thin kernels compute all three.
         (NHWC, (4, 16), {}, ["XIO"] * 3),
         (NHWC, (16, 4), {}, ["XIO"] * 3),
-        # With a stride none computes the weight gradient of few output channels; cuDNN leads forward.
+        # With a stride none computes the weight gradient of a thin y; cuDNN leads forward.
         (NHWC, (64, 4), {"strides": 2}, ["OXI"] * 3),
         (NHWC, (4, 64), {"strides": 2}, ["XIO"] * 3),
         (NHWC, (4, 16), {"dtype": jnp.float32}, ["XIO"] * 3),

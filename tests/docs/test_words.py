@@ -20,7 +20,7 @@ GIVEN_UP = {
     r"\bclassify\b": "match",
     r"\bUnread\b": "NoMatch",
     r"\bDivision\b(?! of)": "ShardingRule",
-    r"few_channels|FewChannels|name=\"[^\"]*few channels|\"few channels\b": "thin",
+    r"(?i)few_channels|FewChannels|\bfew (input |output )?channels\b": "thin",
     r"wrong_(engines|kernels)|WrongEngines": "errata",
     r"\bk(Most|Least)[A-Z]\w*": "kMax, kMin",
     r"\bk(Patience|Glance|Hopeless)\b|\bThe(Plans|Pool)\b": "names that say what they are",

@@ -234,7 +234,7 @@ def test_reasons_are_the_decision_s_own(inputs: int, outputs: int):
     assert row.reason.startswith(decision.reason)
     if decision.is_measured_here:
         assert row.reason == decision.reason
-    # Into few channels XLA is faster, but not from few.
+    # Into a thin y XLA is faster, but not from a thin x.
     assert row.ours == (decision.backend == "onednn") == ((inputs, outputs) != (128, 4))
     assert row.backend == ("onednn" if row.ours else "xla")
 

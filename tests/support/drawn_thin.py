@@ -81,7 +81,7 @@ def _windows(rng: np.random.Generator) -> tuple[str, Case]:
 
 
 def _image(rng: np.random.Generator) -> tuple[str, Case]:
-    """fprop or wgrad, few input channels."""
+    """fprop or wgrad, a thin x."""
     operator = str(rng.choice(["conv_fprop", "conv_wgrad"]))
     channels, outputs = _few(rng), 8 * int(rng.integers(1, 18))
     spatial, kernel, dilation, padding = _geometry(rng)
@@ -90,7 +90,7 @@ def _image(rng: np.random.Generator) -> tuple[str, Case]:
 
 
 def _of_image(rng: np.random.Generator) -> tuple[str, Case]:
-    """dgrad or wgrad, few output channels, stride 1: y's gradient is the image."""
+    """dgrad or wgrad, a thin y, stride 1: y's gradient is the image."""
     operator = str(rng.choice(["conv_dgrad", "conv_wgrad"]))
     channels, outputs = 8 * int(rng.integers(1, 18)), _few(rng)
     spatial, kernel, dilation, padding = _geometry(rng)
@@ -98,7 +98,7 @@ def _of_image(rng: np.random.Generator) -> tuple[str, Case]:
 
 
 def _few_outputs(rng: np.random.Generator) -> tuple[str, Case]:
-    """fprop or dgrad, few channels in the result."""
+    """fprop or dgrad, a thin result."""
     operator = str(rng.choice(["conv_fprop", "conv_dgrad"]))
     spatial, kernel, dilation, padding = _geometry(rng)
     few, others = min(_few(rng), 32 // kernel[-1]), 8 * int(rng.integers(1, 10))

@@ -20,10 +20,10 @@ namespace ffi = ::xla::ffi;
 constexpr int64_t kMaxColumns = 8192, kColumnsAtATime = 2048, kColumnsOfOneAxis = 16384;
 
 // NOTE [Sums]. A float32 sum of n products in one accumulator loses sqrt(n) of its last digits. For
-// a weight gradient oneDNN has one accumulator for all pixels where it takes few channels or single
-// ones, and without AVX-512 for any groups; elsewhere it adds sums of blocks of pixels. So the
-// pixels are cut into pieces, and the sums of many pieces are added in float64. The smallest pieces
-// lose as much as lax; of more pixels lax loses more, and larger pieces are faster.
+// a weight gradient oneDNN has one accumulator for all pixels where it takes channels singly or a
+// few together, and without AVX-512 for any groups; elsewhere it adds sums of blocks of pixels. So
+// the pixels are cut into pieces, and the sums of many pieces are added in float64. The smallest
+// pieces lose as much as lax; of more pixels lax loses more, and larger pieces are faster.
 constexpr int64_t kMaxChain[] = {512, 1024, 2048, 4096};
 constexpr int64_t kMinPixels[] = {0, 1 << 17, 1 << 19, 1 << 22};  // of all, for pieces of so many
 constexpr int64_t kMaxBlockedChain = 1 << 14, kMaxPointwiseChain = 1 << 17;

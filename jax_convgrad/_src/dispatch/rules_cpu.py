@@ -176,7 +176,7 @@ AMX = RuleTable(
             ),
         ),
         Rule(
-            name="few output channels, many weights",
+            name="thin y, many weights",
             when={
                 **_DENSE_FLOAT32,
                 "operator": "conv_fprop",

@@ -107,7 +107,7 @@ SM_90 = RuleTable(
             name="patches of thin images",
             when=_product(in_channels=at_most(4)),
             choice="gemm",
-            reason="a matrix product of patches is faster than a convolution of so few input channels",
+            reason="a matrix product of patches is faster than a convolution of so thin an image",
             evidence=(
                 *_measured(
                     "conv tubelet bf16 (4x16x224x224, 3 to 768, k2x16x16 s2x16x16)",
@@ -174,7 +174,7 @@ SM_90 = RuleTable(
             ),
         ),
         Rule(
-            name="few input channels",
+            name="thin image",
             when={"thin_family": "image", "operator": {"conv_fprop", "conv_wgrad"}},
             choice="cudnn",
             reason="this project's kernels read the image once for all taps",
@@ -205,7 +205,7 @@ SM_90 = RuleTable(
             against=_thin_f32("conv dqn_in_f32 f32 (256x84x84, 4 to 32, k8 s4)", "fprop"),
         ),
         Rule(
-            name="gradients of few output channels",
+            name="gradients of a thin y",
             when=(
                 {"thin_family": "image", "operator": "conv_dgrad"},
                 {"thin_family": "few_outputs", "operator": "conv_wgrad"},

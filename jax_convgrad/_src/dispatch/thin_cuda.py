@@ -28,8 +28,8 @@ def thin_family(operator: str, geometry: ConvGeometry, dtype: Any, tf32: bool = 
     """The family of thin kernels that computes an operator in ``dtype``, None if there is none.
 
     ``tf32`` says whether float32 may be rounded to TF32. "windows": windows side by side, in 16 bits.
-    "image": the side that each window reads has few channels. "few_outputs": the result, or for a weight
-    gradient y, has few channels. The first that serves is the answer.
+    "image": the side that each window reads is thin. "few_outputs": the result, or for a weight gradient
+    y, is thin. The first that serves is the answer.
     """
     config = geometry.config
     in_halves = str(np.dtype(dtype)) in _HALVES

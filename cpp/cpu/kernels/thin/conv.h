@@ -1,6 +1,6 @@
-// Thin convolutions, with few channels on one side, in float32, by kernels that read all arrays as
-// they lie. oneDNN fills such channels up to blocks of 8 or 16, copies arrays to other formats and
-// back, or multiplies matrices that it makes of them.
+// Thin convolutions, with at most 16 channels on one side, in float32, by kernels that read all
+// arrays as they lie. oneDNN fills such channels up to blocks of 8 or 16, copies arrays to other
+// formats and back, or multiplies matrices that it makes of them.
 
 #ifndef JAX_CONVGRAD_CPU_KERNELS_THIN_CONV_H_
 #define JAX_CONVGRAD_CPU_KERNELS_THIN_CONV_H_

@@ -1,7 +1,7 @@
-// fprop and dgrad with few channels in the result: the last layers of decoders and generators,
+// fprop and dgrad with a thin result: the last layers of decoders and generators,
 // mask, image and audio heads, and a stem's dgrad.
 //
-// A product whose columns are the few channels would waste most of a tensor core and read each
+// A product whose columns are its channels would waste most of a tensor core and read each
 // element of the source once for every tap. Here the columns are channels of the result times taps
 // along x, and what is multiplied is the source's pixels: the source is read once for each row of
 // taps. Each pixel's products belong to several neighbors in the result, which are then added

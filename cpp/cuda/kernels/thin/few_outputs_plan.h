@@ -1,4 +1,4 @@
-// Plans for fprop and dgrad with few channels in the result. Their kernel is in few_outputs.cuh.
+// Plans for fprop and dgrad with a thin result. Their kernel is in few_outputs.cuh.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_FEW_OUTPUTS_PLAN_H_
 #define JAX_CONVGRAD_CUDA_KERNELS_THIN_FEW_OUTPUTS_PLAN_H_

@@ -1,5 +1,5 @@
-// fprop of an image with few channels: stems, and the first layers of audio and medical networks.
-// (dgrad with few output channels is served too, if y's gradient is the image: image_plan.h.)
+// fprop of a thin image: stems, and the first layers of audio and medical networks.
+// (dgrad with a thin y is served too, if y's gradient is the image: image_plan.h.)
 //
 // Padding each pixel to 16 bytes would waste most of the tensor cores' work. But a window's row is
 // kernel x * channels elements that are neighbors in memory, so what is padded is the row: to
@@ -49,7 +49,8 @@ struct ImageParams {
   int run_units;     // of a window's row
   int units;         // of a window, made even
   Divider by_run_units, by_kernel_y;
-  // Where a weight lies: taps in a window's order, each of few channels, by output channels.
+  // Where a weight lies: taps in a window's order, each of the image's channels, by output
+  // channels.
   int64_t w_first, w_tap, w_few, w_channel;
   int kernel_x;
   Divider by_few;

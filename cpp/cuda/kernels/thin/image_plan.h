@@ -1,5 +1,4 @@
-// Plans for fprop of an image with few channels, and for dgrad with few output channels. Their
-// kernel is in image.cuh.
+// Plans for fprop of a thin image, and for dgrad with a thin y. Their kernel is in image.cuh.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_IMAGE_PLAN_H_
 #define JAX_CONVGRAD_CUDA_KERNELS_THIN_IMAGE_PLAN_H_

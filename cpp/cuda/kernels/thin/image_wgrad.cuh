@@ -1,6 +1,6 @@
-// wgrad of an image with few channels. The gradient is a matrix of elements of a window by output
-// channels, a sum over windows of all images: a product whose depth is the windows. (Few channels
-// in the result are served too, if y's gradient takes the image's place: image_wgrad_plan.h.)
+// wgrad of a thin image. The gradient is a matrix of elements of a window by output channels, a sum
+// over windows of all images: a product whose depth is the windows. (A thin y is served too, if its
+// gradient takes the image's place: image_wgrad_plan.h.)
 //
 // A tensor core wants two neighbors of the depth, two windows, in a register, where memory has two
 // neighbors of a window. So a lane reads the same pair of elements of two windows, and makes of

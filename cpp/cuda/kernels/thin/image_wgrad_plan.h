@@ -1,5 +1,4 @@
-// Plans for wgrad of an image with few channels, and with few channels in the result. Their kernel
-// is in image_wgrad.cuh.
+// Plans for wgrad of a thin image, and with a thin y. Their kernel is in image_wgrad.cuh.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_IMAGE_WGRAD_PLAN_H_
 #define JAX_CONVGRAD_CUDA_KERNELS_THIN_IMAGE_WGRAD_PLAN_H_
@@ -254,7 +253,7 @@ ImageWgradKernel ImageWgradKernelOf(int64_t groups) {
   return nullptr;
 }
 
-// Where the rows, taps of few channels each, and the columns of the sums lie in the weights.
+// Where the rows, taps of a thin image's channels, and the columns of the sums lie in the weights.
 inline void SetWeights(const ThinProblem& problem, bool exchanged, PartsSumParams* sum) {
   const int64_t few = problem.in_channels, many = problem.out_channels;
   const int64_t taps = problem.kernel[0] * problem.kernel[1] * problem.kernel[2];

@@ -67,7 +67,7 @@ bool ThinPlan::IsFast(const ThinProblem& problem) {
   if (windows && problem.type == ThinType::kTf32 && window > kMaxFloatsSideBySide) return false;
   if (problem.in_channels <= kImageMaxChannels && problem.kind != ThinKind::kDgrad) return true;
   if (windows && problem.type != ThinType::kTf32) {
-    // Few channels, or a product that memory bounds.
+    // Thin, or a product that memory bounds.
     return problem.in_channels <= kImageMaxChannels || window * problem.out_channels <= 256 * 128;
   }
   if (problem.kind == ThinKind::kWgrad || !HasFewOutputs(problem)) return true;
