@@ -28,7 +28,7 @@ import numpy as np
 from jax import Array, lax
 
 from jax_convgrad._src.conv.arrays import insert_zeros, move_groups, swap_channels
-from jax_convgrad._src.conv.geometry import dilated
+from jax_convgrad._src.conv.geometry import ConvGeometry, dilated
 from jax_convgrad._src.conv.precision import resolve_precision
 from jax_convgrad._src.dispatch.problem import ConvProblem
 
@@ -45,6 +45,11 @@ def emit(problem: ConvProblem, first: Array, second: Array, *, rewritten: bool) 
     if problem.operator == "conv_dgrad":
         return _dgrad(problem, first, second)
     return _wgrad(problem, first, second, batch_groups=not rewritten)
+
+
+def has_rewritten_form(operator: str, geometry: ConvGeometry) -> bool:
+    """Whether the rewritten form is another one than lax's own."""
+    return operator == "conv_wgrad" and geometry.config.groups > 1
 
 
 def _fprop(problem: ConvProblem, x: Array, w: Array) -> Array:

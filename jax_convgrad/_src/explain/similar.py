@@ -16,6 +16,7 @@ from typing import Any
 import jax
 from jax import lax
 
+from jax_convgrad._src.conv.emit_xla import has_rewritten_form
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.conv.precision import allows_tf32
 from jax_convgrad._src.conv.subsample import subsample
@@ -78,9 +79,9 @@ def is_xla_form(problem: ConvProblem | ResampleProblem, backend: str) -> bool:
     geometry = problem.geometry
     if subsample(geometry.config, geometry.x_shape) is not None:
         return False
-    # The rewritten form has weight gradients in feature groups, lax in groups of the batch.
-    ungrouped = problem.operator != "conv_wgrad" or geometry.config.groups == 1
-    return backend == XLA or (backend == XLA_REWRITTEN and ungrouped)
+    if backend == XLA_REWRITTEN:
+        return not has_rewritten_form(problem.operator, geometry)
+    return backend == XLA
 
 
 def _sketch(

@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from jax_convgrad._src.conv import primitives
+from jax_convgrad._src.conv.emit_xla import has_rewritten_form
 from jax_convgrad._src.dispatch.decide import (
     WITHOUT_CUSTOM_CALLS,
     XLA,
@@ -104,11 +105,9 @@ def _is_lax_form(found: Match, decision: Decision) -> bool:
     """
     if decision.subsample is not None or found.swapped:
         return False
-    if decision.backend == XLA:
-        return True
-    # The rewritten form has weight gradients in feature groups, lax in groups of the batch.
-    ungrouped = found.operator != "conv_wgrad" or found.geometry.config.groups == 1
-    return decision.backend == XLA_REWRITTEN and ungrouped
+    if decision.backend == XLA_REWRITTEN:
+        return not has_rewritten_form(found.operator, found.geometry)
+    return decision.backend == XLA
 
 
 def _has_our_dtypes(lhs: Any, rhs: Any, out: Any) -> bool:
