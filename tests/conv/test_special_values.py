@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_wgrad
-from jax_convgrad._src.dispatch import decide
+from jax_convgrad._src.dispatch import preparation
 from jax_convgrad._src.dispatch.devices import device_class
 
 NUMBERS = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC")}
@@ -87,7 +87,7 @@ def test_a_nan_reaches_what_is_made_of_it(
     rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(decide, "multiplies_bfloat16", lambda: multiplies)
+    monkeypatch.setattr(preparation, "multiplies_bfloat16", lambda: multiplies)
     fprop = functools.partial(conv_fprop, **problem.keywords)
     y = jax.eval_shape(fprop, *(jax.ShapeDtypeStruct(s, dtype) for s in (problem.x, problem.w)))
     run, first, second = {
@@ -140,7 +140,7 @@ def test_examples_of_vmap_keep_to_themselves(
 
     By what is done to bfloat16 on CPUs that multiply it, and on others.
     """
-    monkeypatch.setattr(decide, "multiplies_bfloat16", lambda: multiplies)
+    monkeypatch.setattr(preparation, "multiplies_bfloat16", lambda: multiplies)
     given, made = channels
     x, w = rng.standard_normal((4, 2, 9, 8, given)), rng.standard_normal((4, 3, 3, given, made))
     x[1, 0, 4, 4, 0] = bad
