@@ -428,7 +428,7 @@ def report(summary: dict[str, Any]) -> None:
     print(
         "squared MMD (maximum mean discrepancy) from held-out digits: "
         f"{summary['distance_first']:.4f} before, {summary['distance_last']:.4f} after; of real "
-        f"digits {summary['distance_real']:.4f}, which is zero but for noise"
+        f"digits {summary['distance_real']:.4f}, which is zero except for noise"
     )
     print(
         f"wrote {summary['picture']}, gan_losses.png, gan.json and gan_losses.json; "

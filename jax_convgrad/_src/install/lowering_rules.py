@@ -67,7 +67,7 @@ def _lower(platform: str, theirs: Any, ctx: Any, lhs: Any, rhs: Any, **params: A
 
 
 def find(platform: str) -> Any:
-    """This package's rule where it is JAX's now, whichever copy of this module has made it."""
+    """This package's rule if JAX uses it now, from whichever copy of this module; None otherwise."""
     rule = compat.lowering_rule(lax.conv_general_dilated_p, platform)
     kind = type(rule)
     same = (kind.__module__, kind.__qualname__) == (
