@@ -87,11 +87,6 @@ class Decision:
     settings: settings.Settings | None = None
     missing: str | None = None
 
-    @property
-    def is_measured_here(self) -> bool:
-        """Whether the measurements behind it, if any, were made on devices of this class."""
-        return self.measured_on is None or self.measured_on == self.device_class
-
     def replace(self, **changes: Any) -> Decision:
         return dataclasses.replace(self, **changes)
 
