@@ -169,7 +169,9 @@ def test_bfloat16_without_avx512(subprocess_python: list[str]):
     first, *rest = result.stdout.splitlines()
     bfloat16, float16, float32 = json.loads(first)
     assert bfloat16 == ["bfloat16 on a CPU needs AVX-512, so it runs in pure JAX", False]
-    assert float16 == ["oneDNN's CPU convolutions have no such dtypes", False]
+    # A rule that was measured on another class of processors than this machine's says so behind its reason.
+    no_dtype = "oneDNN's CPU convolutions have no such dtypes"
+    assert float16[0].startswith(no_dtype) and not float16[1]
     served = "oneDNN's and this project's kernels are faster than XLA:CPU's"
     assert float32[0].startswith(served) and not float32[1]
     note = "needs AVX-512 (ONEDNN_MAX_CPU_ISA=AVX2 may hide it); float32 is served"
