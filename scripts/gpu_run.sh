@@ -92,7 +92,7 @@ for name in ("jax", "jaxlib", "jax-cuda13-plugin", "nvidia-cudnn-cu13", "torch")
     except importlib.metadata.PackageNotFoundError:
         print(name, "is not installed")
 PYTHON
-  python3 -m jax_convgrad info
+  (cd "$work" && python3 -m jax_convgrad info)
 }
 
 # From another folder, so that the installed package is the one tested. A file's slow tests are neighbors:
