@@ -6,7 +6,8 @@ An argument is a folder with a `jax_convgrad` that can be imported. Each folder 
 which runs `python -m jax_convgrad bench --forms ours` with the options behind the `--`. Only one process
 works at any moment: it prepares a pass, or takes one sample, and hands the turn to the next. So the samples
 of a round lie some hundredths of a second apart, and what else the machine does falls on all of them alike.
-glibc keeps the memory that is freed, so that no pass has two modes, with and without page faults.
+glibc keeps the memory that is freed (benchmarks/cpu/memory_kept.txt), so that no pass has two modes, with and
+without page faults.
 
 One kind of chance stays, which a process keeps as long as it lives: where its arrays lie. So there are
 several runs, each with new processes. A run counts with the median over its rounds of each folder's time
@@ -97,6 +98,7 @@ def run(folders: Sequence[str], options: Sequence[str]) -> list[Samples]:
                         env={
                             **os.environ,
                             "PYTHONPATH": str(pathlib.Path(folder).resolve()),
+                            "MALLOC_ARENA_MAX": "1",  # the others give back what is freed
                             "MALLOC_MMAP_MAX_": "0",
                             "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
                         },
