@@ -1,4 +1,4 @@
-"""Decides one of lax's convolutions: which operator it is, and whether this package computes it."""
+"""Which operator a convolution of lax is, and whether this package computes it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jax_convgrad._src.install.match import Match, NoMatch, match
 
 @dataclasses.dataclass(frozen=True)
 class EquationDecision:
-    """Whether this package computes one of lax's convolutions, and why.
+    """Whether this package computes a convolution of lax, and why.
 
     Attributes:
       replaced: whether it is computed here; if not, JAX's own rule is called.
