@@ -10,6 +10,7 @@
 #include "cpu/handlers.h"
 #include "cpu/kernels/direct.h"
 #include "cpu/kernels/thin/conv.h"
+#include "cpu/onednn/conv_limits.h"
 #include "cpu/onednn/sliced_conv.h"
 #include "cpu/runtime/parallel_for.h"
 #include "ffi/checked_calls.h"

@@ -10,9 +10,9 @@
 #include <string>
 #include <string_view>
 
+#include "cuda/conv_plan.h"
 #include "cuda/cudnn/cache.h"
 #include "cuda/cudnn/handle.h"
-#include "cuda/cudnn/plan.h"
 #include "cuda/handlers.h"
 #include "cuda/status.h"
 #include "ffi/conv.h"

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.cpp
 HEADERS = ("tests/cpp/emulated_cudnn", "tests/cpp", "cpp")
 PLANS = (
     "cpp/ffi/conv.cc",
+    "cpp/cuda/conv_plan.cc",
     "cpp/cuda/cudnn/plan.cc",
     "cpp/cuda/cudnn/backend_descriptor.cc",
     "cpp/cuda/cudnn/engine_config.cc",
@@ -47,13 +48,13 @@ def test_calls(fake: pathlib.Path, tmp_path: pathlib.Path) -> None:
         "tests/cpp/cuda_conv_call_test.cc",
         "benchmarks/ffi_caller.cc",
         "cpp/cuda/conv_handlers.cc",
-        "cpp/cuda/cudnn/reordered.cc",
         "cpp/cuda/cudnn/late_engines.cc",
         "cpp/cuda/cudnn/scratch.cc",
         "cpp/cuda/cudnn/cache.cc",
         "cpp/cuda/cudnn/search.cc",
         "cpp/cuda/cudnn/workspace_cost.cc",
         "cpp/cuda/kernels/plan.cc",
+        "cpp/cuda/kernels/reordered.cc",
         *PLANS,
     )
     program = native.build(tmp_path, sources, "-ldl", "-pthread", headers=HEADERS)

@@ -1,11 +1,18 @@
 #include "cpu/onednn/conv_limits.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <limits>
+#include <optional>
+#include <vector>
 
 #include "cpu/kernels/depthwise/sizes.h"
 #include "cpu/onednn/conv.h"
+#include "cpu/onednn/staging.h"
+#include "cpu/runtime/scratch.h"
+#include "ffi/checked.h"
 #include "ffi/integers.h"
 
 namespace jax_convgrad {
@@ -91,7 +98,37 @@ int64_t MaxPixelsOfRuns(const ConvProblem& problem, int64_t runs) {
   return std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(max_bytes) / bytes));
 }
 
+// oneDNN's kernels keep sizes in 32 bits and do not check what they are given.
+bool FitsOnednn(const ConvGeometry& g) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (std::max({g.batch, g.in_channels, g.out_channels}) > kMax) return false;
+  for (int axis = 0; axis < g.spatial; ++axis) {
+    const std::optional<int64_t> windows = CheckedMultiply(g.out[axis], g.strides[axis]);
+    if (!windows || *windows > kMax || g.WindowSize(axis) > kMax) return false;
+    if (g.in[axis] + g.padding_low[axis] + g.padding_high[axis] > kMax) return false;
+  }
+  return true;
+}
+
+// Whether x with its padding is many times larger than x, and a copy of the fewest channels that
+// are worth computing together would not fit into a call's scratch memory.
+bool IsMostlyPadding(const ConvGeometry& g) {
+  constexpr int64_t kTimes = 16, kChannels = 16;
+  ConvGeometry part = g;
+  part.batch = 1;
+  part.in_channels = std::min(g.in_channels, kChannels);
+  const std::optional<size_t> padded = StagedBytes(part, sizeof(float));
+  if (!padded) return true;
+  int64_t bytes = part.in_channels * static_cast<int64_t>(sizeof(float));
+  for (int axis = 0; axis < g.spatial; ++axis) bytes *= g.in[axis];
+  return *padded > kMaxScratchBytes && *padded / kTimes > static_cast<size_t>(bytes);
+}
+
 }  // namespace
+
+bool NeedsDirectConv(const ConvGeometry& geometry) {
+  return !FitsOnednn(geometry) || IsMostlyPadding(geometry);
+}
 
 std::vector<ChannelRun> SummedChannels(const ConvProblem& problem) {
   const ConvGeometry& g = problem.geometry;

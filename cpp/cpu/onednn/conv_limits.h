@@ -1,4 +1,5 @@
-// How large a piece of a convolution may be that oneDNN computes at once, and how long a sum.
+// What oneDNN is not asked for: whole problems, pieces that are too large to compute at once, and
+// sums that are too long.
 
 #ifndef JAX_CONVGRAD_CPU_ONEDNN_CONV_LIMITS_H_
 #define JAX_CONVGRAD_CPU_ONEDNN_CONV_LIMITS_H_
@@ -7,8 +8,15 @@
 #include <vector>
 
 #include "cpu/conv_problem.h"
+#include "ffi/conv.h"
 
 namespace jax_convgrad {
+
+// Whether DirectConv (cpu/kernels/direct.h) computes the problem, instead of oneDNN: it is larger
+// than oneDNN can count, or mostly padding. Windows may be much further apart than x is long, as
+// with a stride of 2**30: oneDNN walks through the padding between them, or needs a copy of x that
+// contains it.
+bool NeedsDirectConv(const ConvGeometry& geometry);
 
 // The most pixels of a piece, of x for dgrad and else of y: as many as keep the code that oneDNN
 // generates small, and the digits of a weight gradient.

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/cudnn/plan.h"
+#include "cuda/conv_plan.h"
 #include "cuda/cudnn/search.h"
 #include "ffi/error.h"
 

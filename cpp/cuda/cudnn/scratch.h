@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cuda/cudnn/plan.h"
+#include "cuda/conv_plan.h"
 
 namespace jax_convgrad {
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cuda/cudnn/plan.h"
+#include "cuda/conv_plan.h"
 #include "cuda/cudnn/scratch.h"
 #include "cuda/kernels/plan.h"
 #include "ffi/error.h"

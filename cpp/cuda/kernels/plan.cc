@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/cudnn/reordered.h"
 #include "cuda/kernels/common/device_attribute.h"
 #include "cuda/kernels/depthwise/plan.h"
 #include "cuda/kernels/dilated/plan.h"
+#include "cuda/kernels/reordered.h"
 #include "cuda/kernels/thin/plan.h"
 #include "cuda/status.h"
 

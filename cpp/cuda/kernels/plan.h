@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "cuda/cudnn/plan.h"
+#include "cuda/conv_plan.h"
 #include "ffi/error.h"
 
 namespace jax_convgrad {
@@ -27,7 +27,7 @@ struct NativePlans {
 // "native_thin_...", convolutions without groups that memory bounds, in 16 bits or float32 as TF32,
 // with sums in float32. thin/plan.h has the names and what each serves.
 //
-// The thin engines read the weights in either order, the others as kOXI (cudnn/reordered.h). All
+// The thin engines read the weights in either order, the others as kOXI (reordered.h). All
 // are deterministic. The current device is the problem's.
 ffi::ErrorOr<NativePlans> MakeNativePlans(const ConvProblem& problem);
 

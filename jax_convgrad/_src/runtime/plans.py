@@ -25,14 +25,14 @@ def set_algorithm_search(search: AlgorithmSearch) -> None:
     Call it before the first step: functions that were compiled under another setting are compiled again.
 
     Args:
-      search: "default" takes the fastest of the first 12 engines (this project's own, then those that
-        cuDNN's heuristics name) and of one that the heuristics name last. Engines that transform the arrays
-        (Winograd, Fourier) and lose digits are left out. After ``set_deterministic(True)`` it takes the first
-        of these engines, so that every process makes the same choice. "heuristic" takes the first engine
-        that works, "exhaustive" the fastest of all. Engines are timed once, on memory of their own, while
-        the program is prepared. The bytes of an engine's workspace count as the time in which the device's
-        memory moves them. If there is no free memory for timing, the first engine that works is taken, and
-        `plans.list` says so.
+      search: "default" takes the fastest of the first 12 engines that cuDNN's heuristics name, one that
+        they name last, and this project's own. Where one of the project's own comes first, it looks at only
+        two of cuDNN's. Engines that transform the arrays (Winograd, Fourier) and lose digits are left out.
+        After ``set_deterministic(True)`` it takes the first of these engines, so that every process makes
+        the same choice. "heuristic" takes the first engine that works, "exhaustive" the fastest of all.
+        Engines are timed once, on memory of their own, while the program is prepared. The bytes of an
+        engine's workspace count as the time in which the device's memory moves them. If there is no free
+        memory for timing, the first engine that works is taken, and `plans.list` says so.
 
     Raises:
       ValueError: ``search`` is not one of these.

@@ -6,13 +6,13 @@
 //
 // For a problem whose weights lie as kOXI nothing here changes anything.
 
-#ifndef JAX_CONVGRAD_CUDA_CUDNN_REORDERED_H_
-#define JAX_CONVGRAD_CUDA_CUDNN_REORDERED_H_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_REORDERED_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_REORDERED_H_
 
 #include <cstdint>
 #include <memory>
 
-#include "cuda/cudnn/plan.h"
+#include "cuda/conv_plan.h"
 
 namespace jax_convgrad {
 
@@ -31,4 +31,4 @@ std::shared_ptr<const ConvPlan> Reordered(const ConvProblem& problem,
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_CUDNN_REORDERED_H_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_REORDERED_H_

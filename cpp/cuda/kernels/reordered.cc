@@ -1,4 +1,4 @@
-#include "cuda/cudnn/reordered.h"
+#include "cuda/kernels/reordered.h"
 
 #include <cuda_runtime_api.h>
 
