@@ -11,6 +11,7 @@
 #include <string>
 
 #include "cuda/kernels/thin/plan.cu"
+#include "cuda/kernels/thin/windows_warpgroup.cu"
 
 namespace {
 
@@ -82,7 +83,7 @@ bool Read(ThinProblem::PerAxis* values) {
 
 int main() {
   ThinProblem p;
-  p.device = {132, 228 * 1024, 227 * 1024};  // an H100
+  p.device = {132, 228 * 1024, 227 * 1024, true};  // an H100
   int kind = 0, type = 0;
   while (std::cin >> kind >> type >> p.batch >> p.in_channels >> p.out_channels && Read(&p.in) &&
          Read(&p.kernel) && Read(&p.out) && Read(&p.strides) && Read(&p.padding_low) &&

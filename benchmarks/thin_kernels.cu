@@ -3,8 +3,10 @@
 // time of a plain kernel that reads and writes as many bytes, and the ratios to both. Every result
 // is compared with a plain kernel that sums in float64, its array filled with NaNs before.
 //
+//   nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Icpp -c
+//     cpp/cuda/kernels/thin/windows_warpgroup.cu -o windows_warpgroup.o
 //   nvcc -std=c++17 -O3 -arch=native -Icpp benchmarks/thin_kernels.cu
-//     cpp/cuda/kernels/thin/plan.cu -o thin_kernels
+//     cpp/cuda/kernels/thin/plan.cu windows_warpgroup.o -o thin_kernels
 //   ./thin_kernels [parts of rows' names, such as "unet_up" or "wgrad HWIO"; one is enough]
 
 #include <cuda_bf16.h>
@@ -61,7 +63,10 @@ const Case kCases[] = {
     {"vit_patch14", kAll, 64, 3, 1024, {1, 224, 224}, {1, 14, 14}, {1, 14, 14}, {0, 0, 0}},
     {"tubelet", kAll, 8, 3, 768, {16, 224, 224}, {2, 16, 16}, {2, 16, 16}, {0, 0, 0}},
     {"segformer_reduce", kAll, 8, 64, 64, {1, 128, 128}, {1, 8, 8}, {1, 8, 8}, {0, 0, 0}},
+    {"convnext_down3", kAll, 64, 384, 768, {1, 14, 14}, {1, 2, 2}, {1, 2, 2}, {0, 0, 0}},
+    {"vit_patch32", kAll, 64, 3, 768, {1, 224, 224}, {1, 32, 32}, {1, 32, 32}, {0, 0, 0}},
     {"conv1x1", kAll, 64, 64, 64, {1, 56, 56}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}},
+    {"conv1x1_wide", kAll, 64, 1024, 256, {1, 14, 14}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}},
     // Thin images.
     {"stem7x7", kFprop | kWgrad, 64, 3, 64, {1, 224, 224}, {1, 7, 7}, {1, 2, 2}, {0, 3, 3}},
     {"effnet_stem", kAll, 64, 3, 32, {1, 224, 224}, {1, 3, 3}, {1, 2, 2}, {0, 1, 1}},
@@ -327,7 +332,16 @@ bool Run(const Case& of, ThinKind kind, ThinType type, ThinWeights weights,
                           (weights == ThinWeights::kInOut ? " HWIO" : " OHWI");
   if ((of.passes >> static_cast<int>(kind) & 1) == 0 || !Wanted(row, parts)) return true;
   const ThinProblem problem = ProblemOf(of, kind, type, weights, device);
-  const auto plans = ThinPlan::Candidates(problem);
+  auto plans = ThinPlan::Candidates(problem);
+  // What other devices are offered.
+  ThinProblem elsewhere = problem;
+  elsewhere.device.has_warpgroups = false;
+  for (auto& plan : ThinPlan::Candidates(elsewhere)) {
+    const bool known = std::any_of(plans.begin(), plans.end(), [&](const auto& other) {
+      return other->name() == plan->name();
+    });
+    if (!known) plans.push_back(std::move(plan));
+  }
   if (plans.empty()) {
     std::printf("%-36s no plan on this device\n", row.c_str());
     return true;
@@ -418,6 +432,7 @@ int main(int argc, char** argv) {
   device.multiprocessors = properties.multiProcessorCount;
   device.shared_bytes = static_cast<int64_t>(properties.sharedMemPerMultiprocessor);
   device.block_shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+  device.has_warpgroups = properties.major == 9 && properties.minor == 0;
   std::printf("%s\n%-36s %-28s %8s %8s %8s %6s %6s %9s\n", properties.name, "case", "plan", "us",
               "roofline", "stream", "x roof", "x str.", "error");
   bool right = true;

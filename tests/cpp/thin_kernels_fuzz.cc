@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda/kernels/thin/plan.cu"
+#include "cuda/kernels/thin/windows_warpgroup.cu"
 #include "fuzz.h"
 #include "thin_large.h"
 
@@ -40,7 +41,7 @@ int64_t Products(const ThinProblem& p) {
 // A device of compute capability 8.0, 8.6 or 9.0, with few multiprocessors.
 jax_convgrad::ThinDevice RandomDevice(Random* random) {
   const int64_t kilobytes = OneOf(random, {164, 100, 228});
-  return {Between(random, 1, 6), kilobytes * 1024, (kilobytes - 1) * 1024};
+  return {Between(random, 1, 6), kilobytes * 1024, (kilobytes - 1) * 1024, kilobytes == 228};
 }
 
 // fprop of a thin image.

@@ -106,7 +106,8 @@ def test_other_types_and_groups_have_none(operator: str) -> None:
         (64, 256, 1, True),
         (128, 512, 1, False),
         (64, 128, 2, True),
-        (256, 64, 2, False),
+        (256, 64, 2, True),
+        (256, 72, 2, False),
         (3, 768, 16, True),
     ],
 )

@@ -21,8 +21,17 @@ _MAX_ROWS = 18  # of an image that a row of windows reads: an H100's shared memo
 _SHARED_BYTES = 227 * 1024  # of a block on an H100
 _HALVES = ("float16", "bfloat16")
 _DTYPES = (*_HALVES, "float32")
-_WINDOWS = ("windows_128x128", "windows_128x64", "windows_128x128_by_4")
-_WINDOWS_WGRAD = tuple(f"windows_wgrad_{tile}" for tile in ("128x128", "64x128", "128x128_by_4"))
+_WINDOWS = (
+    *(f"windows_{tile}" for tile in ("128x128", "128x64", "128x128_by_4")),
+    *(
+        f"windows_warpgroup_{tile}"
+        for tile in ("128x256", "192x192", "128x192", "128x128", "128x256_by_4")
+    ),
+)
+_WINDOWS_WGRAD = (
+    *(f"windows_wgrad_{tile}" for tile in ("128x128", "64x128", "128x128_by_4")),
+    *(f"windows_wgrad_warpgroup_{tile}" for tile in ("128x256", "128x128", "128x256_by_4")),
+)
 # The engines that may serve an operator. Which of them serve a problem, the handler says.
 ENGINES = {
     operator: tuple(f"native_thin_{name}" for name in names)
@@ -45,7 +54,7 @@ def draw(rng: np.random.Generator) -> Call:
     while True:
         family = _FAMILIES[rng.integers(len(_FAMILIES))]
         operator, case = family(rng)
-        dtype = str(rng.choice(_HALVES if family is _windows else _DTYPES))
+        dtype = str(rng.choice(_HALVES if family in (_windows, _large_windows) else _DTYPES))
         if case.x[0] * math.prod(case.w) * math.prod(case.y[2:]) > _MAX_PRODUCTS:
             continue
         shared_bytes = _SHARED_BYTES_OF.get(family)
@@ -78,6 +87,15 @@ def _windows(rng: np.random.Generator) -> tuple[str, Case]:
         channels += 1
     outputs = 8 * int(rng.integers(1, 26))
     return operator, _case(rng, channels, outputs, spatial, kernel, strides=kernel)
+
+
+def _large_windows(rng: np.random.Generator) -> tuple[str, Case]:
+    """Few windows, of many elements and many output channels: long sums, and several tiles' columns."""
+    operator = str(rng.choice(list(ENGINES)))
+    kernel, channels = (7, _of(rng, (2, 6, 10))) if rng.random() < 0.5 else (4, _of(rng, (24, 32)))
+    spatial = [kernel * int(rng.integers(1, 4)) for _ in range(2)]
+    outputs = 8 * int(rng.integers(17, 65))
+    return operator, _case(rng, channels, outputs, spatial, [kernel] * 2, strides=[kernel] * 2)
 
 
 def _image(rng: np.random.Generator) -> tuple[str, Case]:
@@ -159,7 +177,10 @@ def _image_bytes(operator: str, case: Case, dtype: str) -> int:
 
 
 # Windows twice: half of the engines are theirs.
-_FAMILIES = (_windows, _windows, _image, _of_image, _few_outputs, _few_outputs_alone)
+_FAMILIES = (
+    *(_windows, _windows, _large_windows),
+    *(_image, _of_image, _few_outputs, _few_outputs_alone),
+)
 _SHARED_BYTES_OF = {
     _image: _image_bytes,
     _of_image: _image_bytes,

@@ -170,10 +170,11 @@ ffi::ErrorOr<NativePlans> MakeThin(const ConvProblem& problem) {
   } else {
     return NativePlans();
   }
-  const auto numbers = DeviceAttributes<3>(
+  const auto numbers = DeviceAttributes<5>(
       ConvName(problem.kind), problem.device,
       {cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
-       cudaDevAttrMaxSharedMemoryPerBlockOptin});
+       cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaDevAttrComputeCapabilityMajor,
+       cudaDevAttrComputeCapabilityMinor});
   if (numbers.has_error()) return ffi::Unexpected(numbers.error());
   thin.kind = KindOf<ThinKind>(problem.kind);
   thin.weights = problem.weights == WeightsOrder::kXIO ? ThinWeights::kInOut : ThinWeights::kOutIn;
@@ -181,7 +182,8 @@ ffi::ErrorOr<NativePlans> MakeThin(const ConvProblem& problem) {
   thin.in_channels = g.in_channels;
   thin.out_channels = g.out_channels;
   thin.strides = Last(g.strides, g.spatial, 1);
-  thin.device = {(*numbers)[0], (*numbers)[1], (*numbers)[2]};
+  const bool has_warpgroups = (*numbers)[3] == 9 && (*numbers)[4] == 0;
+  thin.device = {(*numbers)[0], (*numbers)[1], (*numbers)[2], has_warpgroups};
   NativePlans plans;
   std::vector<Plan>& list = ThinPlan::IsFast(thin) ? plans.before : plans.behind;
   for (std::unique_ptr<const ThinPlan>& kernels : ThinPlan::Candidates(thin)) {

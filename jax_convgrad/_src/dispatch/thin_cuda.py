@@ -18,7 +18,8 @@ MAX_CHANNELS = 16  # of a thin side
 MAX_COLUMNS = 32  # channels of a thin result times taps along the innermost axis
 MAX_PERIOD = 256  # channels of a thin dX times the innermost stride
 MAX_KERNEL = 64  # taps along an axis
-MAX_BOUND_WEIGHTS = 256 * 128  # of windows side by side, up to which memory bounds their product
+# Weights of windows side by side, up to which memory bounds their product: of one tap, and on Hopper of more.
+MAX_BOUND_POINTWISE, MAX_BOUND_WEIGHTS = 256 * 128, 512 * 128
 MAX_FLOATS_SIDE_BY_SIDE = 256  # elements of such a window
 MAX_STRIDE = 16  # product of the strides, from which few_outputs is slow
 _HALVES = {"float16", "bfloat16"}
@@ -65,13 +66,14 @@ def thin_family(operator: str, geometry: ConvGeometry, dtype: Any, tf32: bool = 
 
 
 def leads(operator: str, geometry: ConvGeometry, dtype: Any, tf32: bool = True) -> bool:
-    """Whether there is a thin kernel that is likely to be faster than cuDNN: ThinPlan::IsFast in Python."""
+    """Whether there is a thin kernel that is likely to be faster than cuDNN: ThinPlan::IsFast on Hopper."""
     family = thin_family(operator, geometry, dtype, tf32)
     window = math.prod(geometry.kernel) * geometry.in_channels
     stride = math.prod(geometry.config.strides)
     if family == "windows":
-        few = geometry.in_channels <= MAX_CHANNELS
-        return few or window * geometry.out_channels <= MAX_BOUND_WEIGHTS
+        few, pointwise = geometry.in_channels <= MAX_CHANNELS, window == geometry.in_channels
+        most = MAX_BOUND_POINTWISE if pointwise else MAX_BOUND_WEIGHTS
+        return few or window * geometry.out_channels <= most
     if family == "image":
         # Of floats, large windows side by side are images too, whose weights take all shared memory.
         side_by_side = geometry.kernel == geometry.config.strides

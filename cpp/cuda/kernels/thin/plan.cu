@@ -10,24 +10,31 @@
 #include "cuda/kernels/thin/launch.h"
 #include "cuda/kernels/thin/plan.h"
 #include "cuda/kernels/thin/windows_plan.h"
+#include "cuda/kernels/thin/windows_warp_plan.h"
+#include "cuda/kernels/thin/windows_warpgroup.h"
 
 namespace jax_convgrad {
 namespace {
 
 constexpr int64_t kMaxFloatsSideBySide = 256;
+// Windows side by side whose products memory bounds: elements of a window times output channels.
+constexpr int64_t kMaxBoundByMemory = 256 * 128, kMaxBoundByMemoryOnHopper = 512 * 128;
 
 template <typename T>
 std::vector<std::unique_ptr<const ThinPlan>> CandidatesOf(const ThinProblem& problem) {
   std::vector<std::unique_ptr<const ThinPlan>> plans;
-  if constexpr (sizeof(T) == 2) {
-    if (HasWindows(problem)) plans = WindowsCandidates<T>(problem);
-  }
   const auto add = [&](std::unique_ptr<const ThinPlan> plan) {
     if (plan != nullptr) plans.push_back(std::move(plan));
   };
   const auto add_all = [&](std::vector<std::unique_ptr<const ThinPlan>> more) {
     for (auto& plan : more) plans.push_back(std::move(plan));
   };
+  if constexpr (sizeof(T) == 2) {
+    if (HasWindows(problem)) {
+      if (problem.device.has_warpgroups) plans = WarpgroupCandidates(problem, PartsSum<T>);
+      if (plans.empty()) plans = WindowsCandidates<T>(problem);
+    }
+  }
   if (HasImage(problem)) add_all(MakeImages<T>(problem, /*exchanged=*/false));
   if (problem.kind == ThinKind::kDgrad && !HasStrides(problem)) {
     const ThinProblem image = Exchanged(problem);
@@ -67,8 +74,11 @@ bool ThinPlan::IsFast(const ThinProblem& problem) {
   if (windows && problem.type == ThinType::kTf32 && window > kMaxFloatsSideBySide) return false;
   if (problem.in_channels <= kImageMaxChannels && problem.kind != ThinKind::kDgrad) return true;
   if (windows && problem.type != ThinType::kTf32) {
-    // Thin, or a product that memory bounds.
-    return problem.in_channels <= kImageMaxChannels || window * problem.out_channels <= 256 * 128;
+    // Thin, or a product that memory bounds. Of one tap, libraries have fast products too.
+    const int64_t most = problem.device.has_warpgroups && window > problem.in_channels
+                             ? kMaxBoundByMemoryOnHopper
+                             : kMaxBoundByMemory;
+    return problem.in_channels <= kImageMaxChannels || window * problem.out_channels <= most;
   }
   if (problem.kind == ThinKind::kWgrad || !HasFewOutputs(problem)) return true;
   // Of fprop, one window a pixel; of dgrad, windows that are not far apart.

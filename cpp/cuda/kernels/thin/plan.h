@@ -7,26 +7,34 @@
 // in float32. Each kernel's file says how it works; here is what it serves, and what it takes, of
 // 16 bits. Of floats, what has as many bytes has half of the elements.
 //
-// Windows side by side (windows.cuh), fprop, dgrad and wgrad, of 16 bits: the stride is the kernel
-// along each axis, there is neither padding nor dilation. These are up-convolutions (dgrad used
-// forwards), patch embeddings, 1x1 convolutions, and the gradients of all of them. Output channels
-// are a multiple of 8, the elements of a window's row are even in number. A window is a row of a
-// matrix, and each pass is one product.
+// Windows side by side (windows_copies.cuh), fprop, dgrad and wgrad, of 16 bits: the stride is the
+// kernel along each axis, there is neither padding nor dilation. These are up-convolutions (dgrad
+// used forwards), patch embeddings, 1x1 convolutions, and the gradients of all of them. Output
+// channels are a multiple of 8, the elements of a window's row are even in number. A window is a
+// row of a matrix, and each pass is one product.
 //
 //   pass   result          rows      columns               depth
 //   fprop  y               windows   output channels       elements of a window
 //   dgrad  x               windows   elements of a window  output channels
 //   wgrad  partial sums    channels  elements of a window  windows
 //
-//   Tile: for fprop and dgrad 128 windows by 128 or 64 columns in steps of 64 of the depth; for
-//   wgrad 128 or 64 channels by 128 elements in steps of 32 windows. A warp has 32 by 64.
-//   Shared memory: a ring of 2 to 4 steps' rows, 16 KB each, through all tiles of a block, and all
-//   weights of the block's columns if they fit beside it, else 16 or 8 KB of them a step. For wgrad
-//   4 steps of 16 or 12 KB.
-//   Registers: 64 sums a thread, at most 128 registers, so that two blocks of 256 threads or four
-//   of 128 are on a multiprocessor at once (168 and three for 64 channels; twice as many where runs
-//   are copied by 4 bytes). Bound: memory while the depth, or for wgrad the smaller of channels and
-//   window, is below about 300 on an H100; the tensor cores beyond.
+//   By warps (windows.cuh), on every device. Tile: for fprop and dgrad 128 windows by 128 or 64
+//   columns in steps of 64 of the depth; for wgrad 128 or 64 channels by 128 elements in steps of
+//   32 windows. A warp has 32 by 64. Shared memory: a ring of 2 to 4 steps' rows, 16 KB each,
+//   through all tiles of a block, and all weights of the block's columns if they fit beside it,
+//   else 16 or 8 KB of them a step. For wgrad 4 steps of 16 or 12 KB. Registers: 64 sums a thread,
+//   at most 128 registers, so that two blocks of 256 threads or four of 128 are on a multiprocessor
+//   at once (168 and three for 64 channels; twice as many where runs are copied by 4 bytes). Bound:
+//   memory while the depth, or for wgrad the smaller of channels and window, is below about 300 on
+//   an H100; the tensor cores beyond.
+//
+//   By warpgroups (windows_warpgroup.cuh), on Hopper, of more than 64 columns. Tile: for fprop and
+//   dgrad 128 or 192 windows by 128, 192 or 256 columns; for wgrad 128 channels by 128 or 256
+//   elements; in steps of 64. A warpgroup has 64 rows and all columns. Shared memory: a ring of 3
+//   or 4 steps' rows and weights, or all weights if they fit beside the rows. Registers: 64 to 128
+//   sums a thread; two blocks of 256 threads on a multiprocessor with 128 columns, else one of 256
+//   or 384. Bound: memory while the depth is below about 300; then what the second cache gives,
+//   since each tile reads its rows and weights from it.
 //
 // Image (image.cuh), fprop: at most 16 input channels, a multiple of 8 output channels; any kernel,
 // stride and padding, dilation along z and y.
@@ -114,6 +122,7 @@ struct ThinDevice {
   int64_t multiprocessors = 1;
   int64_t shared_bytes = 0;        // of a multiprocessor
   int64_t block_shared_bytes = 0;  // of a block, at most
+  bool has_warpgroups = false;     // compute capability 9.0
 };
 
 // The convolution x -> y without groups. Arrays lie batch, z, y, x, channel. An axis that is not

@@ -1,9 +1,11 @@
-// Plans for windows that lie side by side. Their kernels are in windows.cuh.
+// Plans for windows that lie side by side, whichever kernel multiplies them: windows_warp_plan.h
+// has those by warps, windows_warpgroup.cu those by warpgroups.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_WINDOWS_PLAN_H_
 #define JAX_CONVGRAD_CUDA_KERNELS_THIN_WINDOWS_PLAN_H_
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,7 +14,7 @@
 #include "cuda/kernels/thin/launch.h"
 #include "cuda/kernels/thin/parts_sum.cuh"
 #include "cuda/kernels/thin/plan.h"
-#include "cuda/kernels/thin/windows.cuh"
+#include "cuda/kernels/thin/windows_copies.cuh"
 #include "ffi/integers.h"
 
 namespace jax_convgrad {
@@ -69,6 +71,12 @@ class WindowsWgradPlan : public KernelPlan<WindowsParams> {
   const PartsSumKernel sum_kernel_;
 };
 
+// Columns of the matrix that a pass's result is.
+inline int64_t WindowsColumns(const ThinProblem& p) {
+  if (p.kind == ThinKind::kFprop) return p.out_channels;
+  return p.kernel[0] * p.kernel[1] * p.kernel[2] * p.in_channels;
+}
+
 // Windows that lie side by side, of sizes that the kernels count to.
 inline bool HasWindows(const ThinProblem& p) {
   int64_t window = p.in_channels, positions = p.batch;
@@ -121,20 +129,25 @@ inline WindowsParams ParamsOf(const ThinProblem& problem) {
   return params;
 }
 
-using WideTile = WindowsTile<4, 2, 2>;    // 128 by 128
-using NarrowTile = WindowsTile<4, 1, 4>;  // 128 by 64
-using FineTile = WindowsTile<4, 2, 1>;    // 128 by 128, copied by 4 bytes, with more registers
-using LowTile = WindowsTile<2, 2, 3>;     // 64 by 128
+// A kernel's tile, see WindowsTile and WarpgroupTile.
+struct WindowsTileShape {
+  int64_t rows, columns, threads, blocks;
+  int64_t depth;        // windows of a step of wgrad
+  int64_t min_stages;   // of steps in shared memory
+  int64_t most_stages;  // where weights do not stay there, and of wgrad
+  int64_t waves;        // blocks for each place on the device, at most
+};
 
-template <typename T, typename Tile, bool kDgrad, int kPiece>
-WindowsKernel ProductKernel(ThinWeights weights) {
-  return weights == ThinWeights::kInOut ? WindowsProduct<T, Tile, kDgrad, true, kPiece>
-                                        : WindowsProduct<T, Tile, kDgrad, false, kPiece>;
+// The time of all tiles, in times of one tile, where each of `places` does one after the other and
+// `at_once` share a multiprocessor. Of few tiles, the last to end counts.
+inline double WindowsTiles(int64_t tiles, int64_t places, int64_t at_once) {
+  const double waves = static_cast<double>(tiles) / static_cast<double>(places);
+  return static_cast<double>(at_once) * (waves < kWaves ? std::ceil(waves) : waves);
 }
 
-template <typename T, typename Tile, int kPiece>
-std::unique_ptr<const ThinPlan> MakeProduct(const ThinProblem& problem, const char* name) {
-  using Shared = WindowsProductShared<Tile>;
+// fprop or dgrad by a kernel that has such a tile. The cost is in times of one tile.
+inline CostedPlan MakeWindowsProduct(const ThinProblem& problem, const char* name,
+                                     const WindowsTileShape& tile, WindowsKernel kernel) {
   const bool gradient = problem.kind == ThinKind::kDgrad;
   WindowsParams p = ParamsOf(problem);
   const int64_t columns = gradient ? p.image.size : p.channels;
@@ -144,52 +157,59 @@ std::unique_ptr<const ThinPlan> MakeProduct(const ThinProblem& problem, const ch
   // blocks as possible, since one's stores then hide behind another's products.
   int64_t blocks = 0, shared_bytes = 0;
   const auto choose = [&](int64_t at_once, bool resident, int64_t stages) {
-    const int64_t bytes = Shared::Bytes(steps, resident, stages);
+    const int64_t bytes = WindowsSharedBytes(tile.rows, tile.columns, steps, resident, stages);
     if (blocks != 0 || bytes > SharedBytesOf(problem.device, at_once)) return;
     blocks = at_once;
     shared_bytes = bytes;
     p.resident = resident;
     p.stages = static_cast<int>(stages);
   };
-  for (int64_t at_once = Tile::kBlocks; at_once > 0; --at_once) {
+  for (int64_t at_once = tile.blocks; at_once > 0; --at_once) {
     for (const int64_t stages : {4, 3}) choose(at_once, true, stages);
-    choose(at_once, false, 3);
+    for (int64_t stages = tile.most_stages; stages >= 3; --stages) choose(at_once, false, stages);
   }
-  choose(1, false, 2);
-  if (blocks == 0) return nullptr;
+  if (tile.min_stages == 2) choose(1, false, 2);
+  if (blocks == 0) return {};
 
-  p.column_tiles = static_cast<int>(CeilDivide(columns, Tile::kColumns));
-  p.row_tiles = static_cast<int>(CeilDivide(p.image.positions, Tile::kRows));
+  p.column_tiles = static_cast<int>(CeilDivide(columns, tile.columns));
+  p.row_tiles = static_cast<int>(CeilDivide(p.image.positions, tile.rows));
   const int64_t places = problem.device.multiprocessors * blocks;
   const int64_t tiles = int64_t{p.row_tiles} * p.column_tiles;
-  p.block_row_tiles = static_cast<int>(std::max<int64_t>(1, tiles / (places * kWaves)));
+  p.block_row_tiles = static_cast<int>(std::max<int64_t>(1, tiles / (places * tile.waves)));
   const int64_t all = CeilDivide(p.row_tiles, p.block_row_tiles) * p.column_tiles;
-  if (all > kMaxPositions) return nullptr;
-  const WindowsKernel kernel = gradient ? ProductKernel<T, Tile, true, kPiece>(problem.weights)
-                                        : ProductKernel<T, Tile, false, kPiece>(problem.weights);
-  return std::make_unique<WindowsProductPlan>(name, p, kernel, gradient, all, Tile::kThreads,
-                                              shared_bytes, problem.device.block_shared_bytes);
+  if (all > kMaxPositions) return {};
+  return {std::make_unique<WindowsProductPlan>(name, p, kernel, gradient, all, tile.threads,
+                                               shared_bytes, problem.device.block_shared_bytes),
+          WindowsTiles(tiles, places, blocks), shared_bytes};
 }
 
-template <typename T, typename Tile, int kPiece>
-std::unique_ptr<const ThinPlan> MakeWgrad(const ThinProblem& problem, const char* name) {
+// wgrad. `sum_kernel` is PartsSum of the problem's type. The cost is in times of one step.
+inline CostedPlan MakeWindowsWgrad(const ThinProblem& problem, const char* name,
+                                   const WindowsTileShape& tile, WindowsKernel kernel,
+                                   PartsSumKernel sum_kernel) {
   WindowsParams p = ParamsOf(problem);
-  constexpr int64_t kBytes = kWindowsWgradBytes<Tile>;
-  int64_t at_once = Tile::kBlocks;
-  while (at_once > 0 && kBytes > SharedBytesOf(problem.device, at_once)) --at_once;
-  if (at_once == 0) return nullptr;
-  p.channel_tiles = static_cast<int>(CeilDivide(p.channels, Tile::kRows));
-  p.window_tiles = static_cast<int>(CeilDivide(p.image.size, Tile::kColumns));
+  int64_t at_once = 0, shared_bytes = 0;
+  for (int64_t blocks = tile.blocks; blocks > 0 && at_once == 0; --blocks) {
+    for (int64_t stages = tile.most_stages; stages >= tile.min_stages && at_once == 0; --stages) {
+      shared_bytes = WindowsWgradBytes(tile.rows, tile.columns, tile.depth, stages);
+      if (shared_bytes > SharedBytesOf(problem.device, blocks)) continue;
+      at_once = blocks;
+      p.stages = static_cast<int>(stages);
+    }
+  }
+  if (at_once == 0) return {};
+  p.channel_tiles = static_cast<int>(CeilDivide(p.channels, tile.rows));
+  p.window_tiles = static_cast<int>(CeilDivide(p.image.size, tile.columns));
   const int64_t tiles = int64_t{p.channel_tiles} * p.window_tiles;
-  const int64_t steps = CeilDivide(p.image.positions, kWindowsWgradDepth);
+  const int64_t steps = CeilDivide(p.image.positions, tile.depth);
   const int64_t part_bytes = 4 * int64_t{p.channels} * p.image.size;
   const int64_t max_parts = std::min(steps, problem.workspace_limit / part_bytes);
-  if (max_parts < 1) return nullptr;
+  if (max_parts < 1) return {};
   const int64_t parts =
       std::clamp<int64_t>(problem.device.multiprocessors * at_once / tiles, 1, max_parts);
   p.part_steps = static_cast<int>(CeilDivide(steps, parts));
   p.parts = static_cast<int>(CeilDivide(steps, p.part_steps));
-  if (tiles * p.parts > kMaxPositions) return nullptr;
+  if (tiles * p.parts > kMaxPositions) return {};
 
   PartsSumParams sum{};
   sum.rows = p.channels;
@@ -200,35 +220,10 @@ std::unique_ptr<const ThinPlan> MakeWgrad(const ThinProblem& problem, const char
   const bool in_out = problem.weights == ThinWeights::kInOut;
   sum.of_outer_row = in_out ? 1 : sum.columns;
   sum.of_column = in_out ? sum.rows : 1;
-  return std::make_unique<WindowsWgradPlan>(name, p, WindowsWgrad<T, Tile, kPiece>, Tile::kThreads,
-                                            kBytes, sum, PartsSum<T>,
-                                            problem.device.block_shared_bytes);
-}
-
-template <typename T>
-std::vector<std::unique_ptr<const ThinPlan>> WindowsCandidates(const ThinProblem& p) {
-  std::vector<std::unique_ptr<const ThinPlan>> plans;
-  const auto add = [&](std::unique_ptr<const ThinPlan> plan) {
-    if (plan != nullptr) plans.push_back(std::move(plan));
-  };
-  const bool sixteen = CopiesSixteen(p);
-  if (p.kind == ThinKind::kWgrad) {
-    add(sixteen ? MakeWgrad<T, WideTile, 8>(p, "windows_wgrad_128x128")
-                : MakeWgrad<T, FineTile, 2>(p, "windows_wgrad_128x128_by_4"));
-    if (sixteen) add(MakeWgrad<T, LowTile, 8>(p, "windows_wgrad_64x128"));
-    const int64_t rest = p.out_channels % WideTile::kRows;
-    if (rest > 0 && rest <= LowTile::kRows) std::reverse(plans.begin(), plans.end());
-    return plans;
-  }
-  add(sixteen ? MakeProduct<T, WideTile, 8>(p, "windows_128x128")
-              : MakeProduct<T, FineTile, 2>(p, "windows_128x128_by_4"));
-  if (sixteen) add(MakeProduct<T, NarrowTile, 8>(p, "windows_128x64"));
-  const int64_t columns = p.kind == ThinKind::kDgrad
-                              ? p.kernel[0] * p.kernel[1] * p.kernel[2] * p.in_channels
-                              : p.out_channels;
-  const int64_t rest = columns % WideTile::kColumns;
-  if (rest > 0 && rest <= NarrowTile::kColumns) std::reverse(plans.begin(), plans.end());
-  return plans;
+  const int64_t places = problem.device.multiprocessors * at_once;
+  return {std::make_unique<WindowsWgradPlan>(name, p, kernel, tile.threads, shared_bytes, sum,
+                                             sum_kernel, problem.device.block_shared_bytes),
+          WindowsTiles(tiles * p.parts, places, at_once) * p.part_steps, shared_bytes};
 }
 
 }  // namespace jax_convgrad

@@ -1,4 +1,5 @@
-// cuda/kernels/common/tensor_core.cuh on the processor. Products are done at once.
+// cuda/kernels/common/tensor_core.cuh on the processor. Products of floats are done at once, those
+// of warpgroup_product.cuh when they are waited for, and not before.
 
 #ifndef JAX_CONVGRAD_TESTS_EMULATED_CUDA_TENSOR_CORE_CUH_
 #define JAX_CONVGRAD_TESTS_EMULATED_CUDA_TENSOR_CORE_CUH_
@@ -8,6 +9,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
+#include <functional>
+#include <utility>
+#include <vector>
 
 #include "cuda/kernels/common/copy_async.cuh"
 #include "cuda/kernels/common/tf32.cuh"
@@ -18,6 +23,14 @@ namespace emulated_cuda {
 // that it may write again before the others have read.
 inline float told[2][1024][4];
 inline unsigned char half_of[1024];
+
+// Of one thread: the groups of products under way and what belongs to none yet.
+struct Products {
+  std::deque<std::vector<std::function<void()>>> groups;
+  std::vector<std::function<void()>> begun;
+};
+
+inline Products products[1024];
 
 }  // namespace emulated_cuda
 
@@ -32,9 +45,20 @@ constexpr int kSwizzleBytes = 1024;
 inline int Swizzled(int n, int k) { return n * kSwizzled + ((k / 4 ^ n % 8) * 4); }
 
 inline void BeginProducts() {}
-inline void CommitProducts() {}
+
+inline void CommitProducts() {
+  emulated_cuda::Products& products = emulated_cuda::products[threadIdx.x];
+  products.groups.push_back(std::move(products.begun));
+  products.begun.clear();
+}
+
 template <int kPending>
-void WaitForProducts() {}
+void WaitForProducts() {
+  auto& groups = emulated_cuda::products[threadIdx.x].groups;
+  for (; groups.size() > kPending; groups.pop_front()) {
+    for (const auto& product : groups.front()) product();
+  }
+}
 
 // All threads of a block must call it together.
 inline void MultiplyAdd(const float (&a)[4], const float* b, int depth,
