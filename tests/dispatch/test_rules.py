@@ -236,6 +236,7 @@ def test_the_lists_of_rules_without_evidence_name_rules():
         ("cuda", "h100/backends.json"),
         ("cuda", "h100/thin.json"),
         ("cuda", "h100/thin_f32.json"),
+        ("cuda", "h200/windows.json"),
         ("cpu", "cpu/backends.json"),
         ("cpu", "cpu/backward.json"),
         ("cpu", "cpu/preparations.json"),

@@ -1,5 +1,5 @@
-"""The backend of a convolution on CUDA, as measured on one H100: benchmarks/h100/backends.json, thin.json and
-thin_f32.json.
+"""The backend of a convolution on CUDA, as measured on an H100, benchmarks/h100/backends.json, thin.json and
+thin_f32.json, and, for windows side by side in 16 bits, on H200s: benchmarks/h200/windows.json.
 
 Where cuDNN and XLA's program for the same operator tie, the rule chooses XLA, which fuses, unless other
 layers of the rule gain from cuDNN or there is nothing to fuse.
@@ -8,7 +8,7 @@ layers of the rule gain from cuDNN or there is nothing to fuse.
 from __future__ import annotations
 
 from jax_convgrad._src.dispatch.features import ConvFeatures
-from jax_convgrad._src.dispatch.rules import Rule, RuleTable, at_least, at_most, between
+from jax_convgrad._src.dispatch.rules import Rule, RuleTable, at_least, at_most, between, none_of
 
 
 def _measured(case: str, *passes: str) -> tuple[str, ...]:
@@ -21,6 +21,10 @@ def _thin(case: str, *passes: str) -> tuple[str, ...]:
 
 def _thin_f32(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"h100/thin_f32.json#{case}#{pass_}" for pass_ in passes)
+
+
+def _windows(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"h200/windows.json#{case}#{pass_}" for pass_ in passes)
 
 
 def _in_a_program(pass_: str, *programs: str) -> tuple[str, ...]:
@@ -40,17 +44,15 @@ _DEPTHWISE = {"is_depthwise": True, "multiplier": 1}
 _GROUPED = {"is_dense": False}
 _SMALL_PATCHES = {"in_channels": at_most(4), "out_channels": at_most(128), "taps": at_most(16)}
 _FEW_TO_MANY = {"in_channels": at_most(16), "out_channels": at_least(256), "taps": at_least(2)}
+# Windows that do not overlap.
+_PATCHES = {"has_nonoverlapping_windows": True}
+_LARGE_DX = {"operator": "conv_dgrad", "taps": at_least(16)}
+_SEQUENCE = {"thin_family": "windows", "spatial_rank": 1, "taps": at_least(2)}
 _FEW_ON_BOTH_SIDES = {
     "thin_family": "windows",
     "in_channels": at_most(64),
     "out_channels": at_most(64),
 }
-
-
-def _product(**rest: object) -> tuple[dict[str, object], ...]:
-    """Windows that do not overlap, in a dtype whose matrix products run on tensor cores."""
-    windows = {"has_nonoverlapping_windows": True, **rest}
-    return {"dtype": _HALF, **windows}, {"dtype": "float32", "allows_tf32": True, **windows}
 
 
 SM_90 = RuleTable(
@@ -105,23 +107,53 @@ SM_90 = RuleTable(
         ),
         Rule(
             name="patches of thin images",
-            when=_product(in_channels=at_most(4)),
+            when=(
+                {**_PATCHES, "dtype": _HALF, "in_channels": at_most(4)},
+                {**_PATCHES, "dtype": "float32", "allows_tf32": True, "in_channels": at_most(4)},
+            ),
             choice="gemm",
             reason="a matrix product of patches is faster than a convolution of so thin an image",
             evidence=(
-                *_measured(
-                    "conv tubelet bf16 (4x16x224x224, 3 to 768, k2x16x16 s2x16x16)",
-                    "fprop",
-                    "dx",
-                    "dw",
+                *_windows(
+                    "conv tubelet bf16 (4x16x224x224, 3 to 768, k2x16x16 s2x16x16)", "dx", "dw"
                 ),
-                *_measured(
+                *_windows(
                     "conv vit_patch16 bf16 (64x224x224, 3 to 768, k16 s16)", "fprop", "dx", "dw"
+                ),
+                *_windows(
+                    "conv vit_patch14 bf16 (32x224x224, 3 to 1280, k14 s14)", "fprop", "dx", "dw"
+                ),
+                *_windows("conv vit_patch32 bf16 (64x224x224, 3 to 768, k32 s32)", "fprop", "dw"),
+                *_windows(
+                    "conv mae_patch16 bf16 (32x224x224, 3 to 1280, k16 s16)", "fprop", "dx", "dw"
                 ),
                 *_measured(
                     "conv vit_patch16 f32 (64x224x224, 3 to 768, k16 s16)", "fprop", "dw", "dx"
                 ),
                 *_measured("conv stem4 bf16 (64x224x224, 3 to 96, k4 s4)", "dx"),
+            ),
+            against=(
+                *_windows("conv tubelet bf16 (4x16x224x224, 3 to 768, k2x16x16 s2x16x16)", "fprop"),
+                *_windows("conv vit_patch8 bf16 (16x224x224, 3 to 384, k8 s8)", "fprop"),
+                *_windows("conv vit14 bf16 (64x224x224, 3 to 1024, k14 s14)", "fprop"),
+                *_windows("conv vit_patch32 bf16 (64x224x224, 3 to 768, k32 s32)", "dx"),
+                *_windows("conv ast_patch16 bf16 (32x128x1024, 1 to 768, k16 s16)", "dx", "dw"),
+            ),
+        ),
+        Rule(
+            name="windows side by side along a sequence, in 16 bits",
+            when=(
+                {**_SEQUENCE, "operator": {"conv_fprop", "conv_dgrad"}},
+                {**_SEQUENCE, "operator": "conv_wgrad", "in_channels": at_least(17)},
+            ),
+            choice="gemm",
+            reason="windows are rows of a matrix as they lie, and nothing is copied for its product",
+            evidence=(
+                *_windows(
+                    "conv conv1d_down4 bf16 (16x16384, 64 to 128, k4 s4)", "fprop", "dx", "dw"
+                ),
+                *_windows("convt up1d_4 bf16 (16x4096, 128 to 64, k4 s4)", "fprop", "dx", "dw"),
+                *_windows("conv conv1d_patch16 bf16 (32x5000, 12 to 512, k8 s8)", "fprop", "dx"),
             ),
         ),
         Rule(
@@ -140,38 +172,71 @@ SM_90 = RuleTable(
                 *_thin("conv segformer_reduce bf16 (8x128x128, 64 to 64, k8 s8)", "dx", "dw"),
                 *_thin("convt sam_up2 bf16 (8x128x128, 64 to 32, k2 s2)", "fprop", "dx", "dw"),
                 *_thin("convt unet3d_up bf16 (2x64x64x64, 64 to 32, k2 s2)", "fprop", "dx", "dw"),
+                *_windows(
+                    "convt nnunet_up bf16 (2x48x48x48, 64 to 32, k2 s2)", "fprop", "dx", "dw"
+                ),
             ),
         ),
         Rule(
-            name="dX of large patches",
-            when=_product(operator="conv_dgrad", taps=at_least(16)),
+            name="dX of large patches that this project's kernels do not serve",
+            when=(
+                {**_PATCHES, "dtype": _HALF, "thin_family": none_of("windows"), **_LARGE_DX},
+                {**_PATCHES, "dtype": "float32", "allows_tf32": True, **_LARGE_DX},
+            ),
             choice="gemm",
             reason="a matrix product writes each patch of dX once",
-            evidence=(
-                *_measured("conv patch4_8ch bf16 (64x128x128, 8 to 256, k4 s4)", "dx"),
-                *_measured("conv reduce4 f32 (8x64x64, 128 to 128, k4 s4)", "dx"),
-                *_measured("conv reduce4 bf16 (8x64x64, 128 to 128, k4 s4)", "dx"),
-            ),
+            evidence=(*_measured("conv reduce4 f32 (8x64x64, 128 to 128, k4 s4)", "dx"),),
         ),
         Rule(
             name="gradients of thin patches",
             when=(
-                *_product(operator="conv_dgrad", **_FEW_TO_MANY),
                 {
+                    **_PATCHES,
+                    "dtype": _HALF,
+                    "operator": "conv_dgrad",
+                    **_FEW_TO_MANY,
+                    "taps": between(2, 15),
+                },
+                {
+                    **_PATCHES,
+                    "dtype": _HALF,
+                    "operator": "conv_wgrad",
+                    **_FEW_TO_MANY,
+                    "taps": between(2, 4),
+                },
+                {
+                    **_PATCHES,
                     "dtype": "float32",
                     "allows_tf32": True,
-                    "has_nonoverlapping_windows": True,
-                    "operator": "conv_wgrad",
+                    "operator": {"conv_dgrad", "conv_wgrad"},
                     **_FEW_TO_MANY,
                 },
             ),
             choice="gemm",
             reason="a matrix product reads the gradient of many channels once",
             evidence=(
-                *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "dx"),
+                *_windows("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "dx", "dw"),
+                *_windows("conv latent_patch2 bf16 (32x64x64, 16 to 1152, k2 s2)", "dx", "dw"),
                 *_measured("conv patch2_16ch f32 (64x64x64, 16 to 1536, k2 s2)", "dx", "dw"),
                 *_thin_f32("conv patch2_16ch_f32 f32 (64x64x64, 16 to 1536, k2 s2)", "dx"),
             ),
+        ),
+        Rule(
+            name="patches of thin images, in 16 bits, except dX",
+            when={
+                "thin_family": "windows",
+                "operator": {"conv_fprop", "conv_wgrad"},
+                "in_channels": between(5, 16),
+                "taps": at_least(2),
+            },
+            choice="cudnn",
+            reason="this project's kernel reads the image once, in place",
+            evidence=(
+                *_windows("conv patch4_8ch bf16 (64x128x128, 8 to 256, k4 s4)", "fprop", "dw"),
+                *_windows("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "fprop"),
+                *_windows("conv conv1d_patch16 bf16 (32x5000, 12 to 512, k8 s8)", "dw"),
+            ),
+            against=(*_windows("conv latent_patch2 bf16 (32x64x64, 16 to 1152, k2 s2)", "fprop"),),
         ),
         Rule(
             name="thin image",
@@ -575,7 +640,11 @@ SM_90 = RuleTable(
                 *_measured("conv cropped bf16 (32x56x56, 64 to 64, k3 s1 p-1)", "fprop"),
                 *_measured("conv cropped f32 (32x56x56, 64 to 64, k3 s1 p-1)", "fprop"),
             ),
-            against=(*_measured("conv cropped_2 f32 (16x28x28, 256 to 256, k3 s1 p-2)", "fprop"),),
+            against=(
+                *_measured("conv cropped_2 f32 (16x28x28, 256 to 256, k3 s1 p-2)", "fprop"),
+                *_windows("conv sd_skip1 bf16 (8x32x32, 1920 to 640, k1 s1)", "fprop"),
+                *_windows("conv mn_1x1 bf16 (128x14x14, 480 to 112, k1 s1)", "fprop"),
+            ),
         ),
         Rule(
             name="dense gradients without TF32, unstrided",
@@ -626,6 +695,8 @@ SM_90 = RuleTable(
                 *_measured("conv cropped bf16 (32x56x56, 64 to 64, k3 s1 p-1)", "dx"),
                 *_measured("conv cropped_2 f32 (16x28x28, 256 to 256, k3 s1 p-2)", "dx"),
                 *_measured("conv cropped_2 bf16 (16x28x28, 256 to 256, k3 s1 p-2)", "dx"),
+                *_windows("conv sd_skip1 bf16 (8x32x32, 1920 to 640, k1 s1)", "dx"),
+                *_windows("conv mn_1x1 bf16 (128x14x14, 480 to 112, k1 s1)", "dx"),
             ),
         ),
         Rule(
@@ -637,10 +708,19 @@ SM_90 = RuleTable(
                 *_measured("convt fcn8_up bf16 (8x64x64, 21 to 21, k16 s8 p4)", "fprop"),
                 *_measured("convt dcgan4 f32 (128x16x16, 256 to 128, k4 s2 p1)", "fprop"),
                 *_measured("conv downsample2 bf16 (64x56x56, 96 to 192, k2 s2)", "dx"),
+                *_windows("conv patch4_8ch bf16 (64x128x128, 8 to 256, k4 s4)", "dx"),
+                *_windows("conv pvt_reduce4 bf16 (16x64x64, 128 to 128, k4 s4)", "dx"),
+                *_windows("convt unet_up bf16 (8x256x256, 128 to 64, k2 s2)", "fprop"),
+                *_windows("convt up4 bf16 (8x64x64, 128 to 32, k4 s4)", "fprop"),
+                *_windows("convt sam_up bf16 (8x64x64, 256 to 64, k2 s2)", "fprop"),
             ),
             against=(
-                *_measured("conv reduce2 bf16 (8x32x32, 320 to 320, k2 s2)", "dx"),
                 *_thin("convt sam_up bf16 (8x64x64, 256 to 64, k2 s2)", "fprop"),
+                *_windows("conv reduce2 bf16 (8x32x32, 320 to 320, k2 s2)", "dx"),
+                *_windows("conv reduce4 bf16 (8x64x64, 128 to 128, k4 s4)", "dx"),
+                *_windows("conv convnext_down bf16 (64x56x56, 96 to 192, k2 s2)", "dx"),
+                *_windows("conv convnext_down3 bf16 (64x14x14, 384 to 768, k2 s2)", "dx"),
+                *_windows("convt maskrcnn_mask_up bf16 (128x14x14, 256 to 256, k2 s2)", "fprop"),
             ),
         ),
         Rule(
@@ -657,14 +737,16 @@ SM_90 = RuleTable(
             reason="times tie, and XLA fuses",
             evidence=(
                 *_measured("conv downsample2 bf16 (64x56x56, 96 to 192, k2 s2)", "fprop"),
-                *_measured("conv reduce2 bf16 (8x32x32, 320 to 320, k2 s2)", "fprop"),
                 *_measured("conv reduce4 f32 (8x64x64, 128 to 128, k4 s4)", "fprop"),
+                *_windows("conv reduce4 bf16 (8x64x64, 128 to 128, k4 s4)", "fprop"),
+                *_windows("conv convnext_down2 bf16 (64x28x28, 192 to 384, k2 s2)", "fprop"),
+                *_windows("convt unet_up_deep bf16 (8x64x64, 512 to 256, k2 s2)", "dx"),
             ),
             against=(
-                *_measured("conv patch4_8ch bf16 (64x128x128, 8 to 256, k4 s4)", "fprop"),
-                *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "fprop"),
-                *_measured("conv reduce4 bf16 (8x64x64, 128 to 128, k4 s4)", "fprop"),
                 *_measured("conv reduce8 bf16 (8x128x128, 64 to 64, k8 s8)", "fprop"),
+                *_windows("conv reduce2 bf16 (8x32x32, 320 to 320, k2 s2)", "fprop"),
+                *_windows("conv convnext_down3 bf16 (64x14x14, 384 to 768, k2 s2)", "fprop"),
+                *_windows("convt up4 bf16 (8x64x64, 128 to 32, k4 s4)", "dx"),
             ),
         ),
         Rule(
@@ -685,12 +767,10 @@ SM_90 = RuleTable(
             evidence=(
                 *_measured("convt dcgan2 bf16 (128x4x4, 1024 to 512, k4 s2 p1)", "dw"),
                 *_measured("conv reduce4 f32 (8x64x64, 128 to 128, k4 s4)", "dw"),
-                *_measured("conv patch4_8ch bf16 (64x128x128, 8 to 256, k4 s4)", "dw"),
+                *_windows("conv pvt_reduce4 bf16 (16x64x64, 128 to 128, k4 s4)", "dw"),
+                *_windows("convt up4 bf16 (8x64x64, 128 to 32, k4 s4)", "dw"),
             ),
-            against=(
-                *_measured("conv patch2_16ch bf16 (64x64x64, 16 to 1536, k2 s2)", "dw"),
-                *_thin("convt sam_up bf16 (8x64x64, 256 to 64, k2 s2)", "dw"),
-            ),
+            against=(*_thin("convt sam_up bf16 (8x64x64, 256 to 64, k2 s2)", "dw"),),
         ),
     ),
 )
