@@ -66,12 +66,19 @@ BENCH = (
 # Of these, the ones made since patch layers are matrix products.
 WITH_PRODUCTS = {"h100/unseen_patches.json"}
 # What the surveys wrote.
-SURVEYS = ("cpu/backends.json", "h100/backends.json", "h100/thin.json", "h100/thin_f32.json")
+SURVEYS = (
+    "cpu/backends.json",
+    "h100/backends.json",
+    "h100/thin.json",
+    "h100/thin_f32.json",
+    "h200/windows.json",
+)
 # The files name devices. cpu/backends.json has the class of the first, cpu/guarded.txt of the second.
 CLASSES = {
     "Intel(R) Xeon(R) Processor": "amx",
     "AMD EPYC": "avx512",
     "NVIDIA H100 80GB HBM3": "sm_90",
+    "NVIDIA H200": "sm_90",
 }
 UNITS = {"ms": 1e-3, "us": 1e-6}
 # A kind is predictable if that many of its problems were predicted, in the median within that factor. Its

@@ -1,7 +1,7 @@
-# cmake -P nvcc.cmake -- NVCC ARGUMENT...
+# cmake -DWERROR=ON -P nvcc.cmake -- NVCC ARGUMENT...
 #
-# Runs nvcc. That a warpgroup's products run one after the other is no warning that nvcc could be told to
-# treat as an error, and makes a kernel several times slower: it is an error here.
+# Runs nvcc. That a warpgroup's products run one after the other makes a kernel several times slower, and is no
+# warning that nvcc could be told to treat as an error: where warnings are errors, it is one here.
 
 set(command "")
 set(behind FALSE)
@@ -20,6 +20,6 @@ endif()
 if(NOT status EQUAL 0)
   message(FATAL_ERROR "nvcc failed: ${status}")
 endif()
-if(output MATCHES "instructions are serialized")
+if(WERROR AND output MATCHES "instructions are serialized")
   message(FATAL_ERROR "the products of a warpgroup are serialized")
 endif()

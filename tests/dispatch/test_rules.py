@@ -8,8 +8,9 @@ import json
 import pathlib
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
-from support import benchmark_programs, manifest
+from support import benchmark_programs, drawn_thin, manifest
 from support.drawn_geometries import drawn_geometries
 
 from jax_convgrad._src import compat
@@ -264,6 +265,28 @@ def test_reasons_are_one_sentence_without_figures(row: Row):
     numbers = [word for word in reason.replace(",", " ").split() if word[0].isdigit()]
     assert all(word in ("2-D", "3-D", "16") for word in numbers), numbers
     assert ". " not in reason and not reason.endswith(".")
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_a_matrix_product_is_of_windows_that_cover_the_image(platform: str):
+    """`emit_gemm` computes no other problem."""
+    made = [
+        (operator, geometry, dtype)
+        for geometry in drawn_geometries(6, 1500)
+        for operator in ("conv_fprop", "conv_dgrad", "conv_wgrad")
+        for dtype in ("float32", "bfloat16")
+    ]
+    calls = [drawn_thin.draw(np.random.default_rng(seed)) for seed in range(1500)]
+    made += [(p.operator, p.geometry, p.dtype) for p in map(drawn_thin.problem_of, calls)]
+    products = 0
+    for operator, geometry, dtype in made:
+        if (
+            choose(platform, None, conv_features(operator, geometry, dtype, dtype))[0].choice
+            == "gemm"
+        ):
+            assert geometry.has_nonoverlapping_windows, (operator, geometry, dtype)
+            products += 1
+    assert products > 10
 
 
 def test_every_rule_is_reached():

@@ -23,10 +23,12 @@ namespace {
 // is 1.0003 (1.013 at most), where the first 32 of the list give 1.0017 (1.18). Timing so many
 // costs about a tenth of a second, a third of what XLA spends on choosing among its own.
 constexpr int kDefaultEngines = 12;
-// How many it times where one of the project's own kernels is in front of the list, and then no
-// late engine. Over 291 operators of thin layers (benchmarks/h100/thin.json, thin_again.json and
-// thin_f32.json) the best of these is more than 3% slower than the best of all in 2 cases (6% at
-// most). Each engine left out saves some 4 ms of a step's first run.
+// How many it times behind one of the project's own kernels that works, and then no late engine.
+// Over 291 operators of thin layers (benchmarks/h100/thin.json, thin_again.json and thin_f32.json)
+// the best of these is more than 3% slower than the best of all in 2 cases (6% at most); over 90 of
+// windows side by side (benchmarks/h200/windows.json) in 5 (10% at most), one of which the first 12
+// would have found; over 39 of thin and depthwise layers (benchmarks/h200/engine_ranks.txt) in
+// none. Each engine left out saves some 4 ms of a step's first run.
 constexpr int kDefaultEnginesBehindOwn = 2;
 // A timed search measures an engine in groups of runs and keeps the fastest group.
 constexpr int kGroups = 3;
@@ -90,8 +92,8 @@ class CandidateList {
   // Why a possible candidate is not one; empty if there is no such thing.
   const std::string& note() const { return note_; }
   bool out_of_memory() const { return out_of_memory_; }
-  // Whether one of the project's own kernels comes before cuDNN's engines.
-  bool starts_with_own() const { return !native_.before.empty(); }
+  // How many of the project's own come before cuDNN's.
+  size_t own_before() const { return native_.before.size(); }
   size_t size() const { return native_.before.size() + DnnCount() + native_.behind.size(); }
   const std::string& engine(size_t i) const {
     const Plan native = Native(i);
@@ -178,20 +180,22 @@ class Search {
     double microseconds;
   };
 
-  // How many of cuDNN's plans a search of that mode times.
-  int Front(SearchMode mode) const {
-    if (mode == SearchMode::kExhaustive) return std::numeric_limits<int>::max();
-    return candidates_.starts_with_own() ? kDefaultEnginesBehindOwn : kDefaultEngines;
-  }
-
-  // The fastest of the first `front` of cuDNN's plans that work, its late engine and the project's
-  // own, NOTE [Workspace cost] included; if `exact`, without those that transform the arrays. None
-  // if there was nothing to compare or no memory for it; `note` then says so.
-  std::optional<Timed> Fastest(int front, bool exact, const WorkspaceCost& cost,
+  // The fastest of the project's own plans that work and of cuDNN's: of all, or by `default` of the
+  // first ones and its late engine, without those that transform the arrays (`exact`). NOTE
+  // [Workspace cost] is included. None if there was nothing to compare or no memory for it; `note`
+  // then says so.
+  std::optional<Timed> Fastest(SearchMode mode, bool exact, const WorkspaceCost& cost,
                                std::string* note) {
     int64_t workspace = 0;
     int ready = 0, of_dnn = 0;
-    const std::optional<size_t> late = LateEngine(front, exact);
+    bool behind_own = false;
+    for (size_t i = 0; i < candidates_.own_before(); ++i) {
+      behind_own = Ready(i) != nullptr || behind_own;
+    }
+    const int front = mode == SearchMode::kExhaustive ? std::numeric_limits<int>::max()
+                      : behind_own                    ? kDefaultEnginesBehindOwn
+                                                      : kDefaultEngines;
+    const std::optional<size_t> late = behind_own ? std::nullopt : LateEngine(front, exact);
     for (size_t i = 0; i < candidates_.size(); ++i) {
       const bool native = candidates_.native(i);
       if (!native && of_dnn >= front && i != late) continue;
@@ -284,7 +288,6 @@ class Search {
 
  private:
   std::optional<size_t> LateEngine(int front, bool exact) const {
-    if (candidates_.starts_with_own()) return std::nullopt;
     const ffi::ErrorOr<const DnnLibrary*> library = DnnLibrary::Get();
     if (library.has_error()) return std::nullopt;
     std::vector<std::string> names;
@@ -468,8 +471,8 @@ ffi::ErrorOr<ChosenPlan> SearchPlan(const ConvProblem& problem, SearchMode mode,
   chosen.chosen_by = SearchModeName(mode);
   if (timed) {
     std::string why_not;
-    if (const auto fastest = search.Fastest(search.Front(mode), exact,
-                                            WorkspaceCost::Of(problem.device), &why_not)) {
+    if (const auto fastest =
+            search.Fastest(mode, exact, WorkspaceCost::Of(problem.device), &why_not)) {
       chosen.plan = fastest->plan;
       chosen.microseconds = fastest->microseconds;
     } else if (!why_not.empty()) {

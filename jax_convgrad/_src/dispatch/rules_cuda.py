@@ -47,7 +47,13 @@ _FEW_TO_MANY = {"in_channels": at_most(16), "out_channels": at_least(256), "taps
 # Windows that do not overlap.
 _PATCHES = {"has_nonoverlapping_windows": True}
 _LARGE_DX = {"operator": "conv_dgrad", "taps": at_least(16)}
-_SEQUENCE = {"thin_family": "windows", "spatial_rank": 1, "taps": at_least(2)}
+_SEQUENCE = {
+    **_PATCHES,
+    "thin_family": "windows",
+    "spatial_rank": 1,
+    "taps": at_least(2),
+    "out_channels": at_least(65),
+}
 _FEW_ON_BOTH_SIDES = {
     "thin_family": "windows",
     "in_channels": at_most(64),
@@ -178,9 +184,10 @@ SM_90 = RuleTable(
             ),
         ),
         Rule(
-            name="dX of large patches that this project's kernels do not serve",
+            name="dX of large patches, except by the kernels for windows",
             when=(
                 {**_PATCHES, "dtype": _HALF, "thin_family": none_of("windows"), **_LARGE_DX},
+                {**_PATCHES, "dtype": _HALF, "has_odd_channels": True, **_LARGE_DX},
                 {**_PATCHES, "dtype": "float32", "allows_tf32": True, **_LARGE_DX},
             ),
             choice="gemm",
@@ -206,6 +213,13 @@ SM_90 = RuleTable(
                 },
                 {
                     **_PATCHES,
+                    "dtype": _HALF,
+                    "operator": "conv_wgrad",
+                    **_FEW_TO_MANY,
+                    "taps": at_least(65),
+                },
+                {
+                    **_PATCHES,
                     "dtype": "float32",
                     "allows_tf32": True,
                     "operator": {"conv_dgrad", "conv_wgrad"},
@@ -226,7 +240,7 @@ SM_90 = RuleTable(
             when={
                 "thin_family": "windows",
                 "operator": {"conv_fprop", "conv_wgrad"},
-                "in_channels": between(5, 16),
+                "in_channels": at_most(16),
                 "taps": at_least(2),
             },
             choice="cudnn",

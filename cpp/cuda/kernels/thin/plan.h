@@ -28,13 +28,14 @@
 //   memory while the depth, or for wgrad the smaller of channels and window, is below about 300 on
 //   an H100; the tensor cores beyond.
 //
-//   By warpgroups (windows_warpgroup.cuh), on Hopper, of more than 64 columns. Tile: for fprop and
-//   dgrad 128 or 192 windows by 128, 192 or 256 columns; for wgrad 128 channels by 128 or 256
-//   elements; in steps of 64. A warpgroup has 64 rows and all columns. Shared memory: a ring of 3
-//   or 4 steps' rows and weights, or all weights if they fit beside the rows. Registers: 64 to 128
-//   sums a thread; two blocks of 256 threads on a multiprocessor with 128 columns, else one of 256
-//   or 384. Bound: memory while the depth is below about 300; then what the second cache gives,
-//   since each tile reads its rows and weights from it.
+//   By warpgroups (windows_warpgroup.cuh), on Hopper, of more than 64 columns, or 128 where runs
+//   are copied by 4 bytes. Tile: for fprop and dgrad 128 or 192 windows by 128, 192 or 256 columns;
+//   for wgrad 128 channels by 128 or 256 elements; in steps of 64. A warpgroup has 64 rows and all
+//   columns. Shared memory: a ring of 3 or 4 steps' rows and weights, or all weights if they fit
+//   beside the rows. Registers: 64 to 128 sums a thread; two blocks of 256 threads on a
+//   multiprocessor with 128 columns, else one of 256 or 384. Bound: memory while the depth is below
+//   about 300; then what the second cache gives, since each tile reads its rows and weights from
+//   it.
 //
 // Image (image.cuh), fprop: at most 16 input channels, a multiple of 8 output channels; any kernel,
 // stride and padding, dilation along z and y.
@@ -164,7 +165,8 @@ class ThinPlan {
   // is beyond what the kernels count to, or the workspace limit is too low.
   static std::vector<std::unique_ptr<const ThinPlan>> Candidates(const ThinProblem& problem);
 
-  // Whether the first of them is likely to be faster than a library's kernels, as on an H100.
+  // Whether the first of them is likely to be faster than a library's kernels, as on an H100 and,
+  // of warpgroups, an H200.
   static bool IsFast(const ThinProblem& problem);
 
   virtual const std::string& name() const = 0;

@@ -5,7 +5,6 @@
 #define JAX_CONVGRAD_CUDA_KERNELS_THIN_WINDOWS_PLAN_H_
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -135,15 +134,7 @@ struct WindowsTileShape {
   int64_t depth;        // windows of a step of wgrad
   int64_t min_stages;   // of steps in shared memory
   int64_t most_stages;  // where weights do not stay there, and of wgrad
-  int64_t waves;        // blocks for each place on the device, at most
 };
-
-// The time of all tiles, in times of one tile, where each of `places` does one after the other and
-// `at_once` share a multiprocessor. Of few tiles, the last to end counts.
-inline double WindowsTiles(int64_t tiles, int64_t places, int64_t at_once) {
-  const double waves = static_cast<double>(tiles) / static_cast<double>(places);
-  return static_cast<double>(at_once) * (waves < kWaves ? std::ceil(waves) : waves);
-}
 
 // fprop or dgrad by a kernel that has such a tile. The cost is in times of one tile.
 inline CostedPlan MakeWindowsProduct(const ThinProblem& problem, const char* name,
@@ -175,12 +166,12 @@ inline CostedPlan MakeWindowsProduct(const ThinProblem& problem, const char* nam
   p.row_tiles = static_cast<int>(CeilDivide(p.image.positions, tile.rows));
   const int64_t places = problem.device.multiprocessors * blocks;
   const int64_t tiles = int64_t{p.row_tiles} * p.column_tiles;
-  p.block_row_tiles = static_cast<int>(std::max<int64_t>(1, tiles / (places * tile.waves)));
+  p.block_row_tiles = static_cast<int>(std::max<int64_t>(1, tiles / (places * kWaves)));
   const int64_t all = CeilDivide(p.row_tiles, p.block_row_tiles) * p.column_tiles;
   if (all > kMaxPositions) return {};
   return {std::make_unique<WindowsProductPlan>(name, p, kernel, gradient, all, tile.threads,
                                                shared_bytes, problem.device.block_shared_bytes),
-          WindowsTiles(tiles, places, blocks), shared_bytes};
+          Waves(tiles, problem.device.multiprocessors, blocks), shared_bytes};
 }
 
 // wgrad. `sum_kernel` is PartsSum of the problem's type. The cost is in times of one step.
@@ -220,10 +211,10 @@ inline CostedPlan MakeWindowsWgrad(const ThinProblem& problem, const char* name,
   const bool in_out = problem.weights == ThinWeights::kInOut;
   sum.of_outer_row = in_out ? 1 : sum.columns;
   sum.of_column = in_out ? sum.rows : 1;
-  const int64_t places = problem.device.multiprocessors * at_once;
+  const double waves = Waves(tiles * p.parts, problem.device.multiprocessors, at_once);
   return {std::make_unique<WindowsWgradPlan>(name, p, kernel, tile.threads, shared_bytes, sum,
                                              sum_kernel, problem.device.block_shared_bytes),
-          WindowsTiles(tiles * p.parts, places, at_once) * p.part_steps, shared_bytes};
+          waves * p.part_steps, shared_bytes};
 }
 
 }  // namespace jax_convgrad

@@ -23,7 +23,7 @@ using LowTile = WindowsTile<2, 2, 3>;     // 64 by 128
 
 template <typename Tile>
 constexpr WindowsTileShape kWarpTile{
-    Tile::kRows, Tile::kColumns, Tile::kThreads, Tile::kBlocks, Tile::kDepth, 2, 3, kWaves};
+    Tile::kRows, Tile::kColumns, Tile::kThreads, Tile::kBlocks, Tile::kDepth, 2, 3};
 
 template <typename T, typename Tile, bool kDgrad, int kPiece>
 WindowsKernel ProductKernel(ThinWeights weights) {

@@ -13,10 +13,9 @@
 namespace jax_convgrad {
 namespace {
 
-// Libraries have products as fast for windows of one tap, of which networks have many.
-constexpr size_t kMaxCandidates = 4, kMaxCandidatesPointwise = 2;
-// One that is likely to take so much longer than the fastest is none.
-constexpr double kWorthTrying = 1.6;
+// Of windows of one tap, of which networks have many, and for which libraries have products as
+// fast.
+constexpr size_t kMaxPointwise = 2;
 // Of fewer columns, a tile is mostly empty. Copied by 4 bytes, there is only a tile of 256.
 constexpr int64_t kMinColumns = 65, kMinColumnsByFour = 129;
 
@@ -24,20 +23,24 @@ constexpr int64_t kMinColumns = 65, kMinColumnsByFour = 129;
 // of its depth, and to write it, where the stores of one block hide behind the products of another
 // and where they do not. Bytes that the cache gives it in a cycle. Cycles to begin and end a block
 // that is alone. Only ratios matter here.
-constexpr double kStepCycles = 4, kHiddenWriteCycles = 2, kWriteCycles = 24, kCacheBytes = 36;
+constexpr double kColumnCycles = 4, kHiddenWriteCycles = 12, kWriteCycles = 24, kCacheBytes = 44;
 constexpr double kBlockCycles = 3000;
 
 template <typename Tile>
-constexpr WindowsTileShape kWarpgroupTile{
-    Tile::kRows, Tile::kColumns, Tile::kThreads, Tile::kBlocks, Tile::kDepth, 2 + Tile::kPending,
-    4,           kWaves};
+constexpr WindowsTileShape kWarpgroupTile{Tile::kRows,
+                                          Tile::kColumns,
+                                          Tile::kThreads,
+                                          Tile::kBlocks,
+                                          Tile::kDepth,
+                                          2 + Tile::kPending,
+                                          4};
 
 using Costed = std::vector<CostedPlan>;
 
 double StepCycles(const WindowsTileShape& tile) {
   const double columns = static_cast<double>(tile.columns * tile.rows) / 128;
   const double bytes = static_cast<double>((tile.rows + tile.columns) * kWindowsDepth * 2);
-  return std::max(kStepCycles * columns, bytes / kCacheBytes);
+  return std::max(kColumnCycles * columns, bytes / kCacheBytes);
 }
 
 double EndCycles(const WindowsTileShape& tile) {
@@ -110,12 +113,9 @@ std::vector<std::unique_ptr<const ThinPlan>> WarpgroupCandidates(const ThinProbl
   std::sort(plans.begin(), plans.end(),
             [](const CostedPlan& a, const CostedPlan& b) { return a.cost < b.cost; });
   const bool pointwise = problem.kernel == ThinProblem::PerAxis{1, 1, 1};
-  const size_t most = pointwise ? kMaxCandidatesPointwise : kMaxCandidates;
-  if (plans.size() > most) plans.resize(most);
+  if (pointwise && plans.size() > kMaxPointwise) plans.resize(kMaxPointwise);
   std::vector<std::unique_ptr<const ThinPlan>> fastest;
-  for (CostedPlan& costed : plans) {
-    if (costed.cost <= kWorthTrying * plans.front().cost) fastest.push_back(std::move(costed.plan));
-  }
+  for (CostedPlan& costed : plans) fastest.push_back(std::move(costed.plan));
   return fastest;
 }
 

@@ -28,6 +28,7 @@ struct WarpgroupTile {
   // Steps whose products may still run while the next one's begin. Of two blocks on a
   // multiprocessor, one has products while the other waits.
   static constexpr int kPending = kBlocks == 1 ? 1 : 0;
+  static_assert(kDepth == kWindowsDepth, "MultiplyStep is of both");
 };
 
 // Waits until a step has arrived, `ahead` of them being under way, and the products that read the
