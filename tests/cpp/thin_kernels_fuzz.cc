@@ -162,6 +162,26 @@ ThinProblem RandomWindows(Random* random) {
   return p;
 }
 
+// Windows side by side whose sums take many steps, more than a ring of stages has, in a tile that
+// is mostly empty.
+ThinProblem RandomLongWindows(Random* random) {
+  ThinProblem p;
+  p.kind = static_cast<ThinKind>(Between(random, 0, 2));
+  p.type = static_cast<ThinType>(Between(random, 0, 1));
+  p.weights = static_cast<ThinWeights>(Between(random, 0, 1));
+  const bool wgrad = p.kind == ThinKind::kWgrad;
+  p.kernel = p.strides = {1, 2, 4};
+  p.out = {1, wgrad ? Between(random, 16, 30) : 1, wgrad ? Between(random, 20, 40) : 3};
+  p.in = {1, p.out[1] * 2, p.out[2] * 4};
+  const int64_t few = 8 * Between(random, 1, 2), some = Between(random, 9, 20),
+                many = 8 * Between(random, 40, 60);
+  p.in_channels = p.kind == ThinKind::kFprop ? many / 8 : some;
+  p.out_channels = p.kind == ThinKind::kFprop ? 8 * some : wgrad ? few : many;
+  p.workspace_limit = 4 * 8 * p.in_channels * p.out_channels;  // one part
+  p.device = {Between(random, 1, 6), 228 * 1024, 227 * 1024, true};
+  return p;
+}
+
 void Print(const ThinProblem& p, const std::string& what) {
   const auto list = [](const char* name, const ThinProblem::PerAxis& v) {
     std::printf(" %s %ld,%ld,%ld", name, long{v[0]}, long{v[1]}, long{v[2]});
@@ -304,8 +324,8 @@ int main(int argc, char** argv) {
     constexpr int64_t kMaxProducts = 1000000;
     ThinProblem (*const draws[])(Random*) = {
         RandomWindows,         RandomImage,      RandomImageWgrad, RandomImageDgrad,
-        RandomFewOutputsWgrad, RandomFewOutputs, RandomDeepImage};
-    const auto draw = draws[Between(random, 0, 6)];
+        RandomFewOutputsWgrad, RandomFewOutputs, RandomDeepImage,  RandomLongWindows};
+    const auto draw = draws[Between(random, 0, 7)];
     ThinProblem problem = draw(random);
     while (Products(problem) > kMaxProducts) problem = draw(random);
     if (problem.type == ThinType::kTf32) return Check<float>(problem, random);
