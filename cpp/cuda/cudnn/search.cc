@@ -26,7 +26,7 @@ constexpr int kDefaultEngines = 12;
 // How many it times behind one of the project's own kernels that works, and then no late engine.
 // Over 291 operators of thin layers (benchmarks/h100/thin.json, thin_again.json and thin_f32.json)
 // the best of these is more than 3% slower than the best of all in 2 cases (6% at most); over 90 of
-// windows side by side (benchmarks/h200/windows.json) in 5 (10% at most), one of which the first 12
+// windows side by side (benchmarks/h200/windows.json) in 5 (10% at most), two of which the first 12
 // would have found; over 39 of thin and depthwise layers (benchmarks/h200/engine_ranks.txt) in
 // none. Each engine left out saves some 4 ms of a step's first run.
 constexpr int kDefaultEnginesBehindOwn = 2;
