@@ -10,6 +10,7 @@
 #include <iostream>
 #include <string>
 
+#include "cuda/kernels/thin/image_warpgroup.cu"
 #include "cuda/kernels/thin/plan.cu"
 #include "cuda/kernels/thin/windows_warpgroup.cu"
 
@@ -41,25 +42,24 @@ std::string Reasons(const ThinProblem& p) {
     add_if(is_odd(p.in[2] * p.in_channels), "windows: a row has an odd size");
     add_if(HasWindows(p), "windows: shared memory or the workspace is too small");
   }
-  if (!dgrad && p.in_channels <= kImageMaxChannels) {
+  if (!dgrad && IsThin(p.in_channels)) {
     belongs = true;
     add_if(p.dilation[2] != 1, "image: dilation along x");
-    add_if(!Multiple(p.out_channels, 8), "image: output channels are no multiple of 8");
     add_if(fprop ? HasImage(p) : HasImageWgrad(p),
            "image: shared memory or the workspace is too small");
   }
-  if (dgrad && p.out_channels <= kImageMaxChannels && !beside) {
+  if (dgrad && IsThin(p.out_channels) && !beside) {
     belongs = true;
     add_if(HasStrides(p), "image: dgrad with a stride");
     add_if(p.dilation[2] != 1, "image: dilation along x");
-    add_if(!Multiple(p.in_channels, 8), "image: input channels are no multiple of 8");
     add_if(!HasStrides(p) && HasImage(Exchanged(p)), "image: shared memory is too small");
   }
   const int64_t few = dgrad ? p.in_channels : p.out_channels;
   const int64_t channels = dgrad ? p.out_channels : p.in_channels;
-  if (few <= kFewMaxChannels) {
+  if (IsThin(few)) {
     belongs = true;
-    add_if(!Multiple(channels, 8), "few outputs: the other channels are no multiple of 8");
+    add_if(p.kind != ThinKind::kWgrad && !Multiple(channels, 8),
+           "few outputs: the other channels are no multiple of 8");
     add_if(dgrad && FewPeriod(p) > kFewThreads, "few outputs: a long stride along x");
     if (p.kind == ThinKind::kWgrad) {
       add_if(HasStrides(p), "few outputs: wgrad with a stride");

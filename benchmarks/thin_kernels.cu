@@ -4,9 +4,9 @@
 // is compared with a plain kernel that sums in float64, its array filled with NaNs before.
 //
 //   nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Icpp -c
-//     cpp/cuda/kernels/thin/windows_warpgroup.cu -o windows_warpgroup.o
+//     cpp/cuda/kernels/thin/image_warpgroup.cu cpp/cuda/kernels/thin/windows_warpgroup.cu
 //   nvcc -std=c++17 -O3 -arch=native -Icpp benchmarks/thin_kernels.cu
-//     cpp/cuda/kernels/thin/plan.cu windows_warpgroup.o -o thin_kernels
+//     cpp/cuda/kernels/thin/plan.cu image_warpgroup.o windows_warpgroup.o -o thin_kernels
 //   ./thin_kernels [parts of rows' names, such as "unet_up" or "wgrad HWIO"; one is enough]
 
 #include <cuda_bf16.h>
@@ -86,6 +86,16 @@ const Case kCases[] = {
     {"edsr_in", kAll, 16, 3, 256, {1, 48, 48}, {1, 3, 3}, {1, 1, 1}, {0, 1, 1}},
     {"yolov5_stem", kAll, 16, 3, 32, {1, 640, 640}, {1, 6, 6}, {1, 2, 2}, {0, 2, 2}},
     {"unet3d_in", kAll, 2, 1, 32, {128, 128, 128}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}},
+    {"deeplab_stem", kFprop | kWgrad, 16, 3, 32, {1, 513, 513}, {1, 3, 3}, {1, 2, 2}, {0, 1, 1}},
+    {"r3d_stem", kFprop | kWgrad, 8, 3, 64, {16, 112, 112}, {3, 7, 7}, {1, 2, 2}, {1, 3, 3}},
+    {"r2plus1d_stem", kFprop | kWgrad, 8, 3, 45, {16, 112, 112}, {1, 7, 7}, {1, 2, 2}, {0, 3, 3}},
+    {"basset_in", kFprop | kWgrad, 64, 4, 300, {1, 1, 600}, {1, 1, 19}, {1, 1, 1}, {0, 0, 9}},
+    {"lenet_in", kFprop | kWgrad, 512, 1, 6, {1, 28, 28}, {1, 5, 5}, {1, 1, 1}, {0, 2, 2}},
+    {"squeezenet_stem", kFprop | kWgrad, 64, 3, 50, {1, 224, 224}, {1, 3, 3}, {1, 2, 2}, {0, 0, 0}},
+    {"alphazero_in", kFprop | kWgrad, 512, 17, 256, {1, 19, 19}, {1, 3, 3}, {1, 1, 1}, {0, 1, 1}},
+    {"voc_head", kAll, 8, 64, 21, {1, 256, 256}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}},
+    {"cityscapes_head", kAll, 8, 256, 19, {1, 128, 256}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}},
+    {"keypoint_head", kAll, 32, 48, 17, {1, 96, 72}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}},
     // Thin results.
     {"stem7x7", kDgrad, 64, 3, 64, {1, 224, 224}, {1, 7, 7}, {1, 2, 2}, {0, 3, 3}},
     {"dcgan_out", kDgrad | kWgrad, 128, 3, 128, {1, 64, 64}, {1, 4, 4}, {1, 2, 2}, {0, 1, 1}},

@@ -236,10 +236,11 @@ thin_kernels() {
   nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
   if [ -z "${THIN_KERNELS:-}" ]; then
     # The kernels of warpgroups are for Hopper alone.
-    (cd "$root" && "$nvcc" -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Icpp \
-      -c cpp/cuda/kernels/thin/windows_warpgroup.cu -o "$program.o" &&
-      "$nvcc" -std=c++17 -O3 -arch=native -Icpp benchmarks/thin_kernels.cu \
-        cpp/cuda/kernels/thin/plan.cu "$program.o" -o "$program") || return 1
+    (cd "$root" && for kernels in image windows; do
+      "$nvcc" -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Icpp \
+        -c "cpp/cuda/kernels/thin/${kernels}_warpgroup.cu" -o "$program.$kernels.o" || exit 1
+    done && "$nvcc" -std=c++17 -O3 -arch=native -Icpp benchmarks/thin_kernels.cu \
+      cpp/cuda/kernels/thin/plan.cu "$program".*.o -o "$program") || return 1
   fi
   # One argument is all words that a row must have; commas divide them from the next.
   local rows=()

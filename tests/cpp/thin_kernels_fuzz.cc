@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/kernels/thin/image_warpgroup.cu"
 #include "cuda/kernels/thin/plan.cu"
 #include "cuda/kernels/thin/windows_warpgroup.cu"
 #include "fuzz.h"
@@ -44,14 +45,24 @@ jax_convgrad::ThinDevice RandomDevice(Random* random) {
   return {Between(random, 1, 6), kilobytes * 1024, (kilobytes - 1) * 1024, kilobytes == 228};
 }
 
+int64_t RandomFew(Random* random) {
+  return OneOf(random, {1, 1, 2, 3, 3, 3, 4, 5, 8, 12, 16, 17, 21, 30});
+}
+
+// Channels of the other side, any number of them.
+int64_t RandomMany(Random* random) {
+  if (Between(random, 0, 2) == 0) return Between(random, 1, 70);
+  return 8 * Between(random, 1, Between(random, 0, 3) ? 8 : 17);
+}
+
 // fprop of a thin image.
 ThinProblem RandomImage(Random* random) {
   ThinProblem p;
   p.type = static_cast<ThinType>(Between(random, 0, 2));
   p.weights = static_cast<ThinWeights>(Between(random, 0, 1));
   p.batch = Between(random, 1, 3);
-  p.in_channels = OneOf(random, {1, 1, 2, 3, 3, 3, 4, 5, 8, 12, 16});
-  p.out_channels = 8 * Between(random, 1, Between(random, 0, 3) ? 8 : 17);
+  p.in_channels = RandomFew(random);
+  p.out_channels = RandomMany(random);
   const int64_t axes = Between(random, 1, 3);
   for (size_t i = 3 - static_cast<size_t>(axes); i < 3; ++i) {
     p.kernel[i] = axes == 1   ? Between(random, 1, 19)
@@ -71,18 +82,28 @@ ThinProblem RandomImage(Random* random) {
   return p;
 }
 
-// fprop of one row of windows that read many rows, which fill the shared memory.
+// fprop or wgrad of windows that read many rows: these fill the shared memory, and a tile's planes
+// come one after the other.
 ThinProblem RandomDeepImage(Random* random) {
   ThinProblem p;
   p.type = static_cast<ThinType>(Between(random, 0, 2));
   p.weights = static_cast<ThinWeights>(Between(random, 0, 1));
   p.in_channels = Between(random, 1, 4);
-  p.out_channels = 8;
-  p.kernel = {Between(random, 4, 7), Between(random, 4, 7), Between(random, 1, 7)};
+  p.out_channels = Between(random, 1, 12);
+  const int64_t kernel_x = Between(random, 0, 1) ? 1 : Between(random, 2, 7);
+  p.kernel = {Between(random, 5, 7), Between(random, 5, 7), kernel_x};
   p.strides[2] = Between(random, 1, 3);
-  p.in = {p.kernel[0], p.kernel[1], Between(random, 32, 300)};
-  p.out[2] = (p.in[2] - p.kernel[2]) / p.strides[2] + 1;
+  p.dilation[0] = Between(random, 1, 2);
+  p.padding_low[0] = Between(random, 0, 2);
+  p.out[0] = Between(random, 1, 2);
+  p.out[2] = kernel_x == 1 ? Between(random, 200, 384) : Between(random, 30, 200);
+  p.in = {(p.kernel[0] - 1) * p.dilation[0] + p.out[0] - p.padding_low[0], p.kernel[1],
+          (p.out[2] - 1) * p.strides[2] + kernel_x};
   p.device = RandomDevice(random);
+  if (Between(random, 0, 2) == 0) {
+    p.kind = ThinKind::kWgrad;
+    p.workspace_limit = 400 * p.in_channels * p.out_channels * Volume(p.kernel);
+  }
   return p;
 }
 
@@ -123,7 +144,8 @@ ThinProblem RandomFewOutputs(Random* random) {
   ThinProblem p = RandomImage(random);
   p.kind = Between(random, 0, 1) ? ThinKind::kFprop : ThinKind::kDgrad;
   p.dilation[2] = Between(random, 0, 2) ? 1 : Between(random, 1, 4);
-  const int64_t few = Between(random, 1, std::min<int64_t>(16, 32 / p.kernel[2]));
+  int64_t few = Between(random, 1, 32 / p.kernel[2]);
+  while (!jax_convgrad::IsThin(few)) --few;
   const int64_t channels = 8 * Between(random, 1, 9);
   p.in_channels = p.kind == ThinKind::kFprop ? channels : few;
   p.out_channels = p.kind == ThinKind::kFprop ? few : channels;
@@ -264,8 +286,9 @@ bool Check(const ThinProblem& p, Random* random) {
                      y = numbers(p.batch * Volume(p.out) * p.out_channels);
   // A NaN is in the results of its own windows, and in no other. But wgrad with few outputs
   // multiplies all of x by what lies around y's gradient, zeros.
-  const bool every_tap = p.kind == ThinKind::kDgrad ||
-                         (p.kind == ThinKind::kWgrad && p.out_channels <= 16 && !HasStrides(p));
+  const bool every_tap =
+      p.kind == ThinKind::kDgrad ||
+      (p.kind == ThinKind::kWgrad && jax_convgrad::IsThin(p.out_channels) && !HasStrides(p));
   if (!every_tap && p.type != ThinType::kF16 && Between(random, 0, 1)) {
     x[static_cast<size_t>(Between(random, 0, static_cast<int64_t>(x.size()) - 1))] = std::nanf("");
   }

@@ -32,18 +32,16 @@ _WINDOWS_WGRAD = (
     *(f"windows_wgrad_{tile}" for tile in ("128x128", "64x128", "128x128_by_4")),
     *(f"windows_wgrad_warpgroup_{tile}" for tile in ("128x256", "128x128", "128x256_by_4")),
 )
+_IMAGES = {
+    name: tuple(f"{name}{way}{threads}" for way in ("", "_warpgroup") for threads in ("", "_512"))
+    for name in ("image", "image_dgrad")
+}
 # The engines that may serve an operator. Which of them serve a problem, the handler says.
 ENGINES = {
     operator: tuple(f"native_thin_{name}" for name in names)
     for operator, names in {
-        "conv_fprop": (*_WINDOWS, "image", "image_384", "few_outputs", "few_outputs_alone"),
-        "conv_dgrad": (
-            *_WINDOWS,
-            "image_dgrad",
-            "image_dgrad_384",
-            "few_outputs",
-            "few_outputs_alone",
-        ),
+        "conv_fprop": (*_WINDOWS, *_IMAGES["image"], "few_outputs", "few_outputs_alone"),
+        "conv_dgrad": (*_WINDOWS, *_IMAGES["image_dgrad"], "few_outputs", "few_outputs_alone"),
         "conv_wgrad": (*_WINDOWS_WGRAD, "image_wgrad", "few_outputs_wgrad"),
     }.items()
 }
@@ -75,7 +73,7 @@ def weights_order(call: Call) -> str:
 
 def _windows(rng: np.random.Generator) -> tuple[str, Case]:
     """Windows side by side; behind them may be what none of them reads, except for dgrad."""
-    operator = str(rng.choice(list(ENGINES)))
+    operator = _windows_operator(rng)
     axes = int(rng.integers(1, 4))
     kernel = [_of(rng, (1, 2, 2, 3, 4, 8) if axes == 1 else (1, 2, 2, 3, 4)) for _ in range(axes)]
     most = (0, 300, 24, 8)[axes]
@@ -89,9 +87,14 @@ def _windows(rng: np.random.Generator) -> tuple[str, Case]:
     return operator, _case(rng, channels, outputs, spatial, kernel, strides=kernel)
 
 
+def _windows_operator(rng: np.random.Generator) -> str:
+    """wgrad has a tile of its own for each of its engines."""
+    return str(rng.choice(list(ENGINES), p=(0.3, 0.3, 0.4)))
+
+
 def _large_windows(rng: np.random.Generator) -> tuple[str, Case]:
     """Few windows, of many elements and many output channels: long sums, and several tiles' columns."""
-    operator = str(rng.choice(list(ENGINES)))
+    operator = _windows_operator(rng)
     kernel, channels = (7, _of(rng, (2, 6, 10))) if rng.random() < 0.6 else (4, _of(rng, (24, 32)))
     spatial = [kernel * int(rng.integers(1, 4)) for _ in range(2)]
     outputs = 8 * int(rng.integers(17, 65))
@@ -101,16 +104,29 @@ def _large_windows(rng: np.random.Generator) -> tuple[str, Case]:
 def _image(rng: np.random.Generator) -> tuple[str, Case]:
     """fprop or wgrad, a thin x."""
     operator = str(rng.choice(["conv_fprop", "conv_wgrad"]))
-    channels, outputs = _few(rng), 8 * int(rng.integers(1, 18))
+    channels, outputs = _few(rng), _many(rng)
     spatial, kernel, dilation, padding = _geometry(rng)
     strides = [_of(rng, (1, 1, 2, 2, 3, 4, 5)) for _ in kernel]
     return operator, _case(rng, channels, outputs, spatial, kernel, strides, dilation, padding)
 
 
+def _deep_image(rng: np.random.Generator) -> tuple[str, Case]:
+    """fprop or wgrad of a thin x, large windows with three axes: a tile's planes come one after the other."""
+    operator = "conv_fprop" if rng.random() < 0.7 else "conv_wgrad"
+    channels, outputs = _of(rng, (1, 2, 3)), _of(rng, (3, 8, 12))
+    kernel = [int(rng.integers(5, 8)) for _ in range(3)]
+    strides = [1, int(rng.integers(1, 3)), int(rng.integers(1, 3))]
+    windows = [int(rng.integers(1, 3)), int(rng.integers(1, 6)), int(rng.integers(20, 60))]
+    padding = [(int(rng.integers(0, 4)), int(rng.integers(0, 4))) for _ in kernel]
+    sizes = zip(windows, strides, kernel, padding, strict=True)
+    spatial = [max(1, (n - 1) * s + k - sum(p)) for n, s, k, p in sizes]
+    return operator, _case(rng, channels, outputs, spatial, kernel, strides, (), padding)
+
+
 def _of_image(rng: np.random.Generator) -> tuple[str, Case]:
     """dgrad or wgrad, a thin y, stride 1: y's gradient is the image."""
-    operator = str(rng.choice(["conv_dgrad", "conv_wgrad"]))
-    channels, outputs = 8 * int(rng.integers(1, 18)), _few(rng)
+    operator = "conv_dgrad" if rng.random() < 0.7 else "conv_wgrad"
+    channels, outputs = _many(rng), _few(rng)
     spatial, kernel, dilation, padding = _geometry(rng)
     return operator, _case(rng, channels, outputs, spatial, kernel, (), dilation, padding)
 
@@ -119,7 +135,8 @@ def _few_outputs(rng: np.random.Generator) -> tuple[str, Case]:
     """fprop or dgrad, a thin result."""
     operator = str(rng.choice(["conv_fprop", "conv_dgrad"]))
     spatial, kernel, dilation, padding = _geometry(rng)
-    few, others = min(_few(rng), 32 // kernel[-1]), 8 * int(rng.integers(1, 10))
+    few, others = _few(rng), 8 * int(rng.integers(1, 10))
+    few = few if few * kernel[-1] <= 32 else min(16, 32 // kernel[-1])
     if rng.random() < 0.3:
         dilation[-1] = int(rng.integers(2, 5))
         spatial[-1] += dilation[-1] * kernel[-1]
@@ -132,7 +149,7 @@ def _few_outputs_alone(rng: np.random.Generator) -> tuple[str, Case]:
     """The same with so many weights that an H100's multiprocessor has room for one block alone."""
     operator = str(rng.choice(["conv_fprop", "conv_dgrad"]))
     kernel = [int(rng.integers(2, 6)) for _ in range(int(rng.integers(2, 4)))]
-    few = min(_few(rng), 24 // kernel[-1])
+    few = min(_few(rng), 16, 24 // kernel[-1])
     step_bytes = math.prod(kernel[:-1]) * -(-few * kernel[-1] // 8) * 512  # of 32 channels
     others = 32 * max(1, int(rng.integers(90_000, 190_000)) // step_bytes)
     others -= 8 * int(rng.integers(0, 4))
@@ -170,19 +187,22 @@ def _image_bytes(operator: str, case: Case, dtype: str) -> int:
     unit = 4 if dtype == "float32" else 8  # elements of 16 bytes
     lead = unit // 8  # where the window's first element is the second of a word
     run_units = -(-(kernel[-1] * few + lead) // unit)
-    units = 2 * -(-math.prod(kernel[:-1]) * run_units // 2)
+    step_rows = kernel[-2] if len(kernel) > 1 else 1
+    units = math.prod(kernel[:-2]) * 2 * -(-step_rows * run_units // 2)
     rows = (kernel[-2] - 1) * dilation[-2] + 1 if len(kernel) > 1 else 1
-    stage = math.prod(kernel[:-2]) * rows * (run_units + 2) * 16 + 16
-    return stage + units * 64 * 16 + units * 64 + 16
+    stage = rows * (run_units + 2) * 16 + 16  # of a plane
+    return stage + units * 64 * 16 + units * 64 + 16 * 5
 
 
-# Windows twice: half of the engines are theirs.
+# Windows often: half of the engines are theirs.
 _FAMILIES = (
-    *(_windows, _windows, _large_windows),
-    *(_image, _of_image, _few_outputs, _few_outputs_alone),
+    *(_windows, _windows, _windows, _windows, _large_windows, _large_windows),
+    *(_image, _deep_image, _of_image, _of_image, _of_image),
+    *(_few_outputs, _few_outputs_alone),
 )
 _SHARED_BYTES_OF = {
     _image: _image_bytes,
+    _deep_image: _image_bytes,
     _of_image: _image_bytes,
     _few_outputs: _few_outputs_bytes,
     _few_outputs_alone: _few_outputs_bytes,
@@ -190,7 +210,12 @@ _SHARED_BYTES_OF = {
 
 
 def _few(rng: np.random.Generator) -> int:
-    return _of(rng, (1, 1, 2, 3, 3, 3, 4, 5, 8, 12, 16))
+    return _of(rng, (1, 1, 2, 3, 3, 3, 4, 5, 8, 12, 16, 17, 21, 30))
+
+
+def _many(rng: np.random.Generator) -> int:
+    """Channels of the other side, any number of them."""
+    return int(rng.integers(1, 71)) if rng.random() < 0.3 else 8 * int(rng.integers(1, 18))
 
 
 def _geometry(

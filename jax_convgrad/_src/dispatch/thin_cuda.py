@@ -14,7 +14,8 @@ import numpy as np
 
 from jax_convgrad._src.conv.geometry import ConvGeometry
 
-MAX_CHANNELS = 16  # of a thin side
+# Channels of a thin side: few, or some more that libraries have to pad.
+MAX_CHANNELS, MAX_PADDED_CHANNELS = 16, 32
 MAX_COLUMNS = 32  # channels of a thin result times taps along the innermost axis
 MAX_PERIOD = 256  # channels of a thin dX times the innermost stride
 MAX_KERNEL = 64  # taps along an axis
@@ -30,7 +31,7 @@ def thin_family(operator: str, geometry: ConvGeometry, dtype: Any, tf32: bool = 
 
     ``tf32`` says whether float32 may be rounded to TF32. "windows": windows side by side, in 16 bits.
     "image": the side that each window reads is thin. "few_outputs": the result, or for a weight gradient
-    y, is thin. The first that serves is the answer.
+    y, is thin. Of two that serve, the answer is what the search is offered first.
     """
     config = geometry.config
     in_halves = str(np.dtype(dtype)) in _HALVES
@@ -46,23 +47,16 @@ def thin_family(operator: str, geometry: ConvGeometry, dtype: Any, tf32: bool = 
     x = [n + sum(min(p, 0) for p in pair) for n, pair in pairs]
     if in_halves and _has_windows(operator, geometry, x):
         return "windows"
-    if operator != "conv_dgrad" and _is_image(config.dilation, few, many):
-        return "image"
-    # With stride 1, y's gradient is an image too, whose windows are the pixels of x.
-    if math.prod(config.strides) == 1 and _is_image(config.dilation, many, few):
-        if operator == "conv_dgrad":
-            return "image"
-        if operator == "conv_wgrad":
-            return "few_outputs"
     if operator == "conv_wgrad":
-        return None
-    if operator == "conv_fprop":
-        few, many = many, few
-    period = few * config.strides[-1] if operator == "conv_dgrad" else few
-    fits = few <= MAX_CHANNELS and few * kernel[-1] <= MAX_COLUMNS and period <= MAX_PERIOD
-    if operator == "conv_dgrad" and not all(map(_has_steps, config.strides, config.dilation)):
-        return None
-    return "few_outputs" if fits and many % 8 == 0 else None
+        if _is_image(config.dilation, few):
+            return "image"
+        unit_strides = math.prod(config.strides) == 1
+        return "few_outputs" if unit_strides and _is_image(config.dilation, many) else None
+    has_few, has_image = _has_few_outputs(operator, geometry), _has_image(operator, geometry)
+    if has_few and has_image:  # of two thin sides, the thinner one says how
+        unstrided = few >= many and math.prod(config.strides) == 1
+        return "few_outputs" if (few < many if operator == "conv_dgrad" else unstrided) else "image"
+    return "few_outputs" if has_few else "image" if has_image else None
 
 
 def leads(operator: str, geometry: ConvGeometry, dtype: Any, tf32: bool = True) -> bool:
@@ -71,7 +65,7 @@ def leads(operator: str, geometry: ConvGeometry, dtype: Any, tf32: bool = True) 
     window = math.prod(geometry.kernel) * geometry.in_channels
     stride = math.prod(geometry.config.strides)
     if family == "windows":
-        few, pointwise = geometry.in_channels <= MAX_CHANNELS, window == geometry.in_channels
+        few, pointwise = _is_thin(geometry.in_channels), window == geometry.in_channels
         most = MAX_BOUND_POINTWISE if pointwise else MAX_BOUND_WEIGHTS
         return few or window * geometry.out_channels <= most
     if family == "image":
@@ -85,6 +79,27 @@ def leads(operator: str, geometry: ConvGeometry, dtype: Any, tf32: bool = True) 
     if family == "few_outputs" and operator == "conv_dgrad":
         return stride < MAX_STRIDE
     return family is not None
+
+
+def _has_image(operator: str, geometry: ConvGeometry) -> bool:
+    """Of fprop and dgrad: with stride 1, y's gradient is an image too, whose windows are the pixels of x."""
+    config = geometry.config
+    if operator == "conv_fprop":
+        return _is_image(config.dilation, geometry.in_channels)
+    return math.prod(config.strides) == 1 and _is_image(config.dilation, geometry.out_channels)
+
+
+def _has_few_outputs(operator: str, geometry: ConvGeometry) -> bool:
+    """Of fprop and dgrad."""
+    config = geometry.config
+    few, many = geometry.in_channels, geometry.out_channels
+    if operator == "conv_fprop":
+        few, many = many, few
+    elif not all(map(_has_steps, config.strides, config.dilation)):
+        return False
+    period = few * config.strides[-1] if operator == "conv_dgrad" else few
+    fits = few * geometry.kernel[-1] <= MAX_COLUMNS and period <= MAX_PERIOD
+    return _is_thin(few) and fits and many % 8 == 0
 
 
 def _has_steps(stride: int, dilation: int) -> bool:
@@ -110,6 +125,10 @@ def _has_windows(operator: str, geometry: ConvGeometry, x: list[int]) -> bool:
     return beside and covers and even and geometry.out_channels % 8 == 0
 
 
-def _is_image(dilation: tuple[int, ...], channels: int, others: int) -> bool:
-    """Whether an array of ``channels`` can be read as an image, for ``others`` on the other side."""
-    return channels <= MAX_CHANNELS and dilation[-1] == 1 and others % 8 == 0
+def _is_thin(channels: int) -> bool:
+    return channels <= MAX_CHANNELS or (channels <= MAX_PADDED_CHANNELS and channels % 8 != 0)
+
+
+def _is_image(dilation: tuple[int, ...], channels: int) -> bool:
+    """Whether an array of ``channels`` can be read as an image."""
+    return _is_thin(channels) and dilation[-1] == 1

@@ -81,16 +81,13 @@ __device__ inline uint32_t MultipliedWord(uint32_t word) {
   return word;
 }
 
-// A word of two 16-bit elements, or of the first alone if that is a float. What is not inside is
-// zero. It is read anyway, so that no read waits for a condition: both may be read.
+// A word of two 16-bit elements, or of the first alone if that is a float.
 template <typename T>
-__device__ inline uint32_t WordOf(const T* low, bool low_inside, const T* high, bool high_inside) {
+__device__ inline uint32_t WordOf(const T* low, const T* high) {
   if constexpr (sizeof(T) == 4) {
-    const uint32_t word = MultipliedWord<T>(BitsOf<uint32_t>(*low));
-    return low_inside ? word : 0;
+    return MultipliedWord<T>(BitsOf<uint32_t>(*low));
   } else {
-    const uint32_t first = BitsOf<uint16_t>(*low), second = BitsOf<uint16_t>(*high);
-    return (low_inside ? first : 0) | (high_inside ? second << 16 : 0);
+    return BitsOf<uint16_t>(*low) | static_cast<uint32_t>(BitsOf<uint16_t>(*high)) << 16;
   }
 }
 

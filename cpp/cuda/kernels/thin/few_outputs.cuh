@@ -126,7 +126,8 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kColumns>)
       // Channels are even in number.
       const T* const from = static_cast<const T*>(p.w) +
                             (exists ? tap * p.w_tap + channel * p.w_channel + few * p.w_few : 0);
-      const uint32_t both = WordOf(from, exists, from + p.w_channel, exists);
+      // Read in any case, so that no read waits for a condition.
+      const uint32_t both = WordOf(from, from + p.w_channel) & (exists ? 0xffffffffu : 0);
       // What columns that do not exist would have is not theirs: FewBarriersOf.
       if (column < p.columns) reinterpret_cast<uint32_t*>(weights)[part * 128 + word] = both;
     }

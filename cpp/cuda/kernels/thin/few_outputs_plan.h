@@ -52,7 +52,6 @@ class FewPlan : public KernelPlan<FewParams> {
   const cudaError_t map_status_;  // of the question whether it does
 };
 
-constexpr int64_t kFewMaxChannels = 16;
 constexpr int64_t kFewMaxColumns = 32;
 constexpr int64_t kFewMaxStages = 4;
 constexpr int64_t kFewMaxBox = 256;  // pixels
@@ -69,7 +68,7 @@ inline bool HasFewOutputs(const ThinProblem& p) {
   const bool gradient = p.kind == ThinKind::kDgrad;
   const int64_t few = gradient ? p.in_channels : p.out_channels;
   const int64_t channels = gradient ? p.out_channels : p.in_channels;
-  return IsCountable(p) && p.kind != ThinKind::kWgrad && few <= kFewMaxChannels &&
+  return IsCountable(p) && p.kind != ThinKind::kWgrad && IsThin(few) &&
          few * p.kernel[2] <= kFewMaxColumns && Multiple(channels, 8) && channels <= kMaxWindow &&
          FewPeriod(p) <= kFewThreads;
 }

@@ -7,6 +7,9 @@
 // lane's operands are read right from there, a word at a time: a pair of 16-bit elements or a
 // float. Elements behind a row, or in front where it begins at an odd one, are masked: they belong
 // to other windows, and a NaN there is none of this one's.
+//
+// A tile is multiplied in one step, or in one for each plane that its windows read, whose sums stay
+// in registers: of large windows with three axes, shared memory does not hold all planes at once.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_IMAGE_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_THIN_IMAGE_CUH_
@@ -14,6 +17,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/kernels/common/copy_async.cuh"
 #include "cuda/kernels/common/elements.cuh"
@@ -23,7 +27,7 @@
 namespace jax_convgrad {
 
 // A block has kThreads. Many share its weights, which may leave no room for a second block.
-constexpr int kImageThreads = 128, kImageManyThreads = 384;
+constexpr int kImageThreads = 128, kImageManyThreads = 512;
 constexpr int kImageColumns = 64;  // output channels of a block
 // Of a multiprocessor, as registers allow.
 template <int kThreads>
@@ -40,18 +44,20 @@ struct ImageParams {
   void* y;
   int in[3], out[3], strides[3], padding[3], dilation[3];
   int out_channels;
+  int stored;        // bytes of the result that are written at once, 16 or less
   int line;          // elements of an image's row
   int step;          // elements between windows that are neighbors along x
   int padding_line;  // elements in front of a row
   int run;           // elements of a window's row
   int lead;          // elements in front of it that are masked, 0 or 1
-  int window_rows;   // of a window
   int run_units;     // of a window's row
-  int units;         // of a window, made even
-  Divider by_run_units, by_kernel_y;
+  // A window's steps: rows of each, units of each, made even, and units of all.
+  int steps, step_rows, step_units, units;
+  Divider by_run_units, by_kernel_y, by_step_units, by_units;
   // Where a weight lies: taps in a window's order, each of the image's channels, by output
   // channels.
-  int64_t w_first, w_tap, w_few, w_channel;
+  int w_first, w_tap, w_few, w_channel;
+  bool channels_together;  // closer in memory than taps
   int kernel_x;
   Divider by_few;
   // A tile: `tile_y` rows of `tile_x` windows of one plane. Products take 16 of them, one row after
@@ -62,42 +68,43 @@ struct ImageParams {
   int stages;            // 2, or 1: the next tile is then copied when this one is done
   int column_tiles;      // of output channels
   Divider by_tiles_x, by_tiles_y, by_out_z;
-  // What is staged of the image for a tile: the planes that a window reads, and their rows.
+  // What is staged of the image for a step of a tile: the planes that it reads, and their rows.
   int planes, plane_rows, row_words, row_pieces;
-  int copy_lanes;  // threads that copy a row
-  int64_t plane;   // elements between planes that are staged
+  int copy_bits;  // 2 to the power of these are the threads that copy a row
+  int64_t plane;  // elements between planes that are staged
 };
 
-// Shared memory: one or two stages of the image, the weights in the order that lanes read them, and
-// for each two units and each of four lanes the words of the window and their masks, for each unit
-// and lane where the weights of that word's elements lie, and where each window of a tile is.
+// Shared memory: the weights in the order that products read them, one or two stages of the image,
+// and for each two units and each of four lanes the words of the window and their masks, for each
+// unit and lane where the weights of that word's elements lie, where each window of a tile is, and
+// 16 bytes of each warp.
 constexpr int64_t ImageStageBytes(int64_t rows, int64_t row_words) {
   return (rows * row_words + 4) * 4;
 }
 constexpr int64_t ImageWeightsBytes(int64_t units) {
   return units * kImageUnitWords * kImageColumns * 4;
 }
-constexpr int64_t ImageTableBytes(int64_t units, int64_t windows) {
-  return units * 4 * 16 + windows * 16;
+constexpr int64_t ImageTableBytes(int64_t units, int64_t windows, int64_t threads) {
+  return units * 4 * 16 + (windows + threads / 32) * 16;
 }
 
 // Products of 8 columns of which a lane's columns are neighbors, 16 bytes of the result.
 template <typename T>
 constexpr int kImageStored = kPieceElements<T> / 2;
 
-// The output channel of column `column` of a warp's n-th product of 8, of 8.
-template <typename T>
-__device__ inline int ImageChannel(int n, int column) {
-  constexpr int kStored = kImageStored<T>;
-  return n / kStored * (8 * kStored) + column / 2 * (2 * kStored) + n % kStored * 2 + column % 2;
-}
-
-// What a lane reads of two units. The first in bytes; one more says that its row of the image is an
-// odd number of rows behind the window's first one.
-struct alignas(16) ImageWords {
-  uint32_t first, first_mask;
-  uint32_t second, second_mask;
+// A column of a warp's products of 8 columns each.
+struct ImageColumn {
+  int product, of_product;
 };
+
+// The column of a block's output channel.
+template <typename T>
+__device__ inline ImageColumn ImageColumnOf(int channel) {
+  constexpr int kStored = kImageStored<T>;
+  const int of_store = channel % (2 * kStored);
+  return {channel / (8 * kStored) * kStored + of_store / 2,
+          channel % (8 * kStored) / (2 * kStored) * 2 + of_store % 2};
+}
 
 // A window of a tile, from the tile's first one.
 struct alignas(16) ImageWindow {
@@ -106,84 +113,118 @@ struct alignas(16) ImageWindow {
   int x, y;
 };
 
+// What a warp needs to write its windows of a tile: the tile's first pixel of the result, and how
+// much of the plane is right of it and below. Registers are scarce until then.
+struct alignas(16) ImageKept {
+  int64_t pixel;
+  int columns, rows;
+};
+
 // Where a lane's windows begin, of which it has every eighth of 32: a word, and the bits before it.
-// With Starts::kOddRows this depends on the row that is read: the second is for those an odd number
-// of rows behind a window's first one.
 struct ImageStart {
   const unsigned char* word;
   uint32_t shift;
 };
-template <Starts kStarts>
-using ImageStarts = ImageStart[kStarts == Starts::kOddRows ? 2 : 1][2][2];
+using ImageStarts = ImageStart[2][2];
 
-// A lane's operands of two units: a word of both, of each of its windows.
+// A lane's operands of two units: a word of both, of each of its windows. `words` has its byte
+// behind a window's begin and its mask, of the first unit and of the second.
 template <typename T, Starts kStarts>
-__device__ inline void LoadImage(const ImageStarts<kStarts>& starts, const ImageWords& words,
+__device__ inline void LoadImage(const ImageStarts& starts, const uint4& words,
                                  uint32_t (&a)[2][4]) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int m = i / 4, half = i / 2 % 2, below = i % 2;
-    uint32_t at = half ? words.second : words.first;
-    ImageStart start = starts[0][m][below];
-    if constexpr (kStarts == Starts::kOddRows) {
-      if (at & 1) start = starts[1][m][below];
-      at &= ~1u;
-    }
-    const uint32_t* const pair = reinterpret_cast<const uint32_t*>(start.word + at);
+    const ImageStart& start = starts[m][below];
+    const uint32_t* const pair =
+        reinterpret_cast<const uint32_t*>(start.word + (half ? words.z : words.x));
     uint32_t value = pair[0];
-    if constexpr (kStarts != Starts::kWords) value = __funnelshift_r(value, pair[1], start.shift);
-    a[m][half * 2 + below] =
-        MultipliedWord<T>(value & (half ? words.second_mask : words.first_mask));
+    if constexpr (kStarts == Starts::kElements) {
+      value = __funnelshift_r(value, pair[1], start.shift);
+    }
+    a[m][half * 2 + below] = MultipliedWord<T>(value & (half ? words.w : words.y));
   }
 }
 
-// Multiplies 32 windows with kProducts times 8 columns.
-template <typename T, Starts kStarts, int kProducts>
-__device__ inline void MultiplyImage(const ImageStarts<kStarts>& starts, const ImageWords* table,
-                                     int units, const uint4* weights, float (&sums)[2][8][4]) {
-  uint32_t a[2][4];
-  LoadImage<T, kStarts>(starts, *table, a);
-#pragma unroll 2
-  for (int unit = 2; unit <= units; unit += 2) {
-    // Of the next two units, so that nothing waits; behind the last, of the last again.
-    if (unit < units) table += 4;
-    uint32_t next[2][4];
-    LoadImage<T, kStarts>(starts, *table, next);
+// What multiplies windows with weights: each warp, 32 windows at once.
+template <typename T, Starts kStarts>
+struct ImageWarpProducts {
+  static constexpr int kWarps = 1;        // that multiply together
+  static constexpr bool kClears = false;  // sums, for the first products
+
+  // After the weights are written.
+  static __device__ void ShowWeights() {}
+
+  // The word at which a unit's word lies of the weights of column `column` of a product, of 8.
+  static __device__ int PlaceOf(int unit, int word, int product, int column) {
+    return (unit / 2 * 4 + product / 2) * 128 + column * 16 + word * 4 + product % 2 * 2 + unit % 2;
+  }
+
+  // The products of a lane's windows with kProducts times 8 columns, of `units` units from `unit`
+  // on. They are added to the sums, unless they are the first ones.
+  template <int kProducts>
+  static __device__ void Multiply(const ImageStarts& starts, const uint4* table,
+                                  const uint32_t* weights, int unit, int units,
+                                  float (&sums)[2][8][4], bool) {
+    const uint4* of_lane = reinterpret_cast<const uint4*>(weights) + unit * 64 + threadIdx.x % 32;
+#pragma unroll 1
+    for (int i = 0; i < units; i += 2) {
+      uint32_t a[2][4];
+      LoadImage<T, kStarts>(starts, *table, a);
 #pragma unroll
-    for (int n = 0; n < kProducts; n += 2) {
-      const uint4 b = weights[n * 16];
+      for (int n = 0; n < kProducts; n += 2) {
+        const uint4 b = of_lane[n * 16];
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        MultiplyAdd(static_cast<const T*>(nullptr), a[m], b.x, b.y, sums[m][n]);
-        MultiplyAdd(static_cast<const T*>(nullptr), a[m], b.z, b.w, sums[m][n + 1]);
+        for (int m = 0; m < 2; ++m) {
+          MultiplyAdd(static_cast<const T*>(nullptr), a[m], b.x, b.y, sums[m][n]);
+          MultiplyAdd(static_cast<const T*>(nullptr), a[m], b.z, b.w, sums[m][n + 1]);
+        }
       }
+      table += 4;
+      of_lane += 128;
     }
-    weights += 128;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = next[i / 4][i % 4];
   }
-}
+};
 
-// Writes the neighboring channels that a lane has of a window: of each product, from `first` on,
-// two sums of the window's half.
+// The neighboring channels that a lane has of a window: of each product, from `first` on, two sums
+// of the window's half.
 template <typename T>
-__device__ inline void StoreImage(const float (&sums)[8][4], int first, int half, T* to) {
-  if constexpr (sizeof(T) == 2) {
-    uint32_t words[4];
+__device__ inline void RoundImage(const float (&sums)[8][4], int first, int half,
+                                  uint32_t (&words)[4]) {
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const float* const of = sums[first + n] + half * 2;
-      words[n] = RoundedPair(static_cast<const T*>(nullptr), of[0], of[1]);
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (sizeof(T) == 2) {
+      const float* const of = sums[first + i] + half * 2;
+      words[i] = RoundedPair(static_cast<const T*>(nullptr), of[0], of[1]);
+    } else {
+      words[i] = BitsOf<uint32_t>(sums[first + i / 2][half * 2 + i % 2]);
     }
-    *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
-  } else {
-    const float *const of = sums[first] + half * 2, *const next = sums[first + 1] + half * 2;
-    *reinterpret_cast<float4*>(to) = make_float4(of[0], of[1], next[0], next[1]);
   }
 }
 
-// kPiece elements are copied at once, of 16 or 4 bytes.
-template <typename T, int kPiece, Starts kStarts, int kThreads>
+// Writes the first `channels` of them, or all if the result has more, `bytes` bytes at once, which
+// divide the bytes of a pixel and are less than 16.
+template <typename T>
+__device__ inline void StorePart(const uint32_t (&words)[4], T* to, int channels, int bytes) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int left = channels - i * kWordElements<T>;
+    T* const at = to + i * kWordElements<T>;
+    if (left <= 0) break;
+    if (bytes == 8) {
+      if (i % 2 == 0) *reinterpret_cast<uint2*>(at) = make_uint2(words[i], words[i + 1]);
+    } else if (bytes == 4) {
+      *reinterpret_cast<uint32_t*>(at) = words[i];
+    } else if constexpr (sizeof(T) == 2) {
+      at[0] = BitsOf<T>(static_cast<uint16_t>(words[i]));
+      if (left > 1) at[1] = BitsOf<T>(static_cast<uint16_t>(words[i] >> 16));
+    }
+  }
+}
+
+// kPiece elements are copied at once, of 16 or 4 bytes. Of rows with an odd number of 16-bit
+// elements every second one begins between two words: these go through registers.
+template <typename T, int kPiece, Starts kStarts, int kThreads, typename Products>
 __global__ void __launch_bounds__(kThreads, kImageBlocks<kThreads>)
     ImageProduct(const __grid_constant__ ImageParams p) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
@@ -192,15 +233,13 @@ __global__ void __launch_bounds__(kThreads, kImageBlocks<kThreads>)
   const int first_tile = block / p.column_tiles;
   const int stage_words = p.planes * p.plane_rows * p.row_words + 4;
 
-  uint32_t* const stages = SharedMemory<uint32_t>();
-  uint32_t* const weights = stages + p.stages * stage_words;
-  uint2* const table =
-      reinterpret_cast<uint2*>(weights + p.units * (kImageUnitWords * kImageColumns));
+  uint32_t* const weights = SharedMemory<uint32_t>();
+  uint32_t* const stages = weights + p.units * (kImageUnitWords * kImageColumns);
+  uint2* const table = reinterpret_cast<uint2*>(stages + p.stages * stage_words);
   int2* const places = reinterpret_cast<int2*>(table + p.units * 4);
   ImageWindow* const windows = reinterpret_cast<ImageWindow*>(places + p.units * 4);
   const int tile_windows = p.tile_x * p.tile_y;
-  // Whether more than half of the columns are output channels.
-  const bool both_halves = p.out_channels - first_channel > kImageColumns / 2;
+  ImageKept* const kept = reinterpret_cast<ImageKept*>(windows + tile_windows) + warp;
 
   struct Place {
     int image, z, y, x;  // of a tile's first window
@@ -218,77 +257,72 @@ __global__ void __launch_bounds__(kThreads, kImageBlocks<kThreads>)
   const auto first_element = [&](const Place& at) { return at.x * p.step - p.padding_line; };
   const auto first_staged = [](int element) { return element & ~(kPiece - 1); };
 
-  // The row of x, counted through all images, that the tile's first window reads first.
-  const auto first_line_of = [&](const Place& at) {
-    return (static_cast<int64_t>(at.image) * p.in[0] + at.z * p.strides[0] - p.padding[0]) *
-               p.in[1] +
-           at.y * p.strides[1] - p.padding[1];
+  // Copies a row of what is staged, from element `first` of the image's row on.
+  const int copy_lanes = 1 << p.copy_bits, first_piece = thread & (copy_lanes - 1);
+  const auto copy_row = [&](uint32_t* to, const T* from, int first, bool exists) {
+    if constexpr (kPiece == 2 && sizeof(T) == 2) {
+      if (p.line % 2 != 0) {
+        const int line = exists ? p.line : 0;
+        CopyOddRow(to, from, first, line, first_piece, copy_lanes, p.row_pieces);
+        return;
+      }
+    }
+    for (int piece = first_piece; piece < p.row_pieces; piece += copy_lanes) {
+      CopyAsync<kPiece* static_cast<int>(sizeof(T))>(
+          to + piece * (kPiece / kWordElements<T>), from + piece * kPiece,
+          exists & Inside(first + piece * kPiece, p.line));
+    }
   };
 
-  const auto copy = [&](int tile, uint32_t* to) {
+  const auto copy = [&](int tile, int step, uint32_t* to) {
     const Place at = place_of(tile);
     const int first = first_staged(first_element(at));
-    const int first_z = at.z * p.strides[0] - p.padding[0];
+    // Of several steps, each has one plane.
+    const int first_z = at.z * p.strides[0] - p.padding[0] + step * p.dilation[0];
     const int first_y = at.y * p.strides[1] - p.padding[1];
-    const int64_t line = first_line_of(at);
-    const T* const tile_from = static_cast<const T*>(p.x) + line * p.line + first;
-    const int row_step = kThreads / p.copy_lanes, first_row = thread / p.copy_lanes;
-    const int plane_lines = p.dilation[0] * p.in[1];
-    const T* plane_from = tile_from + static_cast<int64_t>(first_row) * p.line;
+    // The row that the tile's first window reads first, counted through all images.
+    const int64_t line = (static_cast<int64_t>(at.image) * p.in[0] + first_z) * p.in[1] + first_y;
+    const int row_step = kThreads >> p.copy_bits, first_row = thread >> p.copy_bits;
+    const T* plane_from = static_cast<const T*>(p.x) + (line + first_row) * p.line + first;
     for (int plane = 0; plane < p.planes; ++plane, plane_from += p.plane) {
       const bool plane_exists = Inside(first_z + plane * p.dilation[0], p.in[0]);
       const T* from = plane_from;
       uint32_t* staged = to + (plane * p.plane_rows + first_row) * p.row_words;
       for (int row = first_row; row < p.plane_rows; row += row_step) {
         const bool line_exists = plane_exists & Inside(first_y + row, p.in[1]);
-        const int in_front =
-            kStarts == Starts::kOddRows ? ElementsInFront(line + plane * plane_lines + row) : 0;
-        for (int piece = thread % p.copy_lanes; piece < p.row_pieces; piece += p.copy_lanes) {
-          if constexpr (kStarts == Starts::kOddRows) {
-            const int element = first + piece * 2 - in_front;
-            CopyWord(staged + piece, from + piece * 2 - in_front,
-                     line_exists & Inside(element, p.line),
-                     line_exists & Inside(element + 1, p.line));
-            continue;
-          }
-          CopyAsync<kPiece* static_cast<int>(sizeof(T))>(
-              staged + piece * (kPiece / kWordElements<T>), from + piece * kPiece,
-              line_exists & Inside(first + piece * kPiece, p.line));
-        }
+        copy_row(staged, from, first, line_exists);
         from += static_cast<int64_t>(row_step) * p.line;
         staged += row_step * p.row_words;
       }
     }
   };
 
-  copy(first_tile, stages);
+  copy(first_tile, 0, stages);
   CommitCopies();
 
   for (int i = thread; i < p.units * 4; i += kThreads) {
-    int row = i / 4;
+    int step = i / 4;
+    int row = p.by_step_units.Split(&step);
     const int word = p.by_run_units.Split(&row) * kImageUnitWords + i % 4;
     const int element = word * kWordElements<T> - p.lead;
-    const bool exists = row < p.window_rows, low = exists && Inside(element, p.run);
+    const bool exists = row < p.step_rows, low = exists && Inside(element, p.run);
     const bool high = kWordElements<T> == 1 ? low : exists && Inside(element + 1, p.run);
     int z = row;
     const int y = p.by_kernel_y.Split(&z);
     const int line = z * p.plane_rows + y * p.dilation[1];
-    const uint32_t behind =
-        kStarts == Starts::kOddRows
-            ? static_cast<uint32_t>(z * p.dilation[0] * p.in[1] + y * p.dilation[1]) & 1
-            : 0;
-    // As ImageWords: two units' words of a lane are neighbors.
+    // As LoadImage reads it: two units' words of a lane are neighbors.
     table[i / 8 * 8 + i % 4 * 2 + i / 4 % 2] =
-        make_uint2(low || high ? static_cast<uint32_t>(line * p.row_words + word) * 4 + behind : 0,
+        make_uint2(low || high ? static_cast<uint32_t>(line * p.row_words + word) * 4 : 0,
                    (low ? 0xffffu : 0) | (high ? 0xffff0000u : 0));
     const auto place_of_weight = [&](int of_row) {
       int tap = of_row;
       const int few = p.by_few.Split(&tap);
-      tap += row * p.kernel_x;
-      return static_cast<int>(p.w_first + tap * p.w_tap + few * p.w_few);
+      tap += (step * p.step_rows + row) * p.kernel_x;
+      return p.w_first + tap * p.w_tap + few * p.w_few;
     };
+    // Of elements that are masked, any weight.
     places[i] =
-        make_int2(low ? place_of_weight(element) : -1, high ? place_of_weight(element + 1) : -1);
+        make_int2(low ? place_of_weight(element) : 0, high ? place_of_weight(element + 1) : 0);
   }
   for (int i = thread; i < tile_windows; i += kThreads) {
     int y = i;
@@ -298,100 +332,129 @@ __global__ void __launch_bounds__(kThreads, kImageBlocks<kThreads>)
   }
   __syncthreads();
 
-  // The weights for each word of two units, by 128 threads: of these, thread / 16 is the column of
-  // 8 products of 8, thread / 4 % 4 the word of a unit.
-  {
-    const int part = thread % 4, word = thread / 4 % 4;
-    const T* from[4];
-    bool exists[4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const int channel = first_channel + ImageChannel<T>(n * 2 + part / 2, thread / 16 % 8);
-      exists[n] = channel < p.out_channels;
-      from[n] = static_cast<const T*>(p.w) + (exists[n] ? channel * p.w_channel : 0);
+  const T* const w = static_cast<const T*>(p.w);
+  // A thread takes the weights of a unit and a channel. Neighbors have channels, or units, that are
+  // neighbors in memory.
+  for (int i = thread; i < p.units * kImageColumns; i += kThreads) {
+    int channel = i % kImageColumns, unit = i / kImageColumns;
+    if (!p.channels_together) {
+      channel = i;
+      unit = p.by_units.Split(&channel);
     }
-#pragma unroll 4
-    for (int unit = thread / 128 * 2; unit < p.units; unit += kThreads / 64) {
-      const int2 at = places[(unit + part % 2) * 4 + word];
+    const bool exists = first_channel + channel < p.out_channels;
+    const int of_channel = exists ? (first_channel + channel) * p.w_channel : 0;
+    uint32_t words[kImageUnitWords];
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        weights[(unit * 2 + n) * 128 + thread % 128] =
-            WordOf(from[n] + max(at.x, 0), exists[n] && at.x >= 0, from[n] + max(at.y, 0),
-                   exists[n] && at.y >= 0);
-      }
+    for (int word = 0; word < kImageUnitWords; ++word) {
+      const int2 at = places[unit * kImageUnitWords + word];
+      const uint32_t mask = exists ? table[unit / 2 * 8 + word * 2 + unit % 2].y : 0;
+      words[word] = WordOf(w + (of_channel + at.x), w + (of_channel + at.y)) & mask;
+    }
+    const ImageColumn column = ImageColumnOf<T>(channel);
+#pragma unroll
+    for (int word = 0; word < kImageUnitWords; ++word) {
+      weights[Products::PlaceOf(unit, word, column.product, column.of_product)] = words[word];
     }
   }
 
+  Products::ShowWeights();
   const int g = lane / 4, t = lane % 4;
-  const ImageWords* const table_of_lane = reinterpret_cast<const ImageWords*>(table) + t;
-  const uint4* const weights_of_lane = reinterpret_cast<const uint4*>(weights) + lane;
-  int stage = 0;
-  for (int tile = first_tile; tile < p.tiles; tile += p.tile_step) {
-    const uint32_t* const staged = stages + stage * stage_words;
-    const bool is_last = tile + p.tile_step >= p.tiles;
-    if (p.stages == 2) {
-      stage ^= 1;
-      if (!is_last) copy(tile + p.tile_step, stages + stage * stage_words);
-      CommitCopies();
-      WaitForCopies<1>();
-    } else {
-      WaitForCopies<0>();
-    }
-    __syncthreads();
-    const Place at = place_of(tile);
-    const int element = first_element(at);
-    const int offset = element - first_staged(element) - p.lead;
-    const int64_t first_line = first_line_of(at);
-
-    const int64_t line = (static_cast<int64_t>(at.image) * p.out[0] + at.z) * p.out[1] + at.y;
-    T* const tile_to = static_cast<T*>(p.y) + (line * p.out[2] + at.x) * p.out_channels +
-                       first_channel + t * kPieceElements<T>;
-    for (int first = warp * 32; first < tile_windows; first += kThreads) {
-      ImageStarts<kStarts> starts;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const ImageWindow& window = windows[min(first + i * 8 + g, tile_windows - 1)];
-        const int start = offset + window.element;
-        int in_front = 0;
-        if constexpr (kStarts == Starts::kOddRows) {
-          in_front = ElementsInFront(first_line + window.y * p.strides[1]);
-        }
-#pragma unroll
-        for (ImageStart(&of_rows)[2][2] : starts) {
-          const int begin = start + in_front;
-          of_rows[i / 2][i % 2] = {reinterpret_cast<const unsigned char*>(staged) +
-                                       (begin >> (kWordElements<T> - 1)) * 4,
-                                   static_cast<uint32_t>(begin & 1) * 16};
-          in_front ^= 1;
-        }
-      }
-      float sums[2][8][4] = {};
-      if (both_halves) {
-        MultiplyImage<T, kStarts, 8>(starts, table_of_lane, p.units, weights_of_lane, sums);
+  const uint4* const table_of_lane = reinterpret_cast<const uint4*>(table) + t;
+  // Multiplies all tiles with `products` times 8 columns.
+  const auto multiply = [&](auto products) {
+    constexpr int kProducts = decltype(products)::value;
+    int stage = 0, step = 0;
+    float sums[2][8][4] = {};
+    for (int tile = first_tile; tile < p.tiles;) {
+      const uint32_t* const staged = stages + stage * stage_words;
+      const int this_step = step;
+      const bool is_last_step = this_step + 1 == p.steps;
+      step = is_last_step ? 0 : this_step + 1;
+      const int next_tile = is_last_step ? tile + p.tile_step : tile;
+      if (p.stages == 2) {
+        stage ^= 1;
+        if (next_tile < p.tiles) copy(next_tile, step, stages + stage * stage_words);
+        CommitCopies();
+        WaitForCopies<1>();
       } else {
-        MultiplyImage<T, kStarts, 4>(starts, table_of_lane, p.units, weights_of_lane, sums);
+        WaitForCopies<0>();
       }
+      __syncthreads();
+      const Place at = place_of(tile);
+      const int element = first_element(at);
+      const int offset = element - first_staged(element) - p.lead;
+      const int first_unit = this_step * p.step_units;
+      const uint4* const of_step = table_of_lane + first_unit * 2;
+
+      if (is_last_step && lane == 0) {
+        const int64_t line = (static_cast<int64_t>(at.image) * p.out[0] + at.z) * p.out[1] + at.y;
+        *kept = {line * p.out[2] + at.x, p.out[2] - at.x, p.out[1] - at.y};
+      }
+      __syncwarp();
+      // Of several steps, a warp has 32 windows at most: their sums wait for the next one.
+      constexpr int kWarps = Products::kWarps;
+      for (int together = warp / kWarps * (kWarps * 32); together < tile_windows;
+           together += kThreads) {
+        const int first = together + warp % kWarps * 32;
+        ImageStarts starts;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int window = first + i * 8 + g;
-        const ImageWindow place = windows[min(window, tile_windows - 1)];
-        const bool exists =
-            (window < tile_windows) & (at.y + place.y < p.out[1]) & (at.x + place.x < p.out[2]);
-        T* const to = tile_to + static_cast<int64_t>(place.pixel) * p.out_channels;
+        for (int i = 0; i < 4; ++i) {
+          const int begin = offset + windows[min(first + i * 8 + g, tile_windows - 1)].element;
+          starts[i / 2][i % 2] = {reinterpret_cast<const unsigned char*>(staged) +
+                                      (begin >> (kWordElements<T> - 1)) * 4,
+                                  static_cast<uint32_t>(begin & 1) * 16};
+        }
+        Products::template Multiply<kProducts>(starts, of_step, weights, first_unit, p.step_units,
+                                               sums, this_step == 0);
+        if (!is_last_step) break;
+        const ImageKept tile_at = *kept;
+        T* const tile_to = static_cast<T*>(p.y) + tile_at.pixel * p.out_channels + first_channel +
+                           t * kPieceElements<T>;
+        const auto store = [&](auto whole) {
 #pragma unroll
-        for (int n = 0; n < 8; n += kImageStored<T>) {
-          if (n >= 4 && !both_halves) break;
-          if (exists && first_channel + n * 8 + t * kPieceElements<T> < p.out_channels) {
-            StoreImage(sums[i / 2], n, i % 2, to + n * 8);
+          for (int i = 0; i < 4; ++i) {
+            const int window = first + i * 8 + g;
+            const ImageWindow place = windows[min(window, tile_windows - 1)];
+            const bool exists =
+                (window < tile_windows) & (place.y < tile_at.rows) & (place.x < tile_at.columns);
+            T* const to = tile_to + static_cast<int64_t>(place.pixel) * p.out_channels;
+#pragma unroll
+            for (int n = 0; n < kProducts; n += kImageStored<T>) {
+              const int channels = p.out_channels - first_channel - n * 8 - t * kPieceElements<T>;
+              if (!exists || channels <= 0) continue;
+              uint32_t words[4];
+              RoundImage<T>(sums[i / 2], n, i % 2, words);
+              if constexpr (decltype(whole)::value) {
+                *reinterpret_cast<uint4*>(to + n * 8) =
+                    make_uint4(words[0], words[1], words[2], words[3]);
+              } else {
+                StorePart(words, to + n * 8, channels, p.stored);
+              }
+            }
           }
+        };
+        if (p.stored == 16) {
+          store(std::true_type());
+        } else {
+          store(std::false_type());
+        }
+        if constexpr (!Products::kClears) {
+#pragma unroll
+          for (int i = 0; i < 64; ++i) sums[i / 32][i / 4 % 8][i % 4] = 0;
         }
       }
+      __syncthreads();  // the next copy overwrites what was read
+      if (p.stages == 1 && next_tile < p.tiles) {
+        copy(next_tile, step, stages);
+        CommitCopies();
+      }
+      tile = next_tile;
     }
-    __syncthreads();  // the next copy overwrites what was read
-    if (p.stages == 1 && !is_last) {
-      copy(tile + p.tile_step, stages);
-      CommitCopies();
-    }
+  };
+  if (p.out_channels - first_channel > kImageColumns / 2) {
+    multiply(std::integral_constant<int, 8>());
+  } else {
+    multiply(std::integral_constant<int, 4>());
   }
 }
 

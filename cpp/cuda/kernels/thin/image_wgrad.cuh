@@ -50,10 +50,11 @@ struct ImageWgradParams {
   float* partial;
   int in[3], out[3], strides[3], padding[3], dilation[3];
   int channels;
-  bool sixteen;      // the image is copied 16 bytes at a time, else 4
-  int line;          // elements of an image's row
-  int step;          // elements between windows that are neighbors along x
-  int padding_line;  // elements in front of a row
+  int channel_bytes;  // of the gradient that are copied at once, 16 or less
+  bool sixteen;       // the image is copied 16 bytes at a time, else 4
+  int line;           // elements of an image's row
+  int step;           // elements between windows that are neighbors along x
+  int padding_line;   // elements in front of a row
   // Rows of the result are elements of a window, each of its rows with `lead` elements in front, 0
   // or 1, and maybe one behind, so that all pairs of them are words of the image.
   int run, lead, run_rows;
@@ -70,7 +71,8 @@ struct ImageWgradParams {
   int steps;  // of 16 windows
   int tiles, parts;
   Divider by_tile_x, by_tiles_x, by_tiles_y, by_out_z;
-  // What is staged of the image for a tile: rows of each plane that a window reads.
+  // What is staged of the image for a tile: rows of the planes that a block's elements are in, from
+  // the plane of its first one on.
   int stages;
   int image_rows, plane_rows;
   int row_words;          // from one to the next
@@ -81,13 +83,13 @@ struct ImageWgradParams {
 };
 
 // Shared memory: stages of the gradient, a row of channels for each window, and of the image as it
-// lies; then for each window where it begins, and 16 bytes of each warp. In the end, what half of
-// the warps hand over to the other half.
+// lies; then for each window where it begins, and 16 bytes of each warp and of the block. In the
+// end, what half of the warps hand over to the other half.
 constexpr int64_t ImageWgradGradientElements(int64_t steps, int64_t channel_warps) {
   return steps * kImageWgradDepth * channel_warps * kImageWgradChannels;
 }
 constexpr int64_t ImageWgradTableBytes(int64_t steps) {
-  return steps * kImageWgradDepth * 4 + kImageWgradWarps * 16;
+  return steps * kImageWgradDepth * 4 + (kImageWgradWarps + 1) * 16;
 }
 constexpr int64_t ImageWgradSumsBytes(int64_t groups) {
   return kImageWgradWarps / 2 * groups * kImageWgradRows * kImageWgradChannels * 4;
@@ -101,15 +103,13 @@ __device__ inline uint32_t HighHalves(uint32_t first, uint32_t second) {
   return __byte_perm(first, second, 0x7632);
 }
 
-// Where a lane's four windows of a step begin. With Starts::kOddRows this depends on the row that
-// is read, the second is for those an odd number of rows behind a window's first one.
-template <Starts kStarts>
-using ImageWgradWindows = const unsigned char * [kStarts == Starts::kOddRows ? 2 : 1][4];
+// Where a lane's four windows of a step begin.
+using ImageWgradWindows = const unsigned char* [4];
 
 // Multiplies kGroups times 16 elements of four windows of a lane with 32 channels, of which `b` has
 // the fragments.
-template <typename T, Starts kStarts, int kGroups, int kApart>
-__device__ inline void MultiplyHalves(const ImageWgradWindows<kStarts>& windows,
+template <typename T, int kGroups, int kApart>
+__device__ inline void MultiplyHalves(const ImageWgradWindows& windows,
                                       const int (&offsets)[kGroups][kApart],
                                       const uint32_t (&b)[2][4], float (&sums)[kGroups][4][4]) {
 #pragma unroll
@@ -121,13 +121,7 @@ __device__ inline void MultiplyHalves(const ImageWgradWindows<kStarts>& windows,
       for (int i = 0; i < 2; ++i) {
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-          const unsigned char* window = windows[0][k];
-          int offset = offsets[group][i];
-          if constexpr (kStarts == Starts::kOddRows) {
-            if (offset & 1) window = windows[1][k];
-            offset &= ~1;
-          }
-          element_of[i][k] = *reinterpret_cast<const uint16_t*>(window + offset);
+          element_of[i][k] = *reinterpret_cast<const uint16_t*>(windows[k] + offsets[group][i]);
         }
       }
 #pragma unroll
@@ -139,7 +133,7 @@ __device__ inline void MultiplyHalves(const ImageWgradWindows<kStarts>& windows,
       uint32_t pair[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        pair[k] = *reinterpret_cast<const uint32_t*>(windows[0][k] + offsets[group][0]);
+        pair[k] = *reinterpret_cast<const uint32_t*>(windows[k] + offsets[group][0]);
       }
       a[0] = LowHalves(pair[0], pair[1]);
       a[1] = HighHalves(pair[0], pair[1]);
@@ -157,7 +151,7 @@ __device__ inline void MultiplyHalves(const ImageWgradWindows<kStarts>& windows,
 // The same for floats. The lane's four channels of its first window lie at `gradient`, one for each
 // product, those of its next window four rows further.
 template <int kGroups>
-__device__ inline void MultiplyFloats(const ImageWgradWindows<Starts::kWords>& windows,
+__device__ inline void MultiplyFloats(const ImageWgradWindows& windows,
                                       const int (&offsets)[kGroups][2],
                                       const unsigned char* gradient, int row_bytes,
                                       float (&sums)[kGroups][4][4]) {
@@ -176,13 +170,39 @@ __device__ inline void MultiplyFloats(const ImageWgradWindows<Starts::kWords>& w
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         a[i] = MultipliedWord<float>(
-            *reinterpret_cast<const uint32_t*>(windows[0][k + i / 2] + offsets[group][i % 2]));
+            *reinterpret_cast<const uint32_t*>(windows[k + i / 2] + offsets[group][i % 2]));
       }
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         MultiplyAdd(static_cast<const float*>(nullptr), a, b[k][n], b[k + 1][n], sums[group][n]);
       }
     }
+  }
+}
+
+// Most groups of a warp that copies single channels: with more, it has no registers for these.
+constexpr int kImageWgradOddGroups = 3;
+
+// Copies a piece's first `channels` channels, or all if there are more, `bytes` bytes at once, less
+// than 16. Behind them there are zeros.
+template <typename T, int kGroups>
+__device__ inline void CopyChannels(unsigned char* to, const T* from, int channels, int bytes) {
+  constexpr int kWord = kWordElements<T>;
+  if (bytes == 8) {
+    CopyAsync<8>(to, from, channels > 0);
+    CopyAsync<8>(to + 8, from + 2 * kWord, channels > 2 * kWord);
+  } else if (bytes == 4) {
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) CopyAsync<4>(to + i * 4, from + i * kWord, channels > i * kWord);
+  } else if constexpr (sizeof(T) == 2 && kGroups <= kImageWgradOddGroups) {
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t low = channels > i * 2 ? BitsOf<uint16_t>(from[i * 2]) : 0;
+      const uint32_t high = channels > i * 2 + 1 ? BitsOf<uint16_t>(from[i * 2 + 1]) : 0;
+      words[i] = low | high << 16;
+    }
+    *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
   }
 }
 
@@ -208,8 +228,9 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
   const int warps_abreast = p.channel_warps * p.row_warps;
   const int depth_warp = thread / 32 / warps_abreast, warp_abreast = thread / 32 % warps_abreast;
   const int channel_warp = warp_abreast % p.channel_warps;
-  const int first_row =
-      (row_tile * p.row_warps + warp_abreast / p.channel_warps) * (kGroups * kImageWgradRows);
+  const int rows_of_warp = kGroups * kImageWgradRows;
+  const int rows_before = row_tile * p.row_warps * rows_of_warp;  // the block's first one
+  const int first_row = rows_before + warp_abreast / p.channel_warps * rows_of_warp;
 
   constexpr int kElementBytes = static_cast<int>(sizeof(T)), kPiece = kPieceElements<T>;
   constexpr int kApart = kImageWgradApart<T, kStarts>;
@@ -219,8 +240,12 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
   const int stage_bytes = gradient_bytes + p.image_rows * p.row_words * 4;
   unsigned char* const stages = SharedMemory<unsigned char>();
   int* const table = reinterpret_cast<int*>(stages + p.stages * stage_bytes);
-  // What a warp needs in the end waits here: registers are scarce until then.
-  int4* const kept = reinterpret_cast<int4*>(table + p.steps * kImageWgradDepth) + thread / 32;
+  // What a warp needs in the end waits here, and what a block does for a tile: registers are
+  // scarce.
+  int* const kept_plane = table + p.steps * kImageWgradDepth;
+  int4* const kept = reinterpret_cast<int4*>(kept_plane + 4) + thread / 32;
+  const int first_plane = p.by_kernel_y.Quotient(p.by_run_rows.Quotient(rows_before));
+  if (thread == 0) *kept_plane = first_plane;
   if (lane == 0) {
     *kept = make_int4(first_row, first_channel + channel_warp * kImageWgradChannels, warp_abreast,
                       part);
@@ -265,9 +290,14 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
                     first_channel + copied_channel;
     to += copied_byte;
     const int windows = kImageWgradThreads / pieces;
+    const int channels = p.channels - first_channel - copied_channel;
 #pragma unroll 1
     for (int window = copied_window; window < p.windows; window += windows) {
-      CopyAsync(to, from, window >= at.had);
+      if (p.channel_bytes == 16) {
+        CopyAsync(to, from, window >= at.had);
+      } else {
+        CopyChannels<T, kGroups>(to, from, window >= at.had ? channels : 0, p.channel_bytes);
+      }
       from += static_cast<int64_t>(windows) * p.channels;
       to += kImageWgradThreads * 16;
     }
@@ -277,31 +307,42 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
   const auto copy_image = [&](auto piece_size, const Place& at, unsigned char* to) {
     constexpr int kCopied = decltype(piece_size)::value;
     const int first = first_element(at) & ~(kCopied - 1);
-    const int first_z = at.z * p.strides[0] - p.padding[0];
+    const int first_z = at.z * p.strides[0] - p.padding[0] + *kept_plane * p.dilation[0];
     const int first_y = at.y * p.strides[1] - p.padding[1];
 #pragma unroll 1
     for (int i = thread / 32; i < p.image_parts; i += kImageWgradWarps) {
       int row = i;
       const int piece = p.by_row_parts.Split(&row) * 32 + lane;
-      unsigned char* const staged = to + row * p.row_words * 4 + piece * (kCopied * kElementBytes);
+      unsigned char* const staged = to + row * p.row_words * 4;
       const int y = first_y + p.by_plane_rows.Split(&row);
       const int z = first_z + row * p.dilation[0];
       const int element = first + piece * kCopied;
-      const bool inside = Inside(z, p.in[0]) && Inside(y, p.in[1]) && Inside(element, p.line);
+      const bool exists = Inside(z, p.in[0]) && Inside(y, p.in[1]);
+      const bool inside = exists && Inside(element, p.line);
       const int64_t line = (static_cast<int64_t>(at.image) * p.in[0] + z) * p.in[1] + y;
-      if constexpr (kStarts == Starts::kOddRows) {
-        const int low = element - ElementsInFront(line);
-        const bool exists = Inside(z, p.in[0]) && Inside(y, p.in[1]);
-        if (piece < p.row_pieces) {
-          CopyWord(reinterpret_cast<uint32_t*>(staged),
-                   static_cast<const T*>(p.x) + (exists ? line * p.line + low : 0),
-                   exists && Inside(low, p.line), exists && Inside(low + 1, p.line));
-        }
-        continue;
-      }
-      if (piece < p.row_pieces) {
-        CopyAsync<kCopied * kElementBytes>(
-            staged, static_cast<const T*>(p.x) + (inside ? line * p.line + element : 0), inside);
+      const T* const from = static_cast<const T*>(p.x) + (exists ? line * p.line : 0);
+      if (piece >= p.row_pieces) continue;
+      CopyAsync<kCopied * kElementBytes>(staged + piece * (kCopied * kElementBytes),
+                                         from + (inside ? element : 0), inside);
+    }
+  };
+
+  // The same for rows that may begin between two words.
+  const auto copy_odd_image = [&](const Place& at, unsigned char* to) {
+    const int first = first_element(at) & ~1;
+    const int first_z = at.z * p.strides[0] - p.padding[0] + *kept_plane * p.dilation[0];
+    const int first_y = at.y * p.strides[1] - p.padding[1];
+#pragma unroll 1
+    for (int i = thread / 32; i < p.image_rows; i += kImageWgradWarps) {
+      int row = i;
+      const int y = first_y + p.by_plane_rows.Split(&row);
+      const int z = first_z + row * p.dilation[0];
+      const bool exists = Inside(z, p.in[0]) && Inside(y, p.in[1]);
+      const int64_t line = (static_cast<int64_t>(at.image) * p.in[0] + z) * p.in[1] + y;
+      if constexpr (kElementBytes == 2) {
+        CopyOddRow(reinterpret_cast<uint32_t*>(to + i * p.row_words * 4),
+                   static_cast<const T*>(p.x) + line * p.line + first, first, exists ? p.line : 0,
+                   lane, 32, p.row_pieces);
       }
     }
   };
@@ -311,11 +352,14 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
     copy_gradient(at, to);
     if (p.sixteen) {
       copy_image(std::integral_constant<int, kPiece>(), at, to + gradient_bytes);
+    } else if (kElementBytes == 2 && p.line % 2 != 0) {
+      copy_odd_image(at, to + gradient_bytes);
     } else {
       copy_image(std::integral_constant<int, kWordElements<T>>(), at, to + gradient_bytes);
     }
   };
 
+  __syncthreads();
   for (int i = 0; i < p.stages - 1; ++i) {
     if (part + i * p.parts < p.tiles) copy(part + i * p.parts, stages + i * stage_bytes);
     CommitCopies();
@@ -328,7 +372,6 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
     int row = min(window, p.windows - 1);
     const int column = p.by_tile_x.Split(&row);
     table[i] = row * p.strides[1] * p.row_words * 4 + column * p.step * kElementBytes;
-    if (kStarts == Starts::kOddRows) table[i] += row * p.strides[1] & 1;
   }
   const int rest = (p.steps * kImageWgradDepth - p.windows) * pieces;
   for (int i = thread; i < rest * p.stages; i += kImageWgradThreads) {
@@ -343,14 +386,11 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
 #pragma unroll
     for (int i = 0; i < kApart; ++i) {
       const int row = first_row + group * kImageWgradRows + 2 * g + i;
-      int z = row < p.rows ? row : 0;  // what is no row is not written
+      int z = row < p.rows ? row : rows_before;  // what is no row is not written
       const int element = p.by_run_rows.Split(&z);
       const int y = p.by_kernel_y.Split(&z);
-      const int line = z * p.plane_rows + y * p.dilation[1];
+      const int line = (z - first_plane) * p.plane_rows + y * p.dilation[1];
       offsets[group][i] = line * p.row_words * 4 + element * kElementBytes;
-      if (kStarts == Starts::kOddRows) {
-        offsets[group][i] += (z * p.dilation[0] * p.in[1] + y * p.dilation[1]) & 1;
-      }
     }
   }
   // Where the lane finds a matrix's row of the gradient, of the first step and 16 channels. Lane t
@@ -374,9 +414,6 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
     if (++stage == p.stages) stage = 0;
     const Place at = place_of(tile);
     const int element = first_element(at);
-    const int first_in_front = ElementsInFront(
-        (static_cast<int64_t>(at.image) * p.in[0] + at.z * p.strides[0] - p.padding[0]) * p.in[1] +
-        at.y * p.strides[1] - p.padding[1]);
     const unsigned char* const image =
         gradient + gradient_bytes +
         ((element & (p.sixteen ? kPiece - 1 : kWordElements<T> - 1)) - p.lead) * kElementBytes;
@@ -385,18 +422,9 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
     for (int step = depth_warp; step < p.steps; step += p.depth_warps) {
       const int4 starts = reinterpret_cast<const int4*>(table)[step * 4 + t];
       const int of_windows[4] = {starts.x, starts.y, starts.z, starts.w};
-      ImageWgradWindows<kStarts> windows;
+      ImageWgradWindows windows;
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        if constexpr (kStarts == Starts::kOddRows) {
-          const int in_front = (of_windows[k] ^ first_in_front) & 1;
-          const unsigned char* const window = image + (of_windows[k] & ~1);
-          windows[0][k] = window + in_front * kElementBytes;
-          windows[1][k] = window + (in_front ^ 1) * kElementBytes;
-        } else {
-          windows[0][k] = image + of_windows[k];
-        }
-      }
+      for (int k = 0; k < 4; ++k) windows[k] = image + of_windows[k];
       const unsigned char* const of_step = gradient + step * kImageWgradDepth * row_bytes;
       if constexpr (kElementBytes == 4) {
         MultiplyFloats(windows, offsets, of_step + of_gradient, row_bytes, sums);
@@ -405,7 +433,7 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
         uint32_t b[2][4];
         LoadTransposedMatrices(of_step + of_gradient, b[0]);
         LoadTransposedMatrices(of_step + (of_gradient ^ 32), b[1]);
-        MultiplyHalves<T, kStarts>(windows, offsets, b, sums);
+        MultiplyHalves<T>(windows, offsets, b, sums);
       }
     }
   }
@@ -455,9 +483,13 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
         const int n = kElementBytes == 4 ? j % 4 : j / 2, next = kElementBytes == 4 ? n + 1 : n;
         const int first = kElementBytes == 4 ? j / 4 : 0, second = kElementBytes == 4 ? first : 1;
         const int channel = of_warp.y + ImageWgradColumn<T>(n, t, first);
-        if (channel < p.channels) {
-          *reinterpret_cast<float2*>(to + channel) =
-              make_float2(sums[group][n][2 * i + first], sums[group][next][2 * i + second]);
+        const float2 two =
+            make_float2(sums[group][n][2 * i + first], sums[group][next][2 * i + second]);
+        if (p.channels % 2 == 0) {
+          if (channel < p.channels) *reinterpret_cast<float2*>(to + channel) = two;
+        } else {
+          if (channel < p.channels) to[channel] = two.x;
+          if (channel + 1 < p.channels) to[channel + 1] = two.y;
         }
       }
     }

@@ -52,7 +52,6 @@ class ImageWgradPlan : public KernelPlan<ImageWgradParams> {
   const PartsSumKernel sum_kernel_;
 };
 
-constexpr int64_t kImageWgradMaxChannels = 16;
 constexpr int64_t kImageWgradTileWindows = 1024;  // of a tile, at most
 
 // What a multiprocessor of an H100 does in a cycle, or takes for: only ratios matter here.
@@ -71,14 +70,13 @@ struct ImageWgradForm {
 template <typename T>
 ImageWgradForm ImageWgradFormOf(Starts starts) {
   if (sizeof(T) == 4) return {true, 4, 3, 12};
-  if (starts == Starts::kOddRows) return {true, 2, 2, 12};
   if (starts == Starts::kElements) return {true, 2, 3, 9};
   return {false, 2, 5, 6};
 }
 
 inline bool HasImageWgrad(const ThinProblem& p) {
-  return IsCountable(p) && p.kind == ThinKind::kWgrad && p.in_channels <= kImageWgradMaxChannels &&
-         p.dilation[2] == 1 && Multiple(p.out_channels, 8) && p.out_channels <= kMaxWindow;
+  return IsCountable(p) && p.kind == ThinKind::kWgrad && IsThin(p.in_channels) &&
+         p.dilation[2] == 1 && p.out_channels <= kMaxWindow;
 }
 
 // Cycles for 16 windows with `groups` times 16 rows for each of the row warps.
@@ -88,14 +86,29 @@ inline double ImageWgradStepCycles(const ImageWgradForm& form, const ImageWgradP
   return warps * (static_cast<double>(groups) * form.group_cycles + kImageWgradFragments);
 }
 
+// The most planes that the rows of a tile of `tile_rows` rows of the result are in.
+inline int64_t PlanesOf(const ThinProblem& problem, int64_t tile_rows, const ImageWgradParams& p) {
+  const int64_t plane_rows = p.run_rows * problem.kernel[1];
+  int64_t most = 0;
+  for (int64_t first = 0; first < p.rows; first += tile_rows) {
+    const int64_t last = std::min<int64_t>(first + tile_rows, p.rows) - 1;
+    most = std::max(most, last / plane_rows - first / plane_rows + 1);
+  }
+  return most;
+}
+
 // Shares the result among blocks and warps and returns the groups of a warp.
-inline int64_t ShareImageWgrad(const ImageWgradForm& form, ImageWgradParams* p) {
+inline int64_t ShareImageWgrad(const ThinProblem& problem, const ImageWgradForm& form,
+                               ImageWgradParams* p) {
   // 64 channels of a block, unless half of them would be in vain.
   p->channel_warps = CeilDivide(p->channels, kImageWgradChannels) % 2 == 0 ? 2 : 1;
   const int64_t channels = p->channel_warps * kImageWgradChannels;
   p->channel_tiles = static_cast<int>(CeilDivide(p->channels, channels));
-  // Each tile of rows reads the gradient again.
+  // Each tile of rows reads the gradient again, and its planes of the image, which mostly come from
+  // the cache.
   const double bytes = static_cast<double>(kImageWgradDepth * channels * form.element_bytes);
+  const double plane_bytes =
+      static_cast<double>(kImageWgradDepth * p->step * form.element_bytes * problem.strides[1]);
   const int64_t all = CeilDivide(p->rows, kImageWgradRows);
   double best = 0;
   int64_t best_groups = 0, best_warps = 0;
@@ -104,8 +117,10 @@ inline int64_t ShareImageWgrad(const ImageWgradForm& form, ImageWgradParams* p) 
       if (groups > form.max_groups) continue;
       p->row_warps = static_cast<int>(warps);
       const double tiles = static_cast<double>(CeilDivide(all, groups * warps));
+      const int64_t planes = PlanesOf(problem, groups * warps * kImageWgradRows, *p);
+      const double read = bytes + plane_bytes * static_cast<double>(planes) / 2;
       const double cycles =
-          tiles * std::max(bytes / kImageWgradBytes, ImageWgradStepCycles(form, *p, groups));
+          tiles * std::max(read / kImageWgradBytes, ImageWgradStepCycles(form, *p, groups));
       if (best_groups != 0 && cycles >= best) continue;
       best = cycles;
       best_groups = groups;
@@ -119,11 +134,11 @@ inline int64_t ShareImageWgrad(const ImageWgradForm& form, ImageWgradParams* p) 
 }
 
 // Sets the tile's windows and what is staged for them; returns the bytes of the image's part.
-inline int64_t SetImageWgradTile(const ThinProblem& problem, int64_t element_bytes, int64_t tile_x,
-                                 int64_t tile_y, ImageWgradParams* p) {
+inline int64_t SetImageWgradTile(const ThinProblem& problem, int64_t element_bytes, int64_t planes,
+                                 int64_t tile_x, int64_t tile_y, ImageWgradParams* p) {
   const int64_t plane_rows =
       (tile_y - 1) * problem.strides[1] + (problem.kernel[1] - 1) * problem.dilation[1] + 1;
-  const int64_t image_rows = plane_rows * problem.kernel[0];
+  const int64_t image_rows = plane_rows * planes;
   // In front: up to a piece that is aligned.
   const int64_t piece = 16 / element_bytes;
   const int64_t row_words = CeilDivide(piece - 1 + (tile_x - 1) * p->step + p->run_rows, piece) * 4;
@@ -143,6 +158,7 @@ inline int64_t ChooseImageWgradTile(const ThinProblem& problem, const ImageWgrad
   const int64_t results = int64_t{p->channel_tiles} * p->row_tiles;
   const int64_t places = std::max<int64_t>(1, problem.device.multiprocessors / results);
   const double step_cycles = ImageWgradStepCycles(form, *p, groups);
+  const int64_t planes = PlanesOf(problem, groups * p->row_warps * kImageWgradRows, *p);
   const int64_t max_bytes = SharedBytesOf(problem.device, 1);
   ImageWgradParams chosen{};
   int64_t shared_bytes = 0;
@@ -159,7 +175,8 @@ inline int64_t ChooseImageWgradTile(const ThinProblem& problem, const ImageWgrad
       const int64_t tile_y = CeilDivide(problem.out[1], CeilDivide(problem.out[1], wanted_y));
       if (tile_y == last_y) continue;
       last_y = tile_y;
-      const int64_t image_bytes = SetImageWgradTile(problem, form.element_bytes, tile_x, tile_y, p);
+      const int64_t image_bytes =
+          SetImageWgradTile(problem, form.element_bytes, planes, tile_x, tile_y, p);
       if (image_bytes > max_bytes) continue;
       const int64_t gradient_bytes =
           form.element_bytes * ImageWgradGradientElements(p->steps, p->channel_warps);
@@ -246,9 +263,7 @@ template <typename T, Starts kStarts>
 ImageWgradKernel ImageWgradKernelOf(int64_t groups) {
   if (groups == 1) return ImageWgrad<T, 1, kStarts>;
   if (groups == 2) return ImageWgrad<T, 2, kStarts>;
-  if constexpr (kStarts != Starts::kOddRows) {
-    if (groups == 3) return ImageWgrad<T, 3, kStarts>;
-  }
+  if (groups == 3) return ImageWgrad<T, 3, kStarts>;
   if constexpr (kStarts == Starts::kWords && sizeof(T) == 2) return ImageWgrad<T, 5, kStarts>;
   return nullptr;
 }
@@ -284,13 +299,17 @@ std::unique_ptr<const ThinPlan> MakeImageWgrad(const ThinProblem& problem, bool 
   }
   const int64_t in_channels = problem.in_channels;
   p.channels = static_cast<int>(problem.out_channels);
+  p.channel_bytes = static_cast<int>(PieceOf<T>(p.channels) * int64_t{sizeof(T)});
   p.sixteen = Multiple(problem.in[2] * in_channels, kPieceElements<T>);
   p.line = static_cast<int>(problem.in[2] * in_channels);
   p.step = static_cast<int>(problem.strides[2] * in_channels);
   p.padding_line = static_cast<int>(problem.padding_low[2] * in_channels);
   p.run = static_cast<int>(problem.kernel[2] * in_channels);
-  const Starts starts = StartsOf<T>(p.line, p.step);
-  const ImageWgradForm form = ImageWgradFormOf<T>(starts);
+  const Starts starts = StartsOf<T>(p.step);
+  ImageWgradForm form = ImageWgradFormOf<T>(starts);
+  if (p.channel_bytes < 4) {
+    form.max_groups = std::min<int64_t>(form.max_groups, kImageWgradOddGroups);
+  }
   p.lead = starts == Starts::kWords && !Multiple(p.padding_line, kWordElements<T>);
   p.run_rows = static_cast<int>(form.apart ? p.run : CeilDivide(p.run + p.lead, 2) * 2);
   const int64_t window_rows = problem.kernel[0] * problem.kernel[1];
@@ -303,7 +322,7 @@ std::unique_ptr<const ThinPlan> MakeImageWgrad(const ThinProblem& problem, bool 
   p.by_kernel_y = Divider(p.kernel_y);
   p.by_out_z = Divider(problem.out[0]);
 
-  const int64_t groups = ShareImageWgrad(form, &p);
+  const int64_t groups = ShareImageWgrad(problem, form, &p);
   const int64_t max_parts = problem.workspace_limit / (4 * size * p.channels);
   if (max_parts < 1) return nullptr;
   int64_t shared_bytes = ChooseImageWgradTile(problem, form, groups, max_parts, &p);
@@ -325,7 +344,6 @@ std::unique_ptr<const ThinPlan> MakeImageWgrad(const ThinProblem& problem, bool 
   ImageWgradKernel kernel = ImageWgradKernelOf<T, Starts::kWords>(groups);
   if constexpr (sizeof(T) == 2) {
     if (starts == Starts::kElements) kernel = ImageWgradKernelOf<T, Starts::kElements>(groups);
-    if (starts == Starts::kOddRows) kernel = ImageWgradKernelOf<T, Starts::kOddRows>(groups);
   }
   return std::make_unique<ImageWgradPlan>(exchanged ? "few_outputs_wgrad" : "image_wgrad", p,
                                           kernel, exchanged, shared_bytes, sum, PartsSum<T>,

@@ -170,10 +170,22 @@ inline bool IsCountable(const ThinProblem& p) {
   return p.alignment >= 16 && p.batch <= kMaxSize;
 }
 
-// Of an image with `line` elements in a row, and `step` between neighboring windows.
+// Whether so many channels are few. Up to 16, and those up to 32 that libraries have to pad.
+inline bool IsThin(int64_t channels) {
+  return channels <= 16 || (channels <= 32 && !Multiple(channels, 8));
+}
+
+// Of rows with so many elements each: as many as can be copied at once, of 16 bytes or less.
 template <typename T>
-Starts StartsOf(int64_t line, int64_t step) {
-  if (!Multiple(line, kWordElements<T>)) return Starts::kOddRows;
+int64_t PieceOf(int64_t elements) {
+  int64_t piece = kPieceElements<T>;
+  while (!Multiple(elements, piece)) piece /= 2;
+  return piece;
+}
+
+// Of an image with `step` elements between neighboring windows.
+template <typename T>
+Starts StartsOf(int64_t step) {
   return Multiple(step, kWordElements<T>) ? Starts::kWords : Starts::kElements;
 }
 

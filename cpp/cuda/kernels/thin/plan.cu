@@ -6,6 +6,7 @@
 
 #include "cuda/kernels/thin/few_outputs_plan.h"
 #include "cuda/kernels/thin/image_plan.h"
+#include "cuda/kernels/thin/image_warpgroup.h"
 #include "cuda/kernels/thin/image_wgrad_plan.h"
 #include "cuda/kernels/thin/launch.h"
 #include "cuda/kernels/thin/plan.h"
@@ -35,10 +36,23 @@ std::vector<std::unique_ptr<const ThinPlan>> CandidatesOf(const ThinProblem& pro
       if (plans.empty()) plans = WindowsCandidates<T>(problem);
     }
   }
-  if (HasImage(problem)) add_all(MakeImages<T>(problem, /*exchanged=*/false));
+  // Of two thin sides, the thinner one says how, except that windows far apart are an image's.
+  const bool fewer_x = problem.in_channels < problem.out_channels;
+  const bool few_first =
+      problem.kind == ThinKind::kDgrad ? fewer_x : !fewer_x && !HasStrides(problem);
+  const auto add_few = [&] {
+    if (HasFewOutputs(problem)) add_all(MakeFew<T>(problem));
+  };
+  if (few_first) add_few();
+  const auto add_images = [&](const ThinProblem& image, bool exchanged) {
+    if (!HasImage(image)) return;
+    const bool by_warpgroups = sizeof(T) == 2 && image.device.has_warpgroups;
+    add_all(by_warpgroups ? ImageWarpgroupCandidates(image, exchanged)
+                          : MakeImages<T, ImageWarpProducts>(image, exchanged));
+  };
+  add_images(problem, /*exchanged=*/false);
   if (problem.kind == ThinKind::kDgrad && !HasStrides(problem)) {
-    const ThinProblem image = Exchanged(problem);
-    if (HasImage(image)) add_all(MakeImages<T>(image, /*exchanged=*/true));
+    add_images(Exchanged(problem), /*exchanged=*/true);
   }
   if (problem.kind == ThinKind::kWgrad) {
     // The image with fewer channels has fewer rows of the result: y's gradient is read less often.
@@ -49,7 +63,7 @@ std::vector<std::unique_ptr<const ThinPlan>> CandidatesOf(const ThinProblem& pro
       if (HasImageWgrad(image)) add(MakeImageWgrad<T>(image, exchanged));
     }
   }
-  if (HasFewOutputs(problem)) add_all(MakeFew<T>(problem));
+  if (!few_first) add_few();
   return plans;
 }
 
@@ -72,13 +86,13 @@ bool ThinPlan::IsFast(const ThinProblem& problem) {
   const bool windows = HasWindows(problem);
   // Of floats, large windows side by side are images too, whose weights take all shared memory.
   if (windows && problem.type == ThinType::kTf32 && window > kMaxFloatsSideBySide) return false;
-  if (problem.in_channels <= kImageMaxChannels && problem.kind != ThinKind::kDgrad) return true;
+  if (IsThin(problem.in_channels) && problem.kind != ThinKind::kDgrad) return true;
   if (windows && problem.type != ThinType::kTf32) {
     // Thin, or a product that memory bounds. Of one tap, libraries have fast products too.
     const int64_t most = problem.device.has_warpgroups && window > problem.in_channels
                              ? kMaxBoundByMemoryOnHopper
                              : kMaxBoundByMemory;
-    return problem.in_channels <= kImageMaxChannels || window * problem.out_channels <= most;
+    return IsThin(problem.in_channels) || window * problem.out_channels <= most;
   }
   if (problem.kind == ThinKind::kWgrad || !HasFewOutputs(problem)) return true;
   // Of fprop, one window a pixel; of dgrad, windows that are not far apart.

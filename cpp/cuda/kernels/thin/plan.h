@@ -37,34 +37,42 @@
 //   about 300; then what the second cache gives, since each tile reads its rows and weights from
 //   it.
 //
-// Image (image.cuh), fprop: at most 16 input channels, a multiple of 8 output channels; any kernel,
-// stride and padding, dilation along z and y.
+// Few channels: at most 16, or at most 32 which are no multiple of 8, so that libraries have to pad
+// them.
+//
+// Image (image.cuh), fprop: few input channels, any number of output channels; any kernel, stride
+// and padding, dilation along z and y.
 //
 //   Tile: rows of windows, up to 4 windows a thread of one plane, by 64 output channels; a warp has
-//   32 windows at a time. The depth is the window's elements, each row of it padded to 8.
+//   32 windows at a time. The depth is the window's elements, each row of it padded to 8. Of
+//   windows with several planes, all at once or one after the other, then 1 window a thread.
 //   Shared memory: one or two tiles' part of the image in its own layout, all weights of the block.
-//   Registers: 64 sums a thread, at most 168 registers, three blocks of 128 threads or one of 384,
+//   Registers: 64 sums a thread, at most 128 registers, four blocks of 128 threads or one of 512,
 //   which shares the weights of large windows among more warps: the search tries both, unless
 //   one is unlikely to win.
-//   Bound: memory up to a depth of about 200 at 64 output channels on an H100; shared memory
-//   beyond: a product of 16 x 8 x 16 takes about 1.6 of its cycles.
+//   Bound: memory up to a depth of about 150 at 64 output channels on an H200, then instructions:
+//   those that read a lane's operands, a word each, are more than those that multiply. Where output
+//   channels are no multiple of 8, stores of a few bytes.
+//
+//   By warpgroups (image_warpgroup.cuh), on Hopper, of 16 bits: the same tiles. The tensor cores
+//   read the weights, and a third of the instructions is gone.
 //
 // Image (image_wgrad.cuh), wgrad: the same layers.
 //
 //   Tile: the result is elements of a window by output channels; a block has 32 or 64 channels and
 //   as many elements as its 16 warps take; a warp has 16 to 80 by 32 channels. Its depth is up to
 //   1024 windows, neighbors in memory, which warps with the same elements and channels share.
-//   Shared memory: 2 to 4 tiles' gradients and part of the image in its layout, up to all that a
-//   block may have. Registers: 16 to 80 sums a thread, at most 128 registers, one block of 512
-//   threads. Bound: memory up to windows of about 150 elements on an H100, if they begin at even
-//   elements (64 channels of 16 windows are 2 KB, about 160 cycles of a multiprocessor's share of
-//   memory; each 16 elements take 12 of the tensor cores' cycles and 13 instructions a scheduler);
-//   the issue of instructions beyond. Where windows begin at odd elements too, memory up to about
-//   80; where rows have an odd number of elements, less.
+//   Shared memory: 2 to 4 tiles' gradients and part of the image in its layout, of the planes that
+//   the block's elements are in, up to all that a block may have. Registers: 16 to 80 sums a
+//   thread, at most 128 registers, one block of 512 threads. Bound: memory up to windows of about
+//   150 elements on an H100, if they begin at even elements (64 channels of 16 windows are 2 KB,
+//   about 160 cycles of a multiprocessor's share of memory; each 16 elements take 12 of the tensor
+//   cores' cycles and 13 instructions a scheduler); the issue of instructions beyond. Where windows
+//   begin at odd elements too, memory up to about 80.
 //
-// Few outputs (few_outputs.cuh), fprop and dgrad: at most 16 channels in the result, and at most 32
-// of them times taps along x; the other side has a multiple of 8; any kernel, padding and dilation,
-// and strides (dgrad's channels times the stride along x are at most 256). With a stride, fprop
+// Few outputs (few_outputs.cuh), fprop and dgrad: few channels in the result, at most 32 of them
+// times taps along x; the other side has a multiple of 8; any kernel, padding and dilation, and
+// strides (dgrad's channels times the stride along x are at most 256). With a stride, fprop
 // multiplies pixels that no window's first column is at: dgrad, and fprop with stride 1, are what
 // it is for.
 //
@@ -77,13 +85,13 @@
 //   memory up to about 3x3 taps on an H100; shared memory beyond, which gives 12 to 16 cycles to
 //   each 32 pixels, 16 channels and row of taps.
 //
-// Few outputs (image.cuh), dgrad: at most 16 output channels, a multiple of 8 input channels,
-// stride 1; any kernel and padding, dilation along z and y. y's gradient is the image, each pixel
-// of x a window of it, and this is fprop with reversed taps: what lies around y's gradient is
-// multiplied as zeros. Tile, shared memory, registers and bound are those of image fprop.
+// Few outputs (image.cuh), dgrad: few output channels, any number of input channels, stride 1; any
+// kernel and padding, dilation along z and y. y's gradient is the image, each pixel of x a window
+// of it, and this is fprop with reversed taps: what lies around y's gradient is multiplied as
+// zeros. Tile, shared memory, registers and bound are those of image fprop.
 //
-// Few outputs (image_wgrad.cuh), wgrad: at most 16 output channels, a multiple of 8 input channels,
-// stride 1; any kernel and padding, dilation along z and y. x and y's gradient exchange their
+// Few outputs (image_wgrad.cuh), wgrad: few output channels, any number of input channels, stride
+// 1; any kernel and padding, dilation along z and y. x and y's gradient exchange their
 // roles: y's gradient is the image and each pixel of x a window of it. So what lies around y's
 // gradient is multiplied as zeros, and a NaN of x that only some taps read is in the gradients of
 // all. Tile, shared memory, registers and bound are those of image wgrad.

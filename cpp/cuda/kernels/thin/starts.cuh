@@ -1,5 +1,5 @@
-// Where windows begin in what is staged of an image, whose rows are copied as they lie: a word of 4
-// bytes has two 16-bit elements, which may belong to two windows or to two rows.
+// How the rows of an image are staged, as they lie, and where windows begin in them: a word of 4
+// bytes has two 16-bit elements, which may belong to two windows.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_STARTS_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_THIN_STARTS_CUH_
@@ -8,29 +8,35 @@
 
 #include <cstdint>
 
-#include "cuda/kernels/common/copy_async.cuh"
 #include "cuda/kernels/common/elements.cuh"
 
 namespace jax_convgrad {
 
 enum class Starts {
-  kWords,     // at words, if one element in front is taken to them where all begin at odd ones
-  kElements,  // at odd elements too
-  kOddRows    // and rows have an odd number of elements
+  kWords,    // at words, if one element in front is taken to them where all begin at odd ones
+  kElements  // at odd elements too
 };
 
-// Rows of an odd number of elements begin in the middle of a word every other time. What is staged
-// of them then begins with the element in front, and everything is one element further. `row` is a
-// row of the array, counted through all images.
-__device__ inline int ElementsInFront(int64_t row) { return static_cast<int>(row & 1); }
-
-// Begins to copy a word; of elements that are not inside there are zeros.
+// Copies every `lanes`-th word of a row, from `word` on, of 16-bit elements that may lie between
+// words. `from` points to what is element `first` of a row of `line` elements; of what is not
+// inside there are zeros.
 template <typename T>
-__device__ inline void CopyWord(uint32_t* to, const T* from, bool low, bool high) {
-  if (low == high) {
-    CopyAsync<4>(to, from, low);
-  } else {
-    *to = low ? BitsOf<uint16_t>(from[0]) : static_cast<uint32_t>(BitsOf<uint16_t>(from[1])) << 16;
+__device__ inline void CopyOddRow(uint32_t* to, const T* from, int first, int line, int word,
+                                  int lanes, int words) {
+  constexpr int kAtOnce = 4;  // so that as many reads are on their way
+  for (; word < words; word += kAtOnce * lanes) {
+    uint32_t read[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = (word + i * lanes) * 2;
+      const uint32_t low = Inside(first + at, line) ? BitsOf<uint16_t>(from[at]) : 0;
+      const uint32_t high = Inside(first + at + 1, line) ? BitsOf<uint16_t>(from[at + 1]) : 0;
+      read[i] = low | high << 16;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (word + i * lanes < words) to[word + i * lanes] = read[i];
+    }
   }
 }
 

@@ -18,7 +18,7 @@
 
 namespace emulated_cuda {
 
-enum class WarpCall { kMatrices, kTransposedMatrices, kMultiplyAdd, kShuffle };
+enum class WarpCall { kMatrices, kTransposedMatrices, kMultiplyAdd, kRows, kShuffle };
 
 // What a lane calls with, and where it wants the result.
 struct LaneCall {
@@ -156,13 +156,13 @@ uint32_t MultipliedWord(uint32_t word) {
 }
 
 template <typename T>
-uint32_t WordOf(const T* low, bool low_inside, const T* high, bool high_inside) {
+uint32_t WordOf(const T* low, const T* high) {
   uint32_t word = 0;
   std::memcpy(&word, low, sizeof(T));
-  if constexpr (sizeof(T) == 4) return low_inside ? MultipliedWord<T>(word) : 0;
+  if constexpr (sizeof(T) == 4) return MultipliedWord<T>(word);
   uint16_t second = 0;
   std::memcpy(&second, high, 2);
-  return (low_inside ? word : 0) | (high_inside ? uint32_t{second} << 16 : 0);
+  return word | uint32_t{second} << 16;
 }
 
 inline uint32_t RoundedPair(const __nv_bfloat16*, float low, float high) {

@@ -7,11 +7,14 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 
 #include "cuda/kernels/common/elements.cuh"
 #include "cuda/kernels/common/tensor_core.cuh"
+#include "cuda/kernels/common/warp_product.cuh"
 
 namespace jax_convgrad {
 
@@ -55,6 +58,65 @@ void MultiplyAdd(const T*, const WarpgroupOperand<kA>& a, const WarpgroupOperand
       for (int k = depth; k < depth + 16; ++k) {
         sums[i] += a.template At<T>(row, k) * b.template At<T>(column, k);
       }
+    }
+  });
+}
+
+class WarpgroupColumns {
+ public:
+  explicit WarpgroupColumns(const void* first) : first_(static_cast<const unsigned char*>(first)) {
+    if ((first_ - shared_memory) % 256 != 0) emulated_cuda::Fail("an operand is not aligned");
+  }
+
+  template <typename T>
+  float At(int column, int depth) const {
+    T value;
+    std::memcpy(&value, first_ + column * 32 + (depth / 8 ^ column / 4 % 2) * 16 + depth % 8 * 2,
+                sizeof value);
+    return Widen(value);
+  }
+
+ private:
+  const unsigned char* first_;
+};
+
+template <int kColumns, typename T>
+void MultiplyAdd(const T*, const uint32_t (&a)[4], const WarpgroupColumns& b, bool adds,
+                 float* sums) {
+  static_assert(kColumns == 64 || kColumns == 32, "as there are instructions for");
+  // A lane's own two rows, of which four lanes have parts.
+  struct Rows {
+    float at[2][16];
+  } rows;
+  emulated_cuda::TogetherWithWarp(
+      {emulated_cuda::WarpCall::kRows, a, &rows}, [](const emulated_cuda::LaneCall* lanes) {
+        for (unsigned i = 0; i < emulated_cuda::kWarpThreads; ++i) {
+          Rows* const out = static_cast<Rows*>(lanes[i].out);
+          for (unsigned r = 0; r < 4; ++r) {
+            for (unsigned t = 0; t < 4; ++t) {
+              const uint32_t word = static_cast<const uint32_t*>(lanes[i / 4 * 4 + t].in)[r];
+              for (unsigned which = 0; which < 2; ++which) {
+                const uint16_t bits = emulated_cuda::HalfOf(word, which);
+                T value;
+                std::memcpy(&value, &bits, sizeof value);
+                out->at[r % 2][r / 2 * 8 + t * 2 + which] = Widen(value);
+              }
+            }
+          }
+        }
+      });
+  std::array<uint32_t, 4> begun_with;
+  std::copy(a, a + 4, begun_with.begin());
+  emulated_cuda::products[threadIdx.x].begun.push_back([=, &a] {
+    if (!std::equal(begun_with.begin(), begun_with.end(), a)) {
+      emulated_cuda::Fail("an operand in registers was overwritten");
+    }
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    for (int i = 0; i < kColumns / 2; ++i) {
+      const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      float sum = adds ? sums[i] : 0;
+      for (int k = 0; k < 16; ++k) sum += rows.at[i % 4 / 2][k] * b.At<T>(column, k);
+      sums[i] = sum;
     }
   });
 }
