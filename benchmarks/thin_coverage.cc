@@ -4,7 +4,8 @@
 // A line: kind (0 fprop, 1 dgrad, 2 wgrad), type (0 float16, 1 bfloat16, 2 float32 as TF32),
 // batch, input channels,
 // output channels, then z, y, x each of in, kernel, out, strides, padding and dilation, then the
-// workspace limit. The answer: names of plans, the first choice first, or "- " and reasons.
+// workspace limit. The answer: names of plans, the first choice first, and after "; " whether that
+// is "fast" or "slow" beside a library's kernels; or "- " and reasons.
 
 #include <cstdint>
 #include <iostream>
@@ -42,13 +43,13 @@ std::string Reasons(const ThinProblem& p) {
     add_if(is_odd(p.in[2] * p.in_channels), "windows: a row has an odd size");
     add_if(HasWindows(p), "windows: shared memory or the workspace is too small");
   }
-  if (!dgrad && IsThin(p.in_channels)) {
+  if (!dgrad && IsThin(p, p.in_channels)) {
     belongs = true;
     add_if(p.dilation[2] != 1, "image: dilation along x");
     add_if(fprop ? HasImage(p) : HasImageWgrad(p),
            "image: shared memory or the workspace is too small");
   }
-  if (dgrad && IsThin(p.out_channels) && !beside) {
+  if (dgrad && IsThin(p, p.out_channels) && !beside) {
     belongs = true;
     add_if(HasStrides(p), "image: dgrad with a stride");
     add_if(p.dilation[2] != 1, "image: dilation along x");
@@ -56,7 +57,7 @@ std::string Reasons(const ThinProblem& p) {
   }
   const int64_t few = dgrad ? p.in_channels : p.out_channels;
   const int64_t channels = dgrad ? p.out_channels : p.in_channels;
-  if (IsThin(few)) {
+  if (IsThin(p, few)) {
     belongs = true;
     add_if(p.kind != ThinKind::kWgrad && !Multiple(channels, 8),
            "few outputs: the other channels are no multiple of 8");
@@ -94,6 +95,7 @@ int main() {
     for (const auto& plan : ThinPlan::Candidates(p)) {
       line += (line.empty() ? "" : " ") + plan->name();
     }
+    if (!line.empty()) line += ThinPlan::IsFast(p) ? "; fast" : "; slow";
     std::cout << (line.empty() ? "- " + Reasons(p) : line) << "\n";
   }
 }

@@ -99,7 +99,7 @@ def rows(path: str | pathlib.Path, only: str, program: pathlib.Path) -> list[Row
     for (layer, pass_), answer in zip(layers, answers(program, lines), strict=True):
         rule = layer.rule("cuda", pass_)
         served = not answer.startswith("- ")
-        plans = tuple(answer.split()) if served else ()
+        plans = tuple(answer.partition(";")[0].split()) if served else ()
         reasons = "" if served else answer.removeprefix("- ")
         found.append(Row(layer.label, pass_, rule.choice, rule.name, plans, reasons))
     return found

@@ -14,7 +14,7 @@ import numpy as np
 
 from jax_convgrad._src.conv.geometry import ConvGeometry
 
-# Channels of a thin side: few, or some more that libraries have to pad.
+# Channels of a thin side: few, or with one tap some more that libraries have to pad.
 MAX_CHANNELS, MAX_PADDED_CHANNELS = 16, 32
 MAX_COLUMNS = 32  # channels of a thin result times taps along the innermost axis
 MAX_PERIOD = 256  # channels of a thin dX times the innermost stride
@@ -48,10 +48,11 @@ def thin_family(operator: str, geometry: ConvGeometry, dtype: Any, tf32: bool = 
     if in_halves and _has_windows(operator, geometry, x):
         return "windows"
     if operator == "conv_wgrad":
-        if _is_image(config.dilation, few):
-            return "image"
-        unit_strides = math.prod(config.strides) == 1
-        return "few_outputs" if unit_strides and _is_image(config.dilation, many) else None
+        # With stride 1, y's gradient may be the image: the one with fewer channels is.
+        has_y = math.prod(config.strides) == 1 and _is_image(geometry, many)
+        if _is_image(geometry, few):
+            return "few_outputs" if has_y and many < few else "image"
+        return "few_outputs" if has_y else None
     has_few, has_image = _has_few_outputs(operator, geometry), _has_image(operator, geometry)
     if has_few and has_image:  # of two thin sides, the thinner one says how
         unstrided = few >= many and math.prod(config.strides) == 1
@@ -62,18 +63,18 @@ def thin_family(operator: str, geometry: ConvGeometry, dtype: Any, tf32: bool = 
 def leads(operator: str, geometry: ConvGeometry, dtype: Any, tf32: bool = True) -> bool:
     """Whether there is a thin kernel that is likely to be faster than cuDNN: ThinPlan::IsFast on Hopper."""
     family = thin_family(operator, geometry, dtype, tf32)
-    window = math.prod(geometry.kernel) * geometry.in_channels
+    taps = math.prod(geometry.kernel)
     stride = math.prod(geometry.config.strides)
     if family == "windows":
-        few, pointwise = _is_thin(geometry.in_channels), window == geometry.in_channels
-        most = MAX_BOUND_POINTWISE if pointwise else MAX_BOUND_WEIGHTS
-        return few or window * geometry.out_channels <= most
+        window = taps * geometry.in_channels
+        most = MAX_BOUND_POINTWISE if taps == 1 else MAX_BOUND_WEIGHTS
+        return _is_thin(geometry, geometry.in_channels) or window * geometry.out_channels <= most
     if family == "image":
-        # Of floats, large windows side by side are images too, whose weights take all shared memory.
+        # Of floats, the weights of large windows side by side take all shared memory.
+        channels = geometry.out_channels if operator == "conv_dgrad" else geometry.in_channels
+        is_large = taps * channels > MAX_FLOATS_SIDE_BY_SIDE
         side_by_side = geometry.kernel == geometry.config.strides
-        return not (
-            side_by_side and window > MAX_FLOATS_SIDE_BY_SIDE and np.dtype(dtype).itemsize == 4
-        )
+        return not (side_by_side and is_large and np.dtype(dtype).itemsize == 4)
     if family == "few_outputs" and operator == "conv_fprop":
         return stride == 1
     if family == "few_outputs" and operator == "conv_dgrad":
@@ -85,8 +86,8 @@ def _has_image(operator: str, geometry: ConvGeometry) -> bool:
     """Of fprop and dgrad: with stride 1, y's gradient is an image too, whose windows are the pixels of x."""
     config = geometry.config
     if operator == "conv_fprop":
-        return _is_image(config.dilation, geometry.in_channels)
-    return math.prod(config.strides) == 1 and _is_image(config.dilation, geometry.out_channels)
+        return _is_image(geometry, geometry.in_channels)
+    return math.prod(config.strides) == 1 and _is_image(geometry, geometry.out_channels)
 
 
 def _has_few_outputs(operator: str, geometry: ConvGeometry) -> bool:
@@ -99,7 +100,7 @@ def _has_few_outputs(operator: str, geometry: ConvGeometry) -> bool:
         return False
     period = few * config.strides[-1] if operator == "conv_dgrad" else few
     fits = few * geometry.kernel[-1] <= MAX_COLUMNS and period <= MAX_PERIOD
-    return _is_thin(few) and fits and many % 8 == 0
+    return _is_thin(geometry, few) and fits and many % 8 == 0
 
 
 def _has_steps(stride: int, dilation: int) -> bool:
@@ -125,10 +126,11 @@ def _has_windows(operator: str, geometry: ConvGeometry, x: list[int]) -> bool:
     return beside and covers and even and geometry.out_channels % 8 == 0
 
 
-def _is_thin(channels: int) -> bool:
-    return channels <= MAX_CHANNELS or (channels <= MAX_PADDED_CHANNELS and channels % 8 != 0)
+def _is_thin(geometry: ConvGeometry, channels: int) -> bool:
+    pads = channels <= MAX_PADDED_CHANNELS and channels % 8 != 0
+    return channels <= MAX_CHANNELS or (pads and math.prod(geometry.kernel) == 1)
 
 
-def _is_image(dilation: tuple[int, ...], channels: int) -> bool:
+def _is_image(geometry: ConvGeometry, channels: int) -> bool:
     """Whether an array of ``channels`` can be read as an image."""
-    return _is_thin(channels) and dilation[-1] == 1
+    return _is_thin(geometry, channels) and geometry.config.dilation[-1] == 1

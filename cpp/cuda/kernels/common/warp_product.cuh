@@ -81,7 +81,8 @@ __device__ inline uint32_t MultipliedWord(uint32_t word) {
   return word;
 }
 
-// A word of two 16-bit elements, or of the first alone if that is a float.
+// A word of two 16-bit elements, or of the first alone if that is a float. Both are read without a
+// condition: what is not wanted is masked then, so that no read waits.
 template <typename T>
 __device__ inline uint32_t WordOf(const T* low, const T* high) {
   if constexpr (sizeof(T) == 4) {

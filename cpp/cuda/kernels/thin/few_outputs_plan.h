@@ -68,7 +68,7 @@ inline bool HasFewOutputs(const ThinProblem& p) {
   const bool gradient = p.kind == ThinKind::kDgrad;
   const int64_t few = gradient ? p.in_channels : p.out_channels;
   const int64_t channels = gradient ? p.out_channels : p.in_channels;
-  return IsCountable(p) && p.kind != ThinKind::kWgrad && IsThin(few) &&
+  return IsCountable(p) && p.kind != ThinKind::kWgrad && IsThin(p, few) &&
          few * p.kernel[2] <= kFewMaxColumns && Multiple(channels, 8) && channels <= kMaxWindow &&
          FewPeriod(p) <= kFewThreads;
 }

@@ -26,7 +26,8 @@
 
 namespace jax_convgrad {
 
-// A block has kThreads. Many share its weights, which may leave no room for a second block.
+// A block has kThreads: few, of several blocks, or all that registers are enough for, which share
+// the weights.
 constexpr int kImageThreads = 128, kImageManyThreads = 512;
 constexpr int kImageColumns = 64;  // output channels of a block
 // Of a multiprocessor, as registers allow.
@@ -60,8 +61,8 @@ struct ImageParams {
   bool channels_together;  // closer in memory than taps
   int kernel_x;
   Divider by_few;
-  // A tile: `tile_y` rows of `tile_x` windows of one plane. Products take 16 of them, one row after
-  // the other.
+  // A tile: `tile_y` rows of `tile_x` windows of one plane. A warp takes 32 of them at a time, one
+  // row after the other.
   int tile_x, tile_y;
   Divider by_tile_x;
   int tiles, tile_step;  // in all, between those of a block
@@ -149,8 +150,9 @@ __device__ inline void LoadImage(const ImageStarts& starts, const uint4& words,
 // What multiplies windows with weights: each warp, 32 windows at once.
 template <typename T, Starts kStarts>
 struct ImageWarpProducts {
-  static constexpr int kWarps = 1;        // that multiply together
-  static constexpr bool kClears = false;  // sums, for the first products
+  static constexpr int kWarps = 1;  // that multiply together
+  // Whether Multiply overwrites the sums in a window's first step; else they are zeros before.
+  static constexpr bool kOverwrites = false;
 
   // After the weights are written.
   static __device__ void ShowWeights() {}
@@ -160,12 +162,12 @@ struct ImageWarpProducts {
     return (unit / 2 * 4 + product / 2) * 128 + column * 16 + word * 4 + product % 2 * 2 + unit % 2;
   }
 
-  // The products of a lane's windows with kProducts times 8 columns, of `units` units from `unit`
-  // on. They are added to the sums, unless they are the first ones.
+  // Adds the products of a lane's windows with kProducts times 8 columns, of `units` units from
+  // `unit` on.
   template <int kProducts>
   static __device__ void Multiply(const ImageStarts& starts, const uint4* table,
                                   const uint32_t* weights, int unit, int units,
-                                  float (&sums)[2][8][4], bool) {
+                                  float (&sums)[2][8][4], bool /*is_first_step*/) {
     const uint4* of_lane = reinterpret_cast<const uint4*>(weights) + unit * 64 + threadIdx.x % 32;
 #pragma unroll 1
     for (int i = 0; i < units; i += 2) {
@@ -263,7 +265,7 @@ __global__ void __launch_bounds__(kThreads, kImageBlocks<kThreads>)
     if constexpr (kPiece == 2 && sizeof(T) == 2) {
       if (p.line % 2 != 0) {
         const int line = exists ? p.line : 0;
-        CopyOddRow(to, from, first, line, first_piece, copy_lanes, p.row_pieces);
+        CopyOddRow(to, from - first, first, line, first_piece, copy_lanes, p.row_pieces);
         return;
       }
     }
@@ -438,7 +440,7 @@ __global__ void __launch_bounds__(kThreads, kImageBlocks<kThreads>)
         } else {
           store(std::false_type());
         }
-        if constexpr (!Products::kClears) {
+        if constexpr (!Products::kOverwrites) {
 #pragma unroll
           for (int i = 0; i < 64; ++i) sums[i / 32][i / 4 % 8][i % 4] = 0;
         }

@@ -49,7 +49,7 @@ constexpr double kImageCopyWait = 150, kImageCopyBytes = 200;
 constexpr int64_t kImageDivisions = 16;  // of a row into tiles, from the fewest on
 
 inline bool HasImage(const ThinProblem& p) {
-  return IsCountable(p) && p.kind == ThinKind::kFprop && IsThin(p.in_channels) &&
+  return IsCountable(p) && p.kind == ThinKind::kFprop && IsThin(p, p.in_channels) &&
          p.dilation[2] == 1 && p.alignment >= 16 && p.out_channels <= kMaxWindow &&
          p.batch <= kMaxSize;
 }

@@ -18,7 +18,7 @@ namespace jax_convgrad {
 template <typename T, Starts kStarts>
 struct ImageWarpgroupProducts {
   static constexpr int kWarps = 4;
-  static constexpr bool kClears = true;
+  static constexpr bool kOverwrites = true;
 
   static __device__ void ShowWeights() { ShowTensorCores(); }
 
@@ -30,7 +30,7 @@ struct ImageWarpgroupProducts {
   template <int kProducts>
   static __device__ void Multiply(const ImageStarts& starts, const uint4* table,
                                   const uint32_t* weights, int unit, int units,
-                                  float (&sums)[2][8][4], bool are_first) {
+                                  float (&sums)[2][8][4], bool is_first_step) {
     // While the tensor cores read the ones, the others are loaded.
     uint32_t even[2][4], odd[2][4];
     LoadImage<T, kStarts>(starts, *table, even);
@@ -40,7 +40,7 @@ struct ImageWarpgroupProducts {
     uint4 next = *table;
 #pragma unroll 1
     for (int i = 1; i < pairs; i += 2) {
-      Begin<kProducts>(even, of_pair, i > 1 || !are_first, sums);
+      Begin<kProducts>(even, of_pair, i > 1 || !is_first_step, sums);
       WaitForProducts<1>();
       LoadImage<T, kStarts>(starts, next, odd);
       if (i + 1 < pairs) table += 4;  // behind the last, the last again
@@ -52,7 +52,7 @@ struct ImageWarpgroupProducts {
       next = *table;
       of_pair += 2 * kPairWords;
     }
-    if (pairs % 2 != 0) Begin<kProducts>(even, of_pair, pairs > 1 || !are_first, sums);
+    if (pairs % 2 != 0) Begin<kProducts>(even, of_pair, pairs > 1 || !is_first_step, sums);
     WaitForProducts<0>();
     ShowSums(reinterpret_cast<float (&)[64]>(sums));
   }

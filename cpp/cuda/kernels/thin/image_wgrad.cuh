@@ -195,12 +195,11 @@ __device__ inline void CopyChannels(unsigned char* to, const T* from, int channe
 #pragma unroll 1
     for (int i = 0; i < 4; ++i) CopyAsync<4>(to + i * 4, from + i * kWord, channels > i * kWord);
   } else if constexpr (sizeof(T) == 2 && kGroups <= kImageWgradOddGroups) {
+    // Plans have no more groups where there are single channels.
     uint32_t words[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint32_t low = channels > i * 2 ? BitsOf<uint16_t>(from[i * 2]) : 0;
-      const uint32_t high = channels > i * 2 + 1 ? BitsOf<uint16_t>(from[i * 2 + 1]) : 0;
-      words[i] = low | high << 16;
+      words[i] = PairOf(from + i * 2, channels > i * 2, channels > i * 2 + 1);
     }
     *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
   }
@@ -303,46 +302,51 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
     }
   };
 
+  // The rows of the image that are staged for a tile.
+  const auto first_row_of = [&](const Place& at) {
+    return Place{at.image, at.z * p.strides[0] - p.padding[0] + *kept_plane * p.dilation[0],
+                 at.y * p.strides[1] - p.padding[1], 0, 0};
+  };
+  // The first element of a row of them, or -1 if there is no such row.
+  const auto image_row = [&](const Place& first, int row) {
+    const int y = first.y + p.by_plane_rows.Split(&row);
+    const int z = first.z + row * p.dilation[0];
+    const bool exists = Inside(z, p.in[0]) && Inside(y, p.in[1]);
+    const int64_t line = (static_cast<int64_t>(first.image) * p.in[0] + z) * p.in[1] + y;
+    return exists ? line * p.line : int64_t{-1};
+  };
+
   // Copies the image's rows, `kCopied` elements at once. A warp takes 32 pieces of a row.
   const auto copy_image = [&](auto piece_size, const Place& at, unsigned char* to) {
     constexpr int kCopied = decltype(piece_size)::value;
     const int first = first_element(at) & ~(kCopied - 1);
-    const int first_z = at.z * p.strides[0] - p.padding[0] + *kept_plane * p.dilation[0];
-    const int first_y = at.y * p.strides[1] - p.padding[1];
+    const Place rows = first_row_of(at);
 #pragma unroll 1
     for (int i = thread / 32; i < p.image_parts; i += kImageWgradWarps) {
       int row = i;
       const int piece = p.by_row_parts.Split(&row) * 32 + lane;
       unsigned char* const staged = to + row * p.row_words * 4;
-      const int y = first_y + p.by_plane_rows.Split(&row);
-      const int z = first_z + row * p.dilation[0];
+      const int64_t begin = image_row(rows, row);
       const int element = first + piece * kCopied;
-      const bool exists = Inside(z, p.in[0]) && Inside(y, p.in[1]);
-      const bool inside = exists && Inside(element, p.line);
-      const int64_t line = (static_cast<int64_t>(at.image) * p.in[0] + z) * p.in[1] + y;
-      const T* const from = static_cast<const T*>(p.x) + (exists ? line * p.line : 0);
+      const bool inside = begin >= 0 && Inside(element, p.line);
       if (piece >= p.row_pieces) continue;
-      CopyAsync<kCopied * kElementBytes>(staged + piece * (kCopied * kElementBytes),
-                                         from + (inside ? element : 0), inside);
+      CopyAsync<kCopied * kElementBytes>(
+          staged + piece * (kCopied * kElementBytes),
+          static_cast<const T*>(p.x) + (inside ? begin + element : 0), inside);
     }
   };
 
-  // The same for rows that may begin between two words.
+  // The same for rows that may begin between two words. A warp takes a row.
   const auto copy_odd_image = [&](const Place& at, unsigned char* to) {
     const int first = first_element(at) & ~1;
-    const int first_z = at.z * p.strides[0] - p.padding[0] + *kept_plane * p.dilation[0];
-    const int first_y = at.y * p.strides[1] - p.padding[1];
+    const Place rows = first_row_of(at);
 #pragma unroll 1
-    for (int i = thread / 32; i < p.image_rows; i += kImageWgradWarps) {
-      int row = i;
-      const int y = first_y + p.by_plane_rows.Split(&row);
-      const int z = first_z + row * p.dilation[0];
-      const bool exists = Inside(z, p.in[0]) && Inside(y, p.in[1]);
-      const int64_t line = (static_cast<int64_t>(at.image) * p.in[0] + z) * p.in[1] + y;
+    for (int row = thread / 32; row < p.image_rows; row += kImageWgradWarps) {
+      const int64_t begin = image_row(rows, row);
       if constexpr (kElementBytes == 2) {
-        CopyOddRow(reinterpret_cast<uint32_t*>(to + i * p.row_words * 4),
-                   static_cast<const T*>(p.x) + line * p.line + first, first, exists ? p.line : 0,
-                   lane, 32, p.row_pieces);
+        CopyOddRow(reinterpret_cast<uint32_t*>(to + row * p.row_words * 4),
+                   static_cast<const T*>(p.x) + begin, first, begin >= 0 ? p.line : 0, lane, 32,
+                   p.row_pieces);
       }
     }
   };

@@ -75,7 +75,7 @@ ImageWgradForm ImageWgradFormOf(Starts starts) {
 }
 
 inline bool HasImageWgrad(const ThinProblem& p) {
-  return IsCountable(p) && p.kind == ThinKind::kWgrad && IsThin(p.in_channels) &&
+  return IsCountable(p) && p.kind == ThinKind::kWgrad && IsThin(p, p.in_channels) &&
          p.dilation[2] == 1 && p.out_channels <= kMaxWindow;
 }
 
@@ -86,13 +86,13 @@ inline double ImageWgradStepCycles(const ImageWgradForm& form, const ImageWgradP
   return warps * (static_cast<double>(groups) * form.group_cycles + kImageWgradFragments);
 }
 
-// The most planes that the rows of a tile of `tile_rows` rows of the result are in.
-inline int64_t PlanesOf(const ThinProblem& problem, int64_t tile_rows, const ImageWgradParams& p) {
-  const int64_t plane_rows = p.run_rows * problem.kernel[1];
+// The most planes of windows that `block_rows` neighboring rows of the result are in.
+inline int64_t PlanesOf(const ThinProblem& problem, int64_t block_rows, const ImageWgradParams& p) {
+  const int64_t of_plane = p.run_rows * problem.kernel[1];
   int64_t most = 0;
-  for (int64_t first = 0; first < p.rows; first += tile_rows) {
-    const int64_t last = std::min<int64_t>(first + tile_rows, p.rows) - 1;
-    most = std::max(most, last / plane_rows - first / plane_rows + 1);
+  for (int64_t first = 0; first < p.rows; first += block_rows) {
+    const int64_t last = std::min<int64_t>(first + block_rows, p.rows) - 1;
+    most = std::max(most, last / of_plane - first / of_plane + 1);
   }
   return most;
 }
@@ -107,8 +107,8 @@ inline int64_t ShareImageWgrad(const ThinProblem& problem, const ImageWgradForm&
   // Each tile of rows reads the gradient again, and its planes of the image, which mostly come from
   // the cache.
   const double bytes = static_cast<double>(kImageWgradDepth * channels * form.element_bytes);
-  const double plane_bytes =
-      static_cast<double>(kImageWgradDepth * p->step * form.element_bytes * problem.strides[1]);
+  const double plane_bytes = static_cast<double>(kImageWgradDepth * form.element_bytes) * p->step *
+                             static_cast<double>(problem.strides[1]);
   const int64_t all = CeilDivide(p->rows, kImageWgradRows);
   double best = 0;
   int64_t best_groups = 0, best_warps = 0;

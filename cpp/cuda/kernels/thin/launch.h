@@ -170,9 +170,11 @@ inline bool IsCountable(const ThinProblem& p) {
   return p.alignment >= 16 && p.batch <= kMaxSize;
 }
 
-// Whether so many channels are few. Up to 16, and those up to 32 that libraries have to pad.
-inline bool IsThin(int64_t channels) {
-  return channels <= 16 || (channels <= 32 && !Multiple(channels, 8));
+// Whether so many channels of a problem are few: up to 16, and of windows of one tap those up to 32
+// that libraries have to pad.
+inline bool IsThin(const ThinProblem& p, int64_t channels) {
+  const bool pointwise = p.kernel == ThinProblem::PerAxis{1, 1, 1};
+  return channels <= 16 || (pointwise && channels <= 32 && !Multiple(channels, 8));
 }
 
 // Of rows with so many elements each: as many as can be copied at once, of 16 bytes or less.

@@ -81,23 +81,30 @@ std::vector<std::unique_ptr<const ThinPlan>> ThinPlan::Candidates(const ThinProb
 }
 
 bool ThinPlan::IsFast(const ThinProblem& problem) {
-  int64_t window = problem.in_channels;
-  for (const int64_t size : problem.kernel) window *= size;
-  const bool windows = HasWindows(problem);
-  // Of floats, large windows side by side are images too, whose weights take all shared memory.
-  if (windows && problem.type == ThinType::kTf32 && window > kMaxFloatsSideBySide) return false;
-  if (IsThin(problem.in_channels) && problem.kind != ThinKind::kDgrad) return true;
-  if (windows && problem.type != ThinType::kTf32) {
+  const bool gradient = problem.kind == ThinKind::kDgrad, floats = problem.type == ThinType::kTf32;
+  const auto window_of = [&](int64_t channels) {
+    for (const int64_t size : problem.kernel) channels *= size;
+    return channels;
+  };
+  if (!floats && HasWindows(problem)) {
     // Thin, or a product that memory bounds. Of one tap, libraries have fast products too.
+    const int64_t window = window_of(problem.in_channels);
     const int64_t most = problem.device.has_warpgroups && window > problem.in_channels
                              ? kMaxBoundByMemoryOnHopper
                              : kMaxBoundByMemory;
-    return IsThin(problem.in_channels) || window * problem.out_channels <= most;
+    return IsThin(problem, problem.in_channels) || window * problem.out_channels <= most;
   }
-  if (problem.kind == ThinKind::kWgrad || !HasFewOutputs(problem)) return true;
+  const int64_t channels = gradient ? problem.out_channels : problem.in_channels;
+  const bool is_image = IsThin(problem, channels) && problem.dilation[2] == 1;
+  if (is_image && !(gradient && HasStrides(problem))) {
+    // Of floats, the weights of large windows side by side take all shared memory.
+    const bool beside = problem.kernel == problem.strides;
+    return !(floats && beside && window_of(channels) > kMaxFloatsSideBySide);
+  }
+  if (problem.kind == ThinKind::kWgrad) return true;
   // Of fprop, one window a pixel; of dgrad, windows that are not far apart.
   const int64_t stride = problem.strides[0] * problem.strides[1] * problem.strides[2];
-  return problem.kind == ThinKind::kFprop ? stride == 1 : stride < 16;
+  return gradient ? stride < 16 : stride == 1;
 }
 
 }  // namespace jax_convgrad

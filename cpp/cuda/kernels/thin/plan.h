@@ -37,8 +37,8 @@
 //   about 300; then what the second cache gives, since each tile reads its rows and weights from
 //   it.
 //
-// Few channels: at most 16, or at most 32 which are no multiple of 8, so that libraries have to pad
-// them.
+// Few channels: at most 16; of windows of one tap also those up to 32 that are no multiple of 8, so
+// that libraries have to pad them.
 //
 // Image (image.cuh), fprop: few input channels, any number of output channels; any kernel, stride
 // and padding, dilation along z and y.

@@ -17,21 +17,27 @@ enum class Starts {
   kElements  // at odd elements too
 };
 
-// Copies every `lanes`-th word of a row, from `word` on, of 16-bit elements that may lie between
-// words. `from` points to what is element `first` of a row of `line` elements; of what is not
+// Two 16-bit elements that may lie between words, or zeros instead of what does not exist.
+template <typename T>
+__device__ inline uint32_t PairOf(const T* from, bool low_exists, bool high_exists) {
+  const uint32_t low = low_exists ? BitsOf<uint16_t>(from[0]) : 0;
+  const uint32_t high = high_exists ? BitsOf<uint16_t>(from[1]) : 0;
+  return low | high << 16;
+}
+
+// Copies every `lanes`-th word of a row of 16-bit elements, from `word` on. `row` has `line`
+// elements, which may begin between words; the first word has its element `first`. Of what is not
 // inside there are zeros.
 template <typename T>
-__device__ inline void CopyOddRow(uint32_t* to, const T* from, int first, int line, int word,
+__device__ inline void CopyOddRow(uint32_t* to, const T* row, int first, int line, int word,
                                   int lanes, int words) {
   constexpr int kAtOnce = 4;  // so that as many reads are on their way
   for (; word < words; word += kAtOnce * lanes) {
     uint32_t read[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int at = (word + i * lanes) * 2;
-      const uint32_t low = Inside(first + at, line) ? BitsOf<uint16_t>(from[at]) : 0;
-      const uint32_t high = Inside(first + at + 1, line) ? BitsOf<uint16_t>(from[at + 1]) : 0;
-      read[i] = low | high << 16;
+      const int at = first + (word + i * lanes) * 2;
+      read[i] = PairOf(row + at, Inside(at, line), Inside(at + 1, line));
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
