@@ -262,8 +262,9 @@ bool IsLarge(const ThinProblem& problem) {
   const int64_t windows = std::min<int64_t>(p.out[2], p.out[1] > 1 ? 128 : 512);
   const int64_t run = p.kernel[2] * p.in_channels;
   int64_t staged = 4 * rows * (windows * p.strides[2] * p.in_channels + run);
-  int64_t weights = 128 * p.kernel[0] * p.kernel[1] * (run + 8);
-  if (std::min(p.in_channels, p.out_channels) * p.kernel[2] <= 32) {
+  const int64_t element_bytes = p.type == ThinType::kTf32 ? 4 : 2;
+  int64_t weights = 64 * element_bytes * p.kernel[0] * (p.kernel[1] * (run + 8) + 8);
+  if (HasFewOutputs(problem)) {
     // 32 channels of as many pixels as a pixel of the result takes, of a plane.
     const int64_t pixels = std::max<int64_t>(64, 2 * (p.kernel[2] * p.dilation[2] + p.strides[2]));
     staged = 128 * rows / p.kernel[0] * pixels + 128 * pixels;

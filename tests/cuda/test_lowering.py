@@ -542,12 +542,12 @@ def test_the_rules_of_an_h100(dtype: str) -> None:
             assert decide(problem, H100).backend == "xla"
 
 
-def test_dense_convolutions_with_stride_1_stay_with_xla() -> None:
+def test_dense_convolutions_of_odd_channels_with_stride_1_stay_with_xla() -> None:
     def f(x: Any, w: Any) -> Any:
         return jax_convgrad.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC)
 
     with override_backend(None):
-        text = lowered(gradients(f), (2, 8, 8, 3), (2, 8, 8, 6), (3, 3, 6, 3))
+        text = lowered(gradients(f), (2, 8, 8, 19), (2, 8, 8, 35), (3, 3, 35, 19))
     assert calls(text) == []
     assert text.count("stablehlo.convolution") == 3
 

@@ -1,5 +1,6 @@
 """The backend of a convolution on CUDA, as measured on an H100, benchmarks/h100/backends.json, thin.json and
-thin_f32.json, and, for windows side by side in 16 bits, on H200s: benchmarks/h200/windows.json.
+thin_f32.json, and, for windows side by side in 16 bits and for channels of odd numbers beside thin images, on
+H200s: benchmarks/h200/windows.json and thin_odd.json.
 
 Where cuDNN and XLA's program for the same operator tie, the rule chooses XLA, which fuses, unless other
 layers of the rule gain from cuDNN or there is nothing to fuse.
@@ -25,6 +26,10 @@ def _thin_f32(case: str, *passes: str) -> tuple[str, ...]:
 
 def _windows(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"h200/windows.json#{case}#{pass_}" for pass_ in passes)
+
+
+def _thin_odd(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"h200/thin_odd.json#{case}#{pass_}" for pass_ in passes)
 
 
 def _in_a_program(pass_: str, *programs: str) -> tuple[str, ...]:
@@ -280,6 +285,26 @@ SM_90 = RuleTable(
                 *_thin_f32("convt dcgan_out_f32 f32 (128x32x32, 128 to 3, k4 s2 p1)", "dx", "dw"),
                 *_thin_f32("conv patch2_16ch_f32 f32 (64x64x64, 16 to 1536, k2 s2)", "fprop"),
                 *_thin_f32("conv dqn_in_f32 f32 (256x84x84, 4 to 32, k8 s4)", "dw"),
+                *_thin_odd(
+                    "conv r3d_stem bf16 (8x16x112x112, 3 to 64, k3x7x7 s1x2x2 p1x3x3)",
+                    "fprop",
+                    "dw",
+                ),
+                *_thin_odd(
+                    "conv r2plus1d_stem bf16 (8x16x112x112, 3 to 45, k1x7x7 s1x2x2 p0x3x3)",
+                    "fprop",
+                    "dw",
+                ),
+                *_thin_odd("conv med3d_stem bf16 (2x56x224x224, 1 to 64, k7 s2 p3)", "fprop", "dw"),
+                *_thin_odd(
+                    "conv slowfast_stem bf16 (4x32x224x224, 3 to 8, k5x7x7 s1x2x2 p2x3x3)",
+                    "fprop",
+                    "dw",
+                ),
+                *_thin_odd("conv deeplab_stem bf16 (16x513x513, 3 to 32, k3 s2 p1)", "fprop", "dw"),
+                *_thin_odd("conv lenet_in bf16 (512x28x28, 1 to 6, k5 s1 p2)", "fprop", "dw"),
+                *_thin_odd("conv basset_in bf16 (64x600, 4 to 300, k19 s1 p9)", "fprop", "dw"),
+                *_thin_odd("conv basset_f32 f32 (64x600, 4 to 300, k19 s1 p9)", "fprop", "dw"),
             ),
             against=_thin_f32("conv dqn_in_f32 f32 (256x84x84, 4 to 32, k8 s4)", "fprop"),
         ),
@@ -301,6 +326,10 @@ SM_90 = RuleTable(
                 *_thin_f32("conv cyclegan_out_f32 f32 (4x256x256, 64 to 3, k7 s1 p3)", "dx", "dw"),
                 *_thin_f32("conv stylegan_rgb_f32 f32 (8x256x256, 64 to 3, k1 s1)", "dx", "dw"),
                 *_thin_f32("conv encodec_out_f32 f32 (16x24000, 32 to 1, k7 s1 p3)", "dx", "dw"),
+                *_thin_odd("conv voc_head bf16 (8x256x256, 64 to 21, k1 s1)", "dx", "dw"),
+                *_thin_odd("conv cityscapes_head bf16 (8x128x256, 256 to 19, k1 s1)", "dx", "dw"),
+                *_thin_odd("conv totalseg_head bf16 (1x128x128x128, 32 to 25, k1 s1)", "dx", "dw"),
+                *_thin_odd("conv voc_head_f32 f32 (8x256x256, 64 to 21, k1 s1)", "dx", "dw"),
             ),
         ),
         Rule(
@@ -322,6 +351,10 @@ SM_90 = RuleTable(
                 *_thin("conv encodec_out bf16 (16x24000, 32 to 1, k7 s1 p3)", "fprop"),
                 *_thin("conv unet_mask_head bf16 (8x512x512, 64 to 2, k1 s1)", "fprop"),
                 *_thin("conv unet3d_head bf16 (2x128x128x128, 32 to 3, k1 s1)", "fprop"),
+                *_thin_odd("conv voc_head bf16 (8x256x256, 64 to 21, k1 s1)", "fprop"),
+                *_thin_odd("conv cityscapes_head bf16 (8x128x256, 256 to 19, k1 s1)", "fprop"),
+                *_thin_odd("conv totalseg_head bf16 (1x128x128x128, 32 to 25, k1 s1)", "fprop"),
+                *_thin_odd("conv med3d_stem bf16 (2x56x224x224, 1 to 64, k7 s2 p3)", "dx"),
                 *_thin("conv stem7x7 bf16 (64x224x224, 3 to 64, k7 s2 p3)", "dx"),
                 *_thin("conv effnet_stem bf16 (64x224x224, 3 to 32, k3 s2 p1)", "dx"),
                 *_thin("conv vgg_stem bf16 (32x224x224, 3 to 64, k3 s1 p1)", "dx"),
@@ -460,6 +493,9 @@ SM_90 = RuleTable(
                     "conv conv3d bf16 (2x32x32x32, 64 to 64, k3 s1 p1)", "dw", "fprop", "dx"
                 ),
                 *_measured("conv conv3d f32 (2x32x32x32, 64 to 64, k3 s1 p1)", "fprop", "dx", "dw"),
+            ),
+            against=_thin_odd(
+                "conv r2plus1d_stem_f32 f32 (8x16x112x112, 3 to 45, k1x7x7 s1x2x2 p0x3x3)", "dx"
             ),
         ),
         Rule(
@@ -658,6 +694,7 @@ SM_90 = RuleTable(
                 *_measured("conv cropped_2 f32 (16x28x28, 256 to 256, k3 s1 p-2)", "fprop"),
                 *_windows("conv sd_skip1 bf16 (8x32x32, 1920 to 640, k1 s1)", "fprop"),
                 *_windows("conv mn_1x1 bf16 (128x14x14, 480 to 112, k1 s1)", "fprop"),
+                *_thin_odd("conv hyperspectral_in bf16 (16x128x128, 31 to 64, k3 s1 p1)", "fprop"),
             ),
         ),
         Rule(

@@ -95,7 +95,7 @@ constexpr int kImageStored = kPieceElements<T> / 2;
 
 // A column of a warp's products of 8 columns each.
 struct ImageColumn {
-  int product, of_product;
+  int product, place;
 };
 
 // The column of a block's output channel.
@@ -355,7 +355,7 @@ __global__ void __launch_bounds__(kThreads, kImageBlocks<kThreads>)
     const ImageColumn column = ImageColumnOf<T>(channel);
 #pragma unroll
     for (int word = 0; word < kImageUnitWords; ++word) {
-      weights[Products::PlaceOf(unit, word, column.product, column.of_product)] = words[word];
+      weights[Products::PlaceOf(unit, word, column.product, column.place)] = words[word];
     }
   }
 

@@ -37,11 +37,11 @@
 //   about 300; then what the second cache gives, since each tile reads its rows and weights from
 //   it.
 //
-// Few channels: at most 16; of windows of one tap also those up to 32 that are no multiple of 8, so
-// that libraries have to pad them.
+// A side is thin that has at most 16 channels; where windows have one tap also with up to 32 that
+// are no multiple of 8, so that libraries have to pad them.
 //
-// Image (image.cuh), fprop: few input channels, any number of output channels; any kernel, stride
-// and padding, dilation along z and y.
+// Image (image.cuh), fprop: a thin x, any number of output channels; any kernel, stride and
+// padding, dilation along z and y.
 //
 //   Tile: rows of windows, up to 4 windows a thread of one plane, by 64 output channels; a warp has
 //   32 windows at a time. The depth is the window's elements, each row of it padded to 8. Of
@@ -70,11 +70,10 @@
 //   cores' cycles and 13 instructions a scheduler); the issue of instructions beyond. Where windows
 //   begin at odd elements too, memory up to about 80.
 //
-// Few outputs (few_outputs.cuh), fprop and dgrad: few channels in the result, at most 32 of them
-// times taps along x; the other side has a multiple of 8; any kernel, padding and dilation, and
-// strides (dgrad's channels times the stride along x are at most 256). With a stride, fprop
-// multiplies pixels that no window's first column is at: dgrad, and fprop with stride 1, are what
-// it is for.
+// Few outputs (few_outputs.cuh), fprop and dgrad: a thin result, at most 32 of its channels times
+// taps along x; the other side has a multiple of 8; any kernel, padding and dilation, and strides
+// (dgrad's channels times the stride along x are at most 256). With a stride, fprop multiplies
+// pixels that no window's first column is at: dgrad, and fprop with stride 1, are what it is for.
 //
 //   Tile: rows of the result by 32 to 512 pixels of the source, at most 512 pixels in all; a warp
 //   has two times 32 pixels of one row, and multiplies both at once where they take the same taps.
@@ -85,16 +84,16 @@
 //   memory up to about 3x3 taps on an H100; shared memory beyond, which gives 12 to 16 cycles to
 //   each 32 pixels, 16 channels and row of taps.
 //
-// Few outputs (image.cuh), dgrad: few output channels, any number of input channels, stride 1; any
-// kernel and padding, dilation along z and y. y's gradient is the image, each pixel of x a window
-// of it, and this is fprop with reversed taps: what lies around y's gradient is multiplied as
-// zeros. Tile, shared memory, registers and bound are those of image fprop.
+// Few outputs (image.cuh), dgrad: a thin y, any number of input channels, stride 1; any kernel and
+// padding, dilation along z and y. y's gradient is the image, each pixel of x a window of it, and
+// this is fprop with reversed taps: what lies around y's gradient is multiplied as zeros. Tile,
+// shared memory, registers and bound are those of image fprop.
 //
-// Few outputs (image_wgrad.cuh), wgrad: few output channels, any number of input channels, stride
-// 1; any kernel and padding, dilation along z and y. x and y's gradient exchange their
-// roles: y's gradient is the image and each pixel of x a window of it. So what lies around y's
-// gradient is multiplied as zeros, and a NaN of x that only some taps read is in the gradients of
-// all. Tile, shared memory, registers and bound are those of image wgrad.
+// Few outputs (image_wgrad.cuh), wgrad: a thin y, any number of input channels, stride 1; any
+// kernel and padding, dilation along z and y. x and y's gradient exchange their roles: y's gradient
+// is the image and each pixel of x a window of it. So what lies around y's gradient is multiplied
+// as zeros, and a NaN of x that only some taps read is in the gradients of all. Tile, shared
+// memory, registers and bound are those of image wgrad.
 //
 // How tiles follow from the device: of the choices that its shared memory admits, windows take the
 // one with the most blocks on a multiprocessor, since one's stores hide behind another's products;
