@@ -188,12 +188,13 @@ constexpr int kImageWgradOddGroups = 3;
 template <typename T, int kGroups>
 __device__ inline void CopyChannels(unsigned char* to, const T* from, int channels, int bytes) {
   constexpr int kWord = kWordElements<T>;
-  if (bytes == 8) {
-    CopyAsync<8>(to, from, channels > 0);
-    CopyAsync<8>(to + 8, from + 2 * kWord, channels > 2 * kWord);
-  } else if (bytes == 4) {
+  if (bytes >= 4) {
 #pragma unroll 1
-    for (int i = 0; i < 4; ++i) CopyAsync<4>(to + i * 4, from + i * kWord, channels > i * kWord);
+    for (int i = 0; i < 4; i += bytes / 4) {
+      const bool inside = channels > i * kWord;
+      if (bytes == 8) CopyAsync<8>(to + i * 4, from + i * kWord, inside);
+      if (bytes == 4) CopyAsync<4>(to + i * 4, from + i * kWord, inside);
+    }
   } else if constexpr (sizeof(T) == 2 && kGroups <= kImageWgradOddGroups) {
     // Plans have no more groups where there are single channels.
     uint32_t words[4];
@@ -289,22 +290,27 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
                     first_channel + copied_channel;
     to += copied_byte;
     const int windows = kImageWgradThreads / pieces;
-    const int channels = p.channels - first_channel - copied_channel;
+    if (p.channel_bytes == 16) {
+#pragma unroll 1
+      for (int window = copied_window; window < p.windows; window += windows) {
+        CopyAsync(to, from, window >= at.had);
+        from += static_cast<int64_t>(windows) * p.channels;
+        to += kImageWgradThreads * 16;
+      }
+      return;
+    }
 #pragma unroll 1
     for (int window = copied_window; window < p.windows; window += windows) {
-      if (p.channel_bytes == 16) {
-        CopyAsync(to, from, window >= at.had);
-      } else {
-        CopyChannels<T, kGroups>(to, from, window >= at.had ? channels : 0, p.channel_bytes);
-      }
+      const int channels = p.channels - first_channel - copied_channel;
+      CopyChannels<T, kGroups>(to, from, window >= at.had ? channels : 0, p.channel_bytes);
       from += static_cast<int64_t>(windows) * p.channels;
       to += kImageWgradThreads * 16;
     }
   };
 
-  // The rows of the image that are staged for a tile.
-  const auto first_row_of = [&](const Place& at) {
-    return Place{at.image, at.z * p.strides[0] - p.padding[0] + *kept_plane * p.dilation[0],
+  // The first row of the image that is staged for a tile, of the window's plane `plane`.
+  const auto first_row_of = [&](const Place& at, int plane) {
+    return Place{at.image, at.z * p.strides[0] - p.padding[0] + plane * p.dilation[0],
                  at.y * p.strides[1] - p.padding[1], 0, 0};
   };
   // The first element of a row of them, or -1 if there is no such row.
@@ -317,10 +323,10 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
   };
 
   // Copies the image's rows, `kCopied` elements at once. A warp takes 32 pieces of a row.
-  const auto copy_image = [&](auto piece_size, const Place& at, unsigned char* to) {
+  const auto copy_image = [&](auto piece_size, const Place& at, int plane, unsigned char* to) {
     constexpr int kCopied = decltype(piece_size)::value;
     const int first = first_element(at) & ~(kCopied - 1);
-    const Place rows = first_row_of(at);
+    const Place rows = first_row_of(at, plane);
 #pragma unroll 1
     for (int i = thread / 32; i < p.image_parts; i += kImageWgradWarps) {
       int row = i;
@@ -337,9 +343,9 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
   };
 
   // The same for rows that may begin between two words. A warp takes a row.
-  const auto copy_odd_image = [&](const Place& at, unsigned char* to) {
+  const auto copy_odd_image = [&](const Place& at, int plane, unsigned char* to) {
     const int first = first_element(at) & ~1;
-    const Place rows = first_row_of(at);
+    const Place rows = first_row_of(at, plane);
 #pragma unroll 1
     for (int row = thread / 32; row < p.image_rows; row += kImageWgradWarps) {
       const int64_t begin = image_row(rows, row);
@@ -351,21 +357,21 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
     }
   };
 
-  const auto copy = [&](int tile, unsigned char* to) {
+  const auto copy = [&](int tile, int plane, unsigned char* to) {
     const Place at = place_of(tile);
     copy_gradient(at, to);
     if (p.sixteen) {
-      copy_image(std::integral_constant<int, kPiece>(), at, to + gradient_bytes);
+      copy_image(std::integral_constant<int, kPiece>(), at, plane, to + gradient_bytes);
     } else if (kElementBytes == 2 && p.line % 2 != 0) {
-      copy_odd_image(at, to + gradient_bytes);
+      copy_odd_image(at, plane, to + gradient_bytes);
     } else {
-      copy_image(std::integral_constant<int, kWordElements<T>>(), at, to + gradient_bytes);
+      copy_image(std::integral_constant<int, kWordElements<T>>(), at, plane, to + gradient_bytes);
     }
   };
 
-  __syncthreads();
   for (int i = 0; i < p.stages - 1; ++i) {
-    if (part + i * p.parts < p.tiles) copy(part + i * p.parts, stages + i * stage_bytes);
+    if (part + i * p.parts < p.tiles)
+      copy(part + i * p.parts, first_plane, stages + i * stage_bytes);
     CommitCopies();
   }
 
@@ -411,7 +417,7 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
   for (int tile = part; tile < p.tiles; tile += p.parts) {
     WaitForOldest(p.stages);
     if (const int next = tile + (p.stages - 1) * p.parts; next < p.tiles) {
-      copy(next, stages + (stage == 0 ? p.stages - 1 : stage - 1) * stage_bytes);
+      copy(next, *kept_plane, stages + (stage == 0 ? p.stages - 1 : stage - 1) * stage_bytes);
     }
     CommitCopies();
     const unsigned char* const gradient = stages + stage * stage_bytes;
