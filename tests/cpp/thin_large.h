@@ -130,8 +130,8 @@ inline void TestLargeArrays() {
   TestLarge("windows dgrad", Problem(ThinKind::kDgrad, 32, 24, 2, 2, 0), 2);
   TestLarge("windows dgrad", Problem(ThinKind::kDgrad, 24, 192, 2, 2, 0), 2);
   TestLarge("image fprop", Problem(ThinKind::kFprop, 12, 8, 5, 1, 2), 2);
-  TestLarge("image fprop", Problem(ThinKind::kFprop, 3, 32, 3, 1, 1), 2);
-  TestLarge("image dgrad", Problem(ThinKind::kDgrad, 32, 4, 3, 1, 1), 2);
+  TestLarge("image fprop", Problem(ThinKind::kFprop, 3, 32, 3, 1, 1), 1);
+  TestLarge("image dgrad", Problem(ThinKind::kDgrad, 32, 4, 3, 1, 1), 1);
   TestLarge("image dgrad", Problem(ThinKind::kDgrad, 8, 12, 5, 1, 2), 2);
   TestLarge("few outputs fprop", Problem(ThinKind::kFprop, 32, 3, 3, 1, 1), 1);
   TestLarge("few outputs fprop", Problem(ThinKind::kFprop, 24, 12, 1, 1, 1), 1);
