@@ -180,12 +180,14 @@ __device__ inline void MultiplyFloats(const ImageWgradWindows& windows,
   }
 }
 
-// Most groups of a warp that copies single channels: with more, it has no registers for these.
-constexpr int kImageWgradOddGroups = 3;
+// Whether what is copied is ragged: rows with an odd number of 16-bit elements, or channels that
+// are not multiples of 16 bytes. This takes instructions and registers that others need not have.
+// A warp that has them has no registers for more groups.
+constexpr int kImageWgradRaggedGroups = 3;
 
 // Copies a piece's first `channels` channels, or all if there are more, `bytes` bytes at once, less
 // than 16. Behind them there are zeros.
-template <typename T, int kGroups>
+template <typename T>
 __device__ inline void CopyChannels(unsigned char* to, const T* from, int channels, int bytes) {
   constexpr int kWord = kWordElements<T>;
   if (bytes >= 4) {
@@ -195,8 +197,7 @@ __device__ inline void CopyChannels(unsigned char* to, const T* from, int channe
       if (bytes == 8) CopyAsync<8>(to + i * 4, from + i * kWord, inside);
       if (bytes == 4) CopyAsync<4>(to + i * 4, from + i * kWord, inside);
     }
-  } else if constexpr (sizeof(T) == 2 && kGroups <= kImageWgradOddGroups) {
-    // Plans have no more groups where there are single channels.
+  } else if constexpr (sizeof(T) == 2) {
     uint32_t words[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -214,7 +215,7 @@ __device__ inline int ImageWgradColumn(int n, int t, int i) {
 }
 
 // The first `kGroups` times 16 rows of the result that are a warp's, by 32 channels.
-template <typename T, int kGroups, Starts kStarts>
+template <typename T, int kGroups, Starts kStarts, bool kRagged>
 __global__ void __launch_bounds__(kImageWgradThreads, 1)
     ImageWgrad(const __grid_constant__ ImageWgradParams p) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
@@ -290,19 +291,14 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
                     first_channel + copied_channel;
     to += copied_byte;
     const int windows = kImageWgradThreads / pieces;
-    if (p.channel_bytes == 16) {
-#pragma unroll 1
-      for (int window = copied_window; window < p.windows; window += windows) {
-        CopyAsync(to, from, window >= at.had);
-        from += static_cast<int64_t>(windows) * p.channels;
-        to += kImageWgradThreads * 16;
-      }
-      return;
-    }
 #pragma unroll 1
     for (int window = copied_window; window < p.windows; window += windows) {
-      const int channels = p.channels - first_channel - copied_channel;
-      CopyChannels<T, kGroups>(to, from, window >= at.had ? channels : 0, p.channel_bytes);
+      if (!kRagged || p.channel_bytes == 16) {
+        CopyAsync(to, from, window >= at.had);
+      } else {
+        const int channels = p.channels - first_channel - copied_channel;
+        CopyChannels(to, from, window >= at.had ? channels : 0, p.channel_bytes);
+      }
       from += static_cast<int64_t>(windows) * p.channels;
       to += kImageWgradThreads * 16;
     }
@@ -362,7 +358,7 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
     copy_gradient(at, to);
     if (p.sixteen) {
       copy_image(std::integral_constant<int, kPiece>(), at, plane, to + gradient_bytes);
-    } else if (kElementBytes == 2 && p.line % 2 != 0) {
+    } else if (kRagged && kElementBytes == 2 && p.line % 2 != 0) {
       copy_odd_image(at, plane, to + gradient_bytes);
     } else {
       copy_image(std::integral_constant<int, kWordElements<T>>(), at, plane, to + gradient_bytes);
@@ -495,7 +491,7 @@ __global__ void __launch_bounds__(kImageWgradThreads, 1)
         const int channel = of_warp.y + ImageWgradColumn<T>(n, t, first);
         const float2 two =
             make_float2(sums[group][n][2 * i + first], sums[group][next][2 * i + second]);
-        if (p.channels % 2 == 0) {
+        if (!kRagged || p.channels % 2 == 0) {
           if (channel < p.channels) *reinterpret_cast<float2*>(to + channel) = two;
         } else {
           if (channel < p.channels) to[channel] = two.x;

@@ -259,13 +259,25 @@ inline int64_t SpreadImageWgradRows(const ImageWgradForm& form, int64_t max_byte
 }
 
 // For ImageWgradForm's numbers of groups.
-template <typename T, Starts kStarts>
+template <typename T, Starts kStarts, bool kRagged>
 ImageWgradKernel ImageWgradKernelOf(int64_t groups) {
-  if (groups == 1) return ImageWgrad<T, 1, kStarts>;
-  if (groups == 2) return ImageWgrad<T, 2, kStarts>;
-  if (groups == 3) return ImageWgrad<T, 3, kStarts>;
-  if constexpr (kStarts == Starts::kWords && sizeof(T) == 2) return ImageWgrad<T, 5, kStarts>;
+  if (groups == 1) return ImageWgrad<T, 1, kStarts, kRagged>;
+  if (groups == 2) return ImageWgrad<T, 2, kStarts, kRagged>;
+  if (groups == 3) return ImageWgrad<T, 3, kStarts, kRagged>;
+  if constexpr (kStarts == Starts::kWords && sizeof(T) == 2 && !kRagged) {
+    return ImageWgrad<T, 5, kStarts, kRagged>;
+  }
   return nullptr;
+}
+
+template <typename T, bool kRagged>
+ImageWgradKernel ImageWgradKernelOf(Starts starts, int64_t groups) {
+  if constexpr (sizeof(T) == 2) {
+    if (starts == Starts::kElements) {
+      return ImageWgradKernelOf<T, Starts::kElements, kRagged>(groups);
+    }
+  }
+  return ImageWgradKernelOf<T, Starts::kWords, kRagged>(groups);
 }
 
 // Where the rows, taps of a thin image's channels, and the columns of the sums lie in the weights.
@@ -307,9 +319,8 @@ std::unique_ptr<const ThinPlan> MakeImageWgrad(const ThinProblem& problem, bool 
   p.run = static_cast<int>(problem.kernel[2] * in_channels);
   const Starts starts = StartsOf<T>(p.step);
   ImageWgradForm form = ImageWgradFormOf<T>(starts);
-  if (p.channel_bytes < 4) {
-    form.max_groups = std::min<int64_t>(form.max_groups, kImageWgradOddGroups);
-  }
+  const bool is_ragged = p.channel_bytes < 16 || !Multiple(p.line, kWordElements<T>);
+  if (is_ragged) form.max_groups = std::min<int64_t>(form.max_groups, kImageWgradRaggedGroups);
   p.lead = starts == Starts::kWords && !Multiple(p.padding_line, kWordElements<T>);
   p.run_rows = static_cast<int>(form.apart ? p.run : CeilDivide(p.run + p.lead, 2) * 2);
   const int64_t window_rows = problem.kernel[0] * problem.kernel[1];
@@ -341,10 +352,8 @@ std::unique_ptr<const ThinPlan> MakeImageWgrad(const ThinProblem& problem, bool 
   sum.parts = p.parts;
   sum.by_columns = Divider(sum.columns);
   SetWeights(problem, exchanged, &sum);
-  ImageWgradKernel kernel = ImageWgradKernelOf<T, Starts::kWords>(groups);
-  if constexpr (sizeof(T) == 2) {
-    if (starts == Starts::kElements) kernel = ImageWgradKernelOf<T, Starts::kElements>(groups);
-  }
+  const ImageWgradKernel kernel = is_ragged ? ImageWgradKernelOf<T, true>(starts, groups)
+                                            : ImageWgradKernelOf<T, false>(starts, groups);
   return std::make_unique<ImageWgradPlan>(exchanged ? "few_outputs_wgrad" : "image_wgrad", p,
                                           kernel, exchanged, shared_bytes, sum, PartsSum<T>,
                                           problem.device.block_shared_bytes);
