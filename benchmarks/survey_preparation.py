@@ -2,6 +2,7 @@
 
     JAX_PLATFORMS=cpu python benchmarks/survey_preparation.py --json benchmarks/cpu/preparations.json
     python benchmarks/survey_preparation.py --json benchmarks/h100/preparations.json
+    python benchmarks/survey_preparation.py --only "32 to 32|64 to 64, k3|16 to 16"
 
 Each operator is called on channels-last arrays, weights in the order kernel, input channel, output channel,
 by each preparation that is right for it. Microseconds a call, measured as `python -m jax_convgrad bench`
@@ -14,6 +15,7 @@ import argparse
 import contextlib
 import functools
 import json
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -188,6 +190,17 @@ GROUPS: dict[str, list[Group]] = {
             None,
             ("xio_weights", "none"),
         ),
+        (
+            [
+                Layer("32 to 32, k3", _ALL, (16, 64, 64, 32), (3, 3), 32),
+                Layer("64 to 64, k3", _ALL, (16, 96, 96, 64), (3, 3), 64),
+                Layer("1-D 32 to 32, k11", _ALL, (16, 8192, 32), (11,), 32),
+                Layer("3-D 16 to 16, k3", _ALL, (2, 48, 48, 48, 16), (3, 3, 3), 16),
+            ],
+            ["bf16"],
+            None,
+            ("xio_weights", "none"),
+        ),
     ],
 }
 
@@ -195,6 +208,7 @@ GROUPS: dict[str, list[Group]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", metavar="OUT", help="write all figures as JSON")
+    parser.add_argument("--only", metavar="REGEX", default="", help="layers whose name matches")
     parser.add_argument("--rounds", type=int, default=9, help="default: %(default)s")
     arguments = parser.parse_args()
     platform = jax.default_backend()
@@ -204,6 +218,8 @@ def main() -> None:
     rows = []
     for layers, dtypes, precision, preparations in GROUPS[platform]:
         for layer in layers:
+            if not re.search(arguments.only, layer.name):
+                continue
             for dtype in dtypes:
                 for pass_ in layer.passes:
                     times = survey(layer, pass_, dtype, precision, preparations, arguments.rounds)

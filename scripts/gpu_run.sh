@@ -43,6 +43,10 @@
 #                    default 60)
 #   thin_survey      benchmarks/survey_cuda.py over benchmarks/thin_cases.json (THIN_SECONDS, default 500, and
 #                    THIN_ONLY, default " (bf16|f16) ")
+# The implicit GEMM kernels, on a Hopper device:
+#   gemm_tests       tests/cuda/test_guarded.py: each of them on random problems (GEMM_CASES, default 10000)
+#   gemm_sanitizer   compute-sanitizer's memcheck and racecheck over such random problems (GEMM_SANITIZED,
+#                    default 60)
 #
 # Nothing is downloaded: jax with CUDA, nanobind, scikit-build-core, cmake, ninja, pytest and the wheel
 # nvidia-cudnn-cu13 must be installed. The CPU module is built if
@@ -258,6 +262,18 @@ thin_sanitizer() {
   export JAX_CONVGRAD_THIN_CASES=${THIN_SANITIZED:-60}
   sanitized cuda/test_guarded.py thin_kernels || status=1
   sanitized cuda/test_guarded.py thin_kernels racecheck || status=1
+  return "$status"
+}
+
+gemm_tests() {
+  JAX_CONVGRAD_GEMM_CASES=${GEMM_CASES:-10000} run_pytest "$root/tests/cuda/test_guarded.py" -k implicit_gemm_kernels
+}
+
+gemm_sanitizer() {
+  local status=0
+  export JAX_CONVGRAD_GEMM_CASES=${GEMM_SANITIZED:-60}
+  sanitized cuda/test_guarded.py implicit_gemm_kernels || status=1
+  sanitized cuda/test_guarded.py implicit_gemm_kernels racecheck || status=1
   return "$status"
 }
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <thread>
@@ -21,6 +22,7 @@
 #include "cuda/handlers.h"
 #include "cuda/kernels/depthwise/plan.h"
 #include "cuda/kernels/dilated/plan.h"
+#include "cuda/kernels/implicit_gemm/plan.h"
 #include "cuda/kernels/thin/plan.h"
 #include "cuda/kernels/transpose/launch.h"
 #include "fake_cudnn.h"
@@ -65,13 +67,15 @@ class FakeKernels : public Kernels {
   }
 };
 
-class FakeThinPlan : public ThinPlan {
+// The same of a family that offers several, each with a name.
+template <typename Kernels, typename Arrays>
+class FakeNamedKernels : public Kernels {
  public:
-  FakeThinPlan(std::string name, int64_t workspace_bytes, cudaError_t status)
+  FakeNamedKernels(std::string name, int64_t workspace_bytes, cudaError_t status)
       : name_(std::move(name)), workspace_bytes_(workspace_bytes), status_(status) {}
   const std::string& name() const override { return name_; }
   int64_t workspace_bytes() const override { return workspace_bytes_; }
-  cudaError_t Run(const ThinArrays&, cudaStream_t) const override { return status_; }
+  cudaError_t Run(const Arrays&, cudaStream_t) const override { return status_; }
 
  private:
   const std::string name_;
@@ -79,14 +83,33 @@ class FakeThinPlan : public ThinPlan {
   const cudaError_t status_;
 };
 
-struct ThinOffer {
+struct Offer {
   std::string name;
   int64_t workspace_bytes = 0;
   cudaError_t status = cudaSuccess;
 };
-std::vector<ThinOffer> thin_offers;
-std::vector<ThinProblem> thin_problems;  // for which plans were asked
-bool thin_is_fast = true;
+
+// What such a family offers, and the problems for which it was asked.
+template <typename Problem>
+struct Family {
+  std::vector<Offer> offers;
+  std::vector<Problem> problems;
+  bool is_fast = true;
+
+  template <typename Kernels, typename Arrays>
+  std::vector<std::unique_ptr<const Kernels>> Candidates(const Problem& problem) {
+    problems.push_back(problem);
+    std::vector<std::unique_ptr<const Kernels>> plans;
+    for (const Offer& offer : offers) {
+      plans.push_back(std::make_unique<FakeNamedKernels<Kernels, Arrays>>(
+          offer.name, offer.workspace_bytes, offer.status));
+    }
+    return plans;
+  }
+};
+
+Family<ThinProblem> thin;
+Family<ImplicitGemmProblem> gemm;
 
 FakeCudnn* fake = nullptr;
 cudaError_t transpose_status = cudaSuccess;
@@ -113,16 +136,17 @@ std::unique_ptr<const DilatedPlan> DilatedPlan::Make(const DilatedProblem&) {
 }
 
 std::vector<std::unique_ptr<const ThinPlan>> ThinPlan::Candidates(const ThinProblem& problem) {
-  thin_problems.push_back(problem);
-  std::vector<std::unique_ptr<const ThinPlan>> plans;
-  for (const ThinOffer& offer : thin_offers) {
-    plans.push_back(
-        std::make_unique<FakeThinPlan>(offer.name, offer.workspace_bytes, offer.status));
-  }
-  return plans;
+  return thin.Candidates<ThinPlan, ThinArrays>(problem);
 }
 
-bool ThinPlan::IsFast(const ThinProblem&) { return thin_is_fast; }
+bool ThinPlan::IsFast(const ThinProblem&) { return thin.is_fast; }
+
+std::vector<std::unique_ptr<const ImplicitGemmPlan>> ImplicitGemmPlan::Candidates(
+    const ImplicitGemmProblem& problem) {
+  return gemm.Candidates<ImplicitGemmPlan, ImplicitGemmArrays>(problem);
+}
+
+bool ImplicitGemmPlan::IsFast(const ImplicitGemmProblem&) { return gemm.is_fast; }
 
 namespace {
 
@@ -490,11 +514,11 @@ void TestPlacesOfThinEngines() {
     of_dnn.push_back(Text("eng", id));
   }
   fake->heuristics = {{CUDNN_HEUR_MODE_A, engines}};
-  thin_offers = {{"image"}, {"windows", 1000}};
+  thin.offers = {{"image"}, {"windows", 1000}};
   const Names own{"native_thin_image", "native_thin_windows"};
   int64_t generation = 600;
   for (const bool fast : {true, false}) {
-    thin_is_fast = fast;
+    thin.is_fast = fast;
     for (const char* search : {"default", "exhaustive"}) {
       const bool few = search == std::string("default");
       Names all(of_dnn.begin(), few ? of_dnn.begin() + (fast ? 2 : 12) : of_dnn.end());
@@ -507,7 +531,7 @@ void TestPlacesOfThinEngines() {
     CHECK(EngineOf(call) == (fast ? "native_thin_image" : "eng11"));
     CHECK(EngineOf(ThinCall(++generation, "heuristic")) == EngineOf(call));
   }
-  thin_is_fast = true;
+  thin.is_fast = true;
   fake->heuristics = {{CUDNN_HEUR_MODE_A, {Engine(11), Engine(12)}}};
   const Outcome outcome = Run(ThinCall(600, "thin"), kInitialize);
   CHECK(outcome.code == XLA_FFI_Error_Code_INVALID_ARGUMENT);
@@ -515,34 +539,40 @@ void TestPlacesOfThinEngines() {
         "conv_fprop: search is \"thin\", expected default, heuristic or exhaustive");
 }
 
+// Those of a ThinCall whose padding is 2 and 1 in front, as a family of kernels is given them.
+template <typename Problem>
+void CheckSizes(const Problem& p) {
+  using Axes = typename Problem::PerAxis;
+  CHECK(p.batch == 2 && p.in_channels == 8 && p.out_channels == 16);
+  CHECK(p.in == (Axes{1, 9, 10}) && p.kernel == (Axes{1, 3, 2}) && p.out == (Axes{1, 5, 4}));
+  CHECK(p.strides == (Axes{1, 2, 3}) && p.padding_low == (Axes{0, 2, 1}));
+  CHECK(p.dilation == (Axes{1, 1, 1}) && p.alignment == 4);
+  CHECK(p.workspace_limit == (1 << 16) - kWorkspaceAlignment);
+  CHECK(p.device.multiprocessors == 132 && p.device.shared_bytes == 233472 &&
+        p.device.block_shared_bytes == 232448);
+}
+
 void TestThinProblems() {
-  thin_offers = {{"image"}};
+  thin.offers = {{"image"}};
   const ThinKind kinds[] = {ThinKind::kFprop, ThinKind::kDgrad, ThinKind::kWgrad};
   for (const ConvKind kind : {ConvKind::kFprop, ConvKind::kDgrad, ConvKind::kWgrad}) {
     TestCall call = ThinCall(700, "heuristic");
     call.kind = kind;
     call.low = {2, 1}, call.high = {0, 1};
     call.address += 4;
-    thin_problems.clear();
-    CHECK(EngineOf(call) == "native_thin_image" && thin_problems.size() == 1);
-    const ThinProblem& p = thin_problems.front();
-    using Axes = ThinProblem::PerAxis;
+    thin.problems.clear();
+    CHECK(EngineOf(call) == "native_thin_image" && thin.problems.size() == 1);
+    const ThinProblem& p = thin.problems.front();
     CHECK(p.kind == kinds[static_cast<size_t>(kind)] && p.type == ThinType::kBF16);
     CHECK(p.weights == ThinWeights::kOutIn);
-    CHECK(p.batch == 2 && p.in_channels == 8 && p.out_channels == 16);
-    CHECK(p.in == (Axes{1, 9, 10}) && p.kernel == (Axes{1, 3, 2}) && p.out == (Axes{1, 5, 4}));
-    CHECK(p.strides == (Axes{1, 2, 3}) && p.padding_low == (Axes{0, 2, 1}));
-    CHECK(p.dilation == (Axes{1, 1, 1}) && p.alignment == 4);
-    CHECK(p.workspace_limit == (1 << 16) - kWorkspaceAlignment);
-    CHECK(p.device.multiprocessors == 132 && p.device.shared_bytes == 233472 &&
-          p.device.block_shared_bytes == 232448);
+    CheckSizes(p);
   }
   TestCall other_order = ThinCall(700, "heuristic");
   other_order.weights = "XIO";
-  thin_problems.clear();
-  CHECK(EngineOf(other_order) == "native_thin_image" && thin_problems.size() == 1);
-  CHECK(thin_problems[0].weights == ThinWeights::kInOut);
-  CHECK(thin_problems[0].workspace_limit == (1 << 16) - kWorkspaceAlignment);
+  thin.problems.clear();
+  CHECK(EngineOf(other_order) == "native_thin_image" && thin.problems.size() == 1);
+  CHECK(thin.problems[0].weights == ThinWeights::kInOut);
+  CHECK(thin.problems[0].workspace_limit == (1 << 16) - kWorkspaceAlignment);
 
   // One axis, and the other type.
   TestCall line = ThinCall(700, "heuristic");
@@ -550,20 +580,20 @@ void TestThinProblems() {
   line.x = {2, 8, 10}, line.w = {16, 8, 2}, line.y = {2, 16, 4};
   line.strides = {3}, line.low = line.high = line.dilation = {1};
   line.x_spec = line.w_spec = line.y_spec = {0, 1, 2};
-  thin_problems.clear();
-  CHECK(EngineOf(line) == "native_thin_image" && thin_problems.size() == 1);
-  CHECK(thin_problems[0].type == ThinType::kF16);
-  CHECK(thin_problems[0].in == (ThinProblem::PerAxis{1, 1, 10}));
-  CHECK(thin_problems[0].strides == (ThinProblem::PerAxis{1, 1, 3}));
+  thin.problems.clear();
+  CHECK(EngineOf(line) == "native_thin_image" && thin.problems.size() == 1);
+  CHECK(thin.problems[0].type == ThinType::kF16);
+  CHECK(thin.problems[0].in == (ThinProblem::PerAxis{1, 1, 10}));
+  CHECK(thin.problems[0].strides == (ThinProblem::PerAxis{1, 1, 3}));
 
   TestCall floats = ThinCall(700, "heuristic");
   floats.x_type = floats.w_type = floats.y_type = XLA_FFI_DataType_F32;
-  thin_problems.clear();
-  CHECK(EngineOf(floats) == "native_thin_image" && thin_problems.size() == 1);
-  CHECK(thin_problems[0].type == ThinType::kTf32);
+  thin.problems.clear();
+  CHECK(EngineOf(floats) == "native_thin_image" && thin.problems.size() == 1);
+  CHECK(thin.problems[0].type == ThinType::kTf32);
 
   // What the kernels are not made for does not reach them.
-  thin_problems.clear();
+  thin.problems.clear();
   TestCall other = ThinCall(700, "heuristic");
   other.x_type = other.w_type = other.y_type = XLA_FFI_DataType_F32;
   other.allow_tf32 = false;
@@ -575,11 +605,11 @@ void TestThinProblems() {
   other.w[1] = 4;
   other.groups = 2;
   CHECK(EngineOf(other) == "eng11");
-  CHECK(thin_problems.empty());
+  CHECK(thin.problems.empty());
 }
 
 void TestThinEnginesThatFail() {
-  thin_offers = {{"large", 1 << 20}, {"broken", 0, cudaErrorInvalidValue}, {"image"}};
+  thin.offers = {{"large", 1 << 20}, {"broken", 0, cudaErrorInvalidValue}, {"image"}};
   CHECK(EngineOf(ThinCall(800, "heuristic")) == "native_thin_image");
   const auto tried = ListPlans().front().second->tried;
   CHECK(tried.size() == 2);
@@ -588,20 +618,106 @@ void TestThinEnginesThatFail() {
   CHECK(tried[1].failure.find("conv_fprop: running engine native_thin_broken, conv_fprop: batch "
                               "2, ") == 0);
   CHECK(tried[1].failure.find("cudaError: an error") != std::string::npos);
-  thin_offers = {{"broken", 0, cudaErrorInvalidValue}};
+  thin.offers = {{"broken", 0, cudaErrorInvalidValue}};
   CHECK(EngineOf(ThinCall(801, "default")) == "eng11");
 
   // A saved choice of one where it is not offered any more.
-  thin_offers = {{"image"}};
+  thin.offers = {{"image"}};
   const std::string text = RunBoth(ThinCall(802, "heuristic")).text;
   LoadChoices({{text, "native_thin_image"}});
   CHECK(EngineOf(ThinCall(803, "default")) == "native_thin_image");
   CHECK(ListPlans().front().second->chosen_by == "loaded");
-  thin_offers.clear();
+  thin.offers.clear();
   CHECK(EngineOf(ThinCall(804, "heuristic")) == "eng11");
   CHECK(ListPlans().front().second->note ==
         "the loaded choice native_thin_image is not a candidate or does not work");
   ClearPlans();
+}
+
+// Each family goes in front of cuDNN's engines or behind them by itself, implicit GEMM before thin.
+void TestPlacesOfImplicitGemmEngines() {
+  fake->heuristics = {{CUDNN_HEUR_MODE_A, {Engine(11), Engine(12)}}};
+  gemm.offers = {{"fprop_planes_16x16"}, {"fprop_rows_64"}};
+  thin.offers = {{"image"}};
+  const Names of_gemm{"native_implicit_gemm_fprop_planes_16x16",
+                      "native_implicit_gemm_fprop_rows_64"};
+  const Names of_thin{"native_thin_image"}, of_dnn{"eng11", "eng12"};
+  const auto joined = [](std::initializer_list<Names> parts) {
+    Names all;
+    for (const Names& part : parts) all.insert(all.end(), part.begin(), part.end());
+    return all;
+  };
+  int64_t generation = 850;
+  for (const char* search : {"default", "exhaustive"}) {
+    const auto tried = [&] { return Tried(ThinCall(++generation, search)); };
+    emulated_cuda::capability = 90;
+    gemm.is_fast = thin.is_fast = true;
+    CHECK(tried() == joined({of_gemm, of_thin, of_dnn}));
+    thin.is_fast = false;
+    CHECK(tried() == joined({of_gemm, of_dnn, of_thin}));
+    gemm.is_fast = false;
+    CHECK(tried() == joined({of_dnn, of_gemm, of_thin}));
+    thin.is_fast = true;
+    CHECK(tried() == joined({of_thin, of_dnn, of_gemm}));
+    // Other devices have no such instructions, also those that are newer.
+    gemm.is_fast = true;
+    for (const int capability : {80, 89, 91, 100, 120}) {
+      emulated_cuda::capability = capability;
+      gemm.problems.clear();
+      CHECK(tried() == joined({of_thin, of_dnn}) && gemm.problems.empty());
+    }
+  }
+  // A search that times nothing takes the first.
+  emulated_cuda::capability = 90;
+  CHECK(EngineOf(ThinCall(++generation, "heuristic")) == of_gemm[0]);
+  gemm.is_fast = thin.is_fast = false;
+  CHECK(EngineOf(ThinCall(++generation, "heuristic")) == "eng11");
+  gemm.is_fast = thin.is_fast = true;
+  emulated_cuda::capability = 80;
+  gemm.offers.clear();
+  thin.offers.clear();
+}
+
+void TestImplicitGemmProblems() {
+  emulated_cuda::capability = 90;
+  gemm.offers = {{"some"}};
+  const std::string engine = "native_implicit_gemm_some";
+  const GemmKind kinds[] = {GemmKind::kFprop, GemmKind::kDgrad, GemmKind::kWgrad};
+  for (const ConvKind kind : {ConvKind::kFprop, ConvKind::kDgrad, ConvKind::kWgrad}) {
+    for (const char* weights : {"OXI", "XIO"}) {
+      for (const int32_t type : {XLA_FFI_DataType_BF16, XLA_FFI_DataType_F16}) {
+        TestCall call = ThinCall(880, "heuristic");
+        call.kind = kind;
+        call.weights = weights;
+        call.x_type = call.w_type = call.y_type = type;
+        call.low = {2, 1}, call.high = {0, 1};
+        call.address += 4;
+        gemm.problems.clear();
+        CHECK(EngineOf(call) == engine && gemm.problems.size() == 1);
+        const ImplicitGemmProblem& p = gemm.problems.front();
+        CHECK(p.kind == kinds[static_cast<size_t>(kind)]);
+        CHECK((p.type == GemmType::kBF16) == (type == XLA_FFI_DataType_BF16));
+        CHECK((p.weights == GemmWeights::kOutIn) == (weights == std::string("OXI")));
+        CheckSizes(p);
+      }
+    }
+  }
+
+  // What the kernels are not made for does not reach them.
+  gemm.problems.clear();
+  TestCall other = ThinCall(880, "heuristic");
+  other.x_type = other.w_type = other.y_type = XLA_FFI_DataType_F32;
+  CHECK(EngineOf(other) == "eng11");
+  other = ThinCall(880, "heuristic");
+  other.y_type = XLA_FFI_DataType_F32;
+  CHECK(EngineOf(other) == "eng11");
+  other = ThinCall(880, "heuristic");
+  other.w[1] = 4;
+  other.groups = 2;
+  CHECK(EngineOf(other) == "eng11");
+  CHECK(gemm.problems.empty());
+  gemm.offers.clear();
+  emulated_cuda::capability = 80;
 }
 
 // Weights of 16 output channels and 4 * 3 * 2 others in XIO, for engines that read OXI.
@@ -723,12 +839,12 @@ void TestTheLimitOfReorderedWeights() {
                             "jax_convgrad.set_workspace_limit") != std::string::npos);
   }
   // A thin engine, which needs no copy, is left.
-  thin_offers = {{"image"}};
-  TestCall thin = ThinCall(921, "default");
-  thin.weights = "XIO";
-  thin.workspace = {kWorkspaceAlignment};
-  CHECK(EngineOf(thin) == "native_thin_image");
-  thin_offers.clear();
+  thin.offers = {{"image"}};
+  TestCall call_of_thin = ThinCall(921, "default");
+  call_of_thin.weights = "XIO";
+  call_of_thin.workspace = {kWorkspaceAlignment};
+  CHECK(EngineOf(call_of_thin) == "native_thin_image");
+  thin.offers.clear();
 }
 
 void TestReorderingThatFails() {
@@ -792,6 +908,8 @@ int main(int, char** arguments) {
   TestPlacesOfThinEngines();
   TestThinProblems();
   TestThinEnginesThatFail();
+  TestPlacesOfImplicitGemmEngines();
+  TestImplicitGemmProblems();
   TestWeightsThatAreReordered();
   TestWeightsInOneOrder();
   TestTheLimitOfReorderedWeights();

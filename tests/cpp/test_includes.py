@@ -23,6 +23,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "cpu/kernels/thin/",
         "cuda/kernels/depthwise/",
         "cuda/kernels/dilated/",
+        "cuda/kernels/implicit_gemm/",
         "cuda/kernels/resample/",
         "cuda/kernels/thin/",
         "cuda/kernels/transpose/",

@@ -5,15 +5,13 @@
 //   thin_kernels_fuzz large          arrays of more than 2^31 elements, and extreme problems
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <string>
 #include <vector>
 
+#include "conv_fuzz.h"
 #include "cuda/kernels/thin/image_warpgroup.cu"
 #include "cuda/kernels/thin/plan.cu"
 #include "cuda/kernels/thin/windows_warpgroup.cu"
-#include "fuzz.h"
 #include "thin_large.h"
 
 namespace {
@@ -25,19 +23,11 @@ using jax_convgrad::ThinProblem;
 using jax_convgrad::ThinType;
 using jax_convgrad::ThinWeights;
 
-using fuzz::Array;
 using fuzz::Between;
+using fuzz::OneOf;
+using fuzz::Products;
 using fuzz::Random;
-
-int64_t OneOf(Random* random, std::initializer_list<int64_t> values) {
-  return values.begin()[Between(random, 0, static_cast<int64_t>(values.size()) - 1)];
-}
-
-int64_t Volume(const ThinProblem::PerAxis& sizes) { return sizes[0] * sizes[1] * sizes[2]; }
-
-int64_t Products(const ThinProblem& p) {
-  return p.batch * Volume(p.out) * Volume(p.kernel) * p.in_channels * p.out_channels;
-}
+using fuzz::Volume;
 
 // A device of compute capability 8.0, 8.6 or 9.0, with few multiprocessors.
 jax_convgrad::ThinDevice RandomDevice(Random* random) {
@@ -211,48 +201,6 @@ ThinProblem RandomLongWindows(Random* random) {
   return p;
 }
 
-void Print(const ThinProblem& p, const std::string& what) {
-  const auto list = [](const char* name, const ThinProblem::PerAxis& v) {
-    std::printf(" %s %ld,%ld,%ld", name, long{v[0]}, long{v[1]}, long{v[2]});
-  };
-  std::printf("%s: kind %d type %d weights %d batch %ld channels %ld to %ld", what.c_str(),
-              static_cast<int>(p.kind), static_cast<int>(p.type), static_cast<int>(p.weights),
-              long{p.batch}, long{p.in_channels}, long{p.out_channels});
-  list("in", p.in);
-  list("kernel", p.kernel);
-  list("out", p.out);
-  list("strides", p.strides);
-  list("padding", p.padding_low);
-  list("dilation", p.dilation);
-  std::printf(" limit %ld multiprocessors %ld shared %ld\n", long{p.workspace_limit},
-              long{p.device.multiprocessors}, long{p.device.shared_bytes});
-}
-
-// Calls each(first element of x, tap, first element of y) for each tap of each window.
-template <typename Each>
-void ForEachTap(const ThinProblem& p, Each each) {
-  for (int64_t n = 0; n < p.batch; ++n) {
-    for (int64_t o = 0; o < Volume(p.out); ++o) {
-      const int64_t at[] = {o / (p.out[1] * p.out[2]), o / p.out[2] % p.out[1], o % p.out[2]};
-      for (int64_t k = 0; k < Volume(p.kernel); ++k) {
-        const int64_t tap[] = {k / (p.kernel[1] * p.kernel[2]), k / p.kernel[2] % p.kernel[1],
-                               k % p.kernel[2]};
-        int64_t position = 0;
-        bool inside = true;
-        for (size_t axis = 0; axis < 3; ++axis) {
-          const int64_t i =
-              at[axis] * p.strides[axis] + tap[axis] * p.dilation[axis] - p.padding_low[axis];
-          inside = inside && i >= 0 && i < p.in[axis];
-          position = position * p.in[axis] + i;
-        }
-        if (!inside) continue;
-        each((n * Volume(p.in) + position) * p.in_channels, k,
-             (n * Volume(p.out) + o) * p.out_channels);
-      }
-    }
-  }
-}
-
 // Whether a row of windows, and all weights of 64 output channels, fill most of the shared memory:
 // then the problem may be refused.
 bool IsLarge(const ThinProblem& problem) {
@@ -274,74 +222,13 @@ bool IsLarge(const ThinProblem& problem) {
 }
 
 template <typename T>
-std::vector<T> Narrowed(const std::vector<float>& numbers) {
-  std::vector<T> narrow(numbers.size());
-  for (size_t i = 0; i < numbers.size(); ++i) jax_convgrad::Narrow(numbers[i], &narrow[i]);
-  return narrow;
-}
-
-template <typename T>
 bool Check(const ThinProblem& p, Random* random) {
-  // Sums are exact in float32; what is rounded to 16 bits is rounded once. Sums beyond the largest
-  // __half do not occur.
-  const auto numbers = [&](int64_t count) {
-    std::vector<float> values(static_cast<size_t>(count));
-    for (float& value : values) value = static_cast<float>(Between(random, -2, 2));
-    return values;
-  };
-  std::vector<float> x = numbers(p.batch * Volume(p.in) * p.in_channels),
-                     w = numbers(Volume(p.kernel) * p.in_channels * p.out_channels),
-                     y = numbers(p.batch * Volume(p.out) * p.out_channels);
-  // A NaN is in the results of its own windows, and in no other. But wgrad with few outputs
-  // multiplies all of x by what lies around y's gradient, zeros.
+  // wgrad with few outputs multiplies all of x by what lies around y's gradient, zeros.
   const bool every_tap =
       p.kind == ThinKind::kDgrad ||
       (p.kind == ThinKind::kWgrad && jax_convgrad::IsThin(p, p.out_channels) && !HasStrides(p));
-  if (!every_tap && p.type != ThinType::kF16 && Between(random, 0, 1)) {
-    x[static_cast<size_t>(Between(random, 0, static_cast<int64_t>(x.size()) - 1))] = std::nanf("");
-  }
-  const Array<T> x_array(Narrowed<T>(x)), w_array(Narrowed<T>(w)), y_array(Narrowed<T>(y));
-  const Array<T>& result = p.kind == ThinKind::kFprop   ? y_array
-                           : p.kind == ThinKind::kDgrad ? x_array
-                                                        : w_array;
-  std::vector<float>& expected = p.kind == ThinKind::kFprop   ? y
-                                 : p.kind == ThinKind::kDgrad ? x
-                                                              : w;
-  std::fill(expected.begin(), expected.end(), 0.0f);
-  const bool in_out = p.weights == ThinWeights::kInOut;
-  ForEachTap(p, [&](int64_t at_x, int64_t tap, int64_t at_y) {
-    for (int64_t o = 0; o < p.out_channels; ++o) {
-      for (int64_t c = 0; c < p.in_channels; ++c) {
-        const int64_t at_w = in_out ? (tap * p.in_channels + c) * p.out_channels + o
-                                    : (o * Volume(p.kernel) + tap) * p.in_channels + c;
-        float& xi = x[static_cast<size_t>(at_x + c)];
-        float& wi = w[static_cast<size_t>(at_w)];
-        float& yi = y[static_cast<size_t>(at_y + o)];
-        if (p.kind == ThinKind::kFprop) yi += xi * wi;
-        if (p.kind == ThinKind::kDgrad) xi += yi * wi;
-        if (p.kind == ThinKind::kWgrad) wi += xi * yi;
-      }
-    }
-  });
-
-  const auto plans = ThinPlan::Candidates(p);
-  if (plans.empty() && !IsLarge(p)) {
-    Print(p, "not taken");
-    return false;
-  }
-  for (const auto& plan : plans) {
-    if (plan->workspace_bytes() > p.workspace_limit) {
-      Print(p, plan->name() + " takes more workspace than the limit");
-      return false;
-    }
-    if (!fuzz::RunsExactly(
-            *plan, ThinArrays{x_array.data(), w_array.data(), y_array.data(), nullptr}, result,
-            Narrowed<T>(expected), [](T value) { return jax_convgrad::Widen(value); },
-            [&](const char* what) { Print(p, plan->name() + " " + what); })) {
-      return false;
-    }
-  }
-  return true;
+  const bool with_nan = !every_tap && p.type != ThinType::kF16;
+  return fuzz::PlansAreExact<T, ThinPlan, ThinArrays>(p, random, with_nan, IsLarge(p));
 }
 
 }  // namespace

@@ -51,6 +51,7 @@ JOBS = {
     "cpp/cuda/kernels/common": "what several kernels use",
     "cpp/cuda/kernels/depthwise": "depthwise convolutions",
     "cpp/cuda/kernels/dilated": "gradients of dilated convolutions on Hopper",
+    "cpp/cuda/kernels/implicit_gemm": "convolutions of 8 to 64 channels on Hopper",
     "cpp/cuda/kernels/resample": "resizes",
     "cpp/cuda/kernels/thin": "thin convolutions, and windows side by side, on tensor cores",
     "cpp/cuda/kernels/transpose": "weights into the other order in memory",

@@ -10,6 +10,7 @@
 #include "cuda/kernels/common/device_attribute.h"
 #include "cuda/kernels/depthwise/plan.h"
 #include "cuda/kernels/dilated/plan.h"
+#include "cuda/kernels/implicit_gemm/plan.h"
 #include "cuda/kernels/reordered.h"
 #include "cuda/kernels/thin/plan.h"
 #include "cuda/status.h"
@@ -17,8 +18,8 @@
 namespace jax_convgrad {
 namespace {
 
-// A plan of this project's kernels, DepthwisePlan, DilatedPlan or ThinPlan, as a plan that a search
-// can choose.
+// A plan of this project's kernels, DepthwisePlan, DilatedPlan, ThinPlan or ImplicitGemmPlan, as a
+// plan that a search can choose.
 template <typename Kernels, typename Arrays>
 class NativePlan : public ConvPlan {
  public:
@@ -156,10 +157,49 @@ bool FillsDilatedTiles(const ConvGeometry& g) {
   return g.in_channels >= 192 && g.out_channels >= 96 && positions >= 1024;
 }
 
-ffi::ErrorOr<NativePlans> MakeThin(const ConvProblem& problem) {
+// What the plans of thin and implicit GEMM kernels are made for.
+struct Device {
+  int64_t multiprocessors, shared_bytes, block_shared_bytes;
+  bool has_warpgroups;
+};
+
+ffi::ErrorOr<Device> DeviceOf(const ConvProblem& problem) {
+  const auto numbers = DeviceAttributes<5>(
+      ConvName(problem.kind), problem.device,
+      {cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+       cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaDevAttrComputeCapabilityMajor,
+       cudaDevAttrComputeCapabilityMinor});
+  if (numbers.has_error()) return ffi::Unexpected(numbers.error());
+  const auto& n = *numbers;
+  return Device{n[0], n[1], n[2], n[3] == 9 && n[4] == 0};
+}
+
+// The sizes of a problem that may have strides, and the order of its weights.
+template <typename Weights, typename KernelProblem>
+void SetSizesAndWeights(const ConvProblem& problem, KernelProblem* kernels) {
   const ConvGeometry& g = problem.geometry;
+  SetSizes(problem, kernels);
+  kernels->in_channels = g.in_channels;
+  kernels->out_channels = g.out_channels;
+  kernels->strides = Last(g.strides, g.spatial, 1);
+  kernels->weights = problem.weights == WeightsOrder::kXIO ? Weights::kInOut : Weights::kOutIn;
+}
+
+// Appends a family's plans, in their order.
+template <typename Kernels, typename Arrays>
+void Append(const ConvProblem& problem, const std::string& family,
+            std::vector<std::unique_ptr<const Kernels>> all, std::vector<Plan>* list) {
+  for (std::unique_ptr<const Kernels>& kernels : all) {
+    std::string engine = family + kernels->name();
+    list->push_back(std::make_shared<NativePlan<Kernels, Arrays>>(problem, std::move(engine),
+                                                                  std::move(kernels)));
+  }
+}
+
+// Those of thin kernels.
+ffi::Error AppendThin(const ConvProblem& problem, NativePlans* plans) {
   const ffi::DataType type = problem.operand_type;
-  if (g.groups != 1 || type != problem.result_type) return NativePlans();
+  if (problem.geometry.groups != 1 || type != problem.result_type) return ffi::Error::Success();
   ThinProblem thin;
   if (type == ffi::DataType::F16) {
     thin.type = ThinType::kF16;
@@ -168,38 +208,48 @@ ffi::ErrorOr<NativePlans> MakeThin(const ConvProblem& problem) {
   } else if (type == ffi::DataType::F32 && problem.allow_tf32) {
     thin.type = ThinType::kTf32;
   } else {
-    return NativePlans();
+    return ffi::Error::Success();
   }
-  const auto numbers = DeviceAttributes<5>(
-      ConvName(problem.kind), problem.device,
-      {cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
-       cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaDevAttrComputeCapabilityMajor,
-       cudaDevAttrComputeCapabilityMinor});
-  if (numbers.has_error()) return ffi::Unexpected(numbers.error());
+  const ffi::ErrorOr<Device> device = DeviceOf(problem);
+  if (device.has_error()) return device.error();
   thin.kind = KindOf<ThinKind>(problem.kind);
-  thin.weights = problem.weights == WeightsOrder::kXIO ? ThinWeights::kInOut : ThinWeights::kOutIn;
-  SetSizes(problem, &thin);
-  thin.in_channels = g.in_channels;
-  thin.out_channels = g.out_channels;
-  thin.strides = Last(g.strides, g.spatial, 1);
-  const bool has_warpgroups = (*numbers)[3] == 9 && (*numbers)[4] == 0;
-  thin.device = {(*numbers)[0], (*numbers)[1], (*numbers)[2], has_warpgroups};
-  NativePlans plans;
-  std::vector<Plan>& list = ThinPlan::IsFast(thin) ? plans.before : plans.behind;
-  for (std::unique_ptr<const ThinPlan>& kernels : ThinPlan::Candidates(thin)) {
-    std::string engine = "native_thin_" + kernels->name();
-    list.push_back(std::make_shared<NativePlan<ThinPlan, ThinArrays>>(problem, std::move(engine),
-                                                                      std::move(kernels)));
+  SetSizesAndWeights<ThinWeights>(problem, &thin);
+  thin.device = {device->multiprocessors, device->shared_bytes, device->block_shared_bytes,
+                 device->has_warpgroups};
+  Append<ThinPlan, ThinArrays>(problem, "native_thin_", ThinPlan::Candidates(thin),
+                               ThinPlan::IsFast(thin) ? &plans->before : &plans->behind);
+  return ffi::Error::Success();
+}
+
+// Those of implicit GEMM kernels, which use instructions that only Hopper has.
+ffi::Error AppendImplicitGemm(const ConvProblem& problem, NativePlans* plans) {
+  const ffi::DataType type = problem.operand_type;
+  const bool is_half = type == ffi::DataType::F16 || type == ffi::DataType::BF16;
+  if (problem.geometry.groups != 1 || type != problem.result_type || !is_half) {
+    return ffi::Error::Success();
   }
-  return plans;
+  const ffi::ErrorOr<Device> device = DeviceOf(problem);
+  if (device.has_error()) return device.error();
+  if (!device->has_warpgroups) return ffi::Error::Success();
+  ImplicitGemmProblem gemm;
+  gemm.type = type == ffi::DataType::F16 ? GemmType::kF16 : GemmType::kBF16;
+  gemm.kind = KindOf<GemmKind>(problem.kind);
+  SetSizesAndWeights<GemmWeights>(problem, &gemm);
+  gemm.device = {device->multiprocessors, device->shared_bytes, device->block_shared_bytes};
+  Append<ImplicitGemmPlan, ImplicitGemmArrays>(
+      problem, "native_implicit_gemm_", ImplicitGemmPlan::Candidates(gemm),
+      ImplicitGemmPlan::IsFast(gemm) ? &plans->before : &plans->behind);
+  return ffi::Error::Success();
 }
 
 }  // namespace
 
 ffi::ErrorOr<NativePlans> MakeNativePlans(const ConvProblem& problem) {
-  ffi::ErrorOr<NativePlans> thin = MakeThin(problem);
-  if (thin.has_error()) return ffi::Unexpected(thin.error());
-  NativePlans plans = *std::move(thin);
+  NativePlans plans;
+  for (const auto append : {AppendImplicitGemm, AppendThin}) {
+    const ffi::Error error = append(problem, &plans);
+    if (error.failure()) return ffi::Unexpected(error);
+  }
   const bool dense = problem.geometry.groups == 1;
   const ConvProblem read = WithWeightsAsOXI(problem);
   ffi::ErrorOr<Plan> other = dense ? MakeDilated(read) : MakeDepthwise(read);

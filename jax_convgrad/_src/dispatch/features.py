@@ -15,6 +15,7 @@ import numpy as np
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.conv.layouts import lies_as_xio
 from jax_convgrad._src.conv.precision import allows_tf32, is_strict
+from jax_convgrad._src.dispatch.implicit_gemm_cuda import has_implicit_gemm
 from jax_convgrad._src.dispatch.thin_cuda import leads, thin_family
 from jax_convgrad._src.shapes import known_below
 
@@ -59,6 +60,7 @@ class ConvFeatures:
       is_thin: the thin kernels of this CPU compute it: float32, dense, one or two spatial axes.
       thin_family: of the thin CUDA kernels, which serve 16 bits and TF32: "windows", "image" or
         "few_outputs"; None if none of them computes it.
+      has_implicit_gemm: implicit GEMM kernels compute it on a Hopper device, in 16 bits.
     """
 
     operator: str
@@ -89,6 +91,7 @@ class ConvFeatures:
     is_beyond_memory: bool
     is_thin: bool
     thin_family: str | None
+    has_implicit_gemm: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +135,7 @@ class PreparationFeatures:
         A weight gradient sums over no channels: True.
       has_xio_weights: the weights lie in the order kernel, input channel, output channel.
       thin_leads: a thin CUDA kernel is likely to be the fastest.
+      has_implicit_gemm: as ConvFeatures has it.
       multiplies_bfloat16: oneDNN multiplies bfloat16 on this CPU without widening it first.
     """
 
@@ -147,6 +151,7 @@ class PreparationFeatures:
     sums_pairs: bool | None
     has_xio_weights: bool
     thin_leads: bool
+    has_implicit_gemm: bool
     multiplies_bfloat16: bool
 
 
@@ -223,6 +228,7 @@ def conv_features(
             if result_dtype == dtype
             else None
         ),
+        has_implicit_gemm=result_dtype == dtype and has_implicit_gemm(operator, geometry, dtype),
     )
 
 
@@ -267,6 +273,7 @@ def preparation_features(
         sums_pairs=None if summed is None else summed // config.groups % 2 == 0,
         has_xio_weights=lies_as_xio(config.dimension_numbers.rhs_spec),
         thin_leads=leads(operator, geometry, dtype, allows_tf32(precision)),
+        has_implicit_gemm=has_implicit_gemm(operator, geometry, dtype),
         multiplies_bfloat16=multiplies_bfloat16,
     )
 

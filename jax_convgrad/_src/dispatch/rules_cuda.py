@@ -371,6 +371,13 @@ SM_90 = RuleTable(
             ),
         ),
         Rule(
+            name="8 to 64 channels, unstrided, in 16 bits",
+            when={"has_implicit_gemm": True},
+            choice="cudnn",
+            reason="this project's kernels read the image once for all taps",
+            evidence=(),
+        ),
+        Rule(
             name="depthwise 3x3 forward, strided",
             when={
                 **_DEPTHWISE,

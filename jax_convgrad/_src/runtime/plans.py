@@ -134,8 +134,8 @@ def list() -> builtins.list[dict[str, Any]]:
 
     Returns:
       One dict per plan: "problem" (every field that decides it, the device and cuDNN's version),
-      "engine" ("native_depthwise", "native_dilated", a name that begins with ``native_thin_``, or cuDNN's
-      number for it and its settings),
+      "engine" ("native_depthwise", "native_dilated", a name that begins with ``native_thin_`` or
+      ``native_implicit_gemm_``, or cuDNN's number for it and its settings),
       "workspace_bytes", "chosen_by" ("default", "heuristic", "exhaustive" or "loaded"), "microseconds"
       (None unless it was timed), "note" (why it was not chosen as asked for, else empty) and "tried"
       (the outcome for each engine that was timed or failed).

@@ -21,6 +21,7 @@
 #include <vector>
 
 #define __global__
+#define __host__
 #define __device__
 #define __shared__
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -103,7 +104,8 @@ constexpr size_t kStackBytes = 256 * 1024;
 
 constexpr unsigned kWarpThreads = 32;
 
-// Turns of all other warps that a thread may wait for something else than a barrier.
+// Turns of all other warps, in which nothing happens that others wait for, that a thread may wait
+// for something else than a barrier.
 constexpr int kMaxPolls = 4;
 
 enum class State { kReady, kPolling, kAtWarpBarrier, kAtBlockBarrier, kDone };
@@ -125,6 +127,11 @@ struct Block {
 
 inline Block block;
 inline std::minstd_rand turns;
+inline int polls = 0;
+
+// By a thread that has done what others may wait for.
+inline void Progress() { polls = 0; }
+
 // Of a launch, only so many blocks run, the last ones.
 inline unsigned max_blocks = 0xffffffff;
 
@@ -185,7 +192,7 @@ inline void Run(unsigned threads) {
   }
   std::vector<unsigned> warps((threads + kWarpThreads - 1) / kWarpThreads);
   std::iota(warps.begin(), warps.end(), 0u);
-  int polls = 0;
+  polls = 0;
   while (Any(State::kReady, 0, threads)) {
     std::shuffle(warps.begin(), warps.end(), turns);
     for (const unsigned warp : warps) {

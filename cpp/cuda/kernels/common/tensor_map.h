@@ -15,6 +15,8 @@ namespace jax_convgrad {
 
 // Channel, x, y, z, image: the innermost first.
 constexpr int kTensorAxes = 5;
+// Of a box, along each axis.
+constexpr int64_t kTensorMaxBox = 256;
 
 // A kernel's parameter.
 struct alignas(64) TensorMap {
@@ -24,12 +26,18 @@ struct alignas(64) TensorMap {
 struct TensorShape {
   int64_t element_bytes = 2;  // 2 or 4
   int64_t sizes[kTensorAxes] = {1, 1, 1, 1, 1};
-  int64_t box[kTensorAxes] = {1, 1, 1, 1, 1};  // of what is copied at once, 64 bytes of channels
+  int64_t box[kTensorAxes] = {1, 1, 1, 1, 1};  // of what is copied at once
+  int64_t line_bytes = 64;                     // of the box's channels: 32, 64 or 128
+  // Bytes from one place to the next along all axes but the first; 0 for an array without gaps.
+  int64_t strides[kTensorAxes - 1] = {};
 };
 
-// Of an array without gaps, whose pixels are multiples of 16 bytes. Where a box reaches out of it
-// there are zeros. In shared memory the box lies in the same order, except that a pixel's four
-// pieces of 16 bytes change places: piece p of pixel i lies where p ^ (i / 2 % 4) would.
+// Of an array whose strides are multiples of 16 bytes. Where a box reaches out of it there are
+// zeros, also where it has more channels, and nothing is written there. In shared memory the box
+// lies in the same order, except that the pieces of 16 bytes of a pixel, which is a line, change
+// places. Which one lies where follows from the address: with lines of 32 bytes its bit 4 changes
+// by bit 7, with lines of 64 bits 4 and 5 by bits 7 and 8, with lines of 128 bits 4 to 6 by bits 7
+// to 9. So piece p of pixel i of a box of 64-byte lines lies where p ^ (i / 2 % 4) would.
 inline cudaError_t EncodeTensorMap(const void* array, const TensorShape& shape, TensorMap* map) {
   using Encode = decltype(&cuTensorMapEncodeTiled);
   struct Found {
@@ -56,14 +64,20 @@ inline cudaError_t EncodeTensorMap(const void* array, const TensorShape& shape, 
     box[axis] = static_cast<cuuint32_t>(shape.box[axis]);
     steps[axis] = 1;
     bytes *= sizes[axis];
-    if (axis < kTensorAxes - 1) strides[axis] = bytes;
+    if (axis < kTensorAxes - 1) {
+      const int64_t stride = shape.strides[axis];
+      strides[axis] = stride > 0 ? static_cast<cuuint64_t>(stride) : bytes;
+    }
   }
+  const CUtensorMapSwizzle swizzle = shape.line_bytes == 32   ? CU_TENSOR_MAP_SWIZZLE_32B
+                                     : shape.line_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                              : CU_TENSOR_MAP_SWIZZLE_128B;
   CUtensorMap made;
   const CUresult status = reinterpret_cast<Encode>(found.function)(
       &made,
       shape.element_bytes == 4 ? CU_TENSOR_MAP_DATA_TYPE_UINT32 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
       kTensorAxes, const_cast<void*>(array), sizes, strides, box, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) return cudaErrorInvalidValue;
   static_assert(sizeof(made) == sizeof(map->bytes), "as the driver has it");

@@ -8,7 +8,9 @@
 
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "cuda/kernels/common/copy_async.cuh"
@@ -20,22 +22,45 @@ struct BulkCopy {
   unsigned char* to;
   const jax_convgrad::TensorMap* map;
   int64_t at[jax_convgrad::kTensorAxes];
+
+  int64_t bytes() const {
+    int64_t bytes = map->shape.element_bytes;
+    for (const int64_t size : map->shape.box) bytes *= size;
+    return bytes;
+  }
 };
+
+// Where what would lie at `at` lies among lines of `line_bytes`: bits of the address change by
+// others.
+inline unsigned char* Swizzled(unsigned char* at, int64_t line_bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(at);
+  const auto pieces = static_cast<uintptr_t>(line_bytes / 16);
+  return reinterpret_cast<unsigned char*>(address ^ (address >> 7 & (pieces - 1)) << 4);
+}
 
 struct BulkRounds {
   std::vector<BulkCopy> begun;
   int64_t expected = 0;  // bytes
-  uint32_t done = 0;     // rounds
+  int arrivals = 0;      // that a round takes
+  int arrived = 0;
+  uint32_t done = 0;  // rounds
 };
 
 // By barrier. Those of a block's shared memory begin anew with each block.
 inline std::map<const void*, BulkRounds> bulk_rounds;
 
-// Copies a box and returns its bytes.
-inline int64_t CopyBox(const BulkCopy& copy) {
+// For each line of a box, `move(in shared memory, in the array or null, bytes)` of each element.
+// Returns the bytes of the box.
+template <typename Move>
+int64_t ForBox(const BulkCopy& copy, Move move) {
   const jax_convgrad::TensorShape& shape = copy.map->shape;
   const auto& box = shape.box;
   const int64_t pixels = box[1] * box[2] * box[3] * box[4], bytes = shape.element_bytes;
+  int64_t strides[jax_convgrad::kTensorAxes] = {bytes};
+  for (int axis = 1; axis < jax_convgrad::kTensorAxes; ++axis) {
+    const int64_t dense = strides[axis - 1] * shape.sizes[axis - 1];
+    strides[axis] = shape.strides[axis - 1] > 0 ? shape.strides[axis - 1] : dense;
+  }
   for (int64_t pixel = 0; pixel < pixels; ++pixel) {
     const int64_t of_box[] = {0, pixel % box[1], pixel / box[1] % box[2],
                               pixel / (box[1] * box[2]) % box[3],
@@ -45,25 +70,51 @@ inline int64_t CopyBox(const BulkCopy& copy) {
     for (int axis = jax_convgrad::kTensorAxes - 1; axis > 0; --axis) {
       const int64_t at = copy.at[axis] + of_box[axis];
       inside = inside && at >= 0 && at < shape.sizes[axis];
-      position = position * shape.sizes[axis] + at;
+      position += at * strides[axis];
     }
     for (int64_t c = 0; c < box[0]; ++c) {
       const int64_t channel = copy.at[0] + c;
-      const int64_t place = pixel * 64 + c * bytes;
-      // Bits 4 and 5 of the address change by bits 7 and 8.
-      unsigned char* const to = copy.to + (place ^ (place >> 7 & 3) << 4);
-      if (inside && channel < shape.sizes[0]) {
-        std::memcpy(to,
-                    static_cast<const unsigned char*>(copy.map->array) +
-                        (position * shape.sizes[0] + channel) * bytes,
-                    static_cast<size_t>(bytes));
-      } else {
-        std::memset(to, 0, static_cast<size_t>(bytes));
-      }
+      unsigned char* const staged =
+          Swizzled(copy.to + pixel * shape.line_bytes + c * bytes, shape.line_bytes);
+      const bool exists = inside && channel < shape.sizes[0];
+      move(staged,
+           exists ? static_cast<unsigned char*>(copy.map->array) + position + channel * bytes
+                  : nullptr,
+           static_cast<size_t>(bytes));
     }
   }
   return pixels * box[0] * bytes;
 }
+
+// Copies a box and returns its bytes.
+inline int64_t CopyBox(const BulkCopy& copy) {
+  return ForBox(copy, [](unsigned char* staged, const unsigned char* from, size_t bytes) {
+    if (from != nullptr) {
+      std::memcpy(staged, from, bytes);
+    } else {
+      std::memset(staged, 0, bytes);
+    }
+  });
+}
+
+inline void StoreBox(const BulkCopy& copy) {
+  ForBox(copy, [](const unsigned char* staged, unsigned char* to, size_t bytes) {
+    if (to != nullptr) std::memcpy(to, staged, bytes);
+  });
+}
+
+inline void CheckBox(const void* staged, const jax_convgrad::TensorMap& map) {
+  const auto aligned = static_cast<uintptr_t>(map.shape.line_bytes * 8);
+  if (reinterpret_cast<uintptr_t>(staged) % aligned != 0) Fail("a box is not aligned");
+}
+
+// Of one thread: the groups of stores under way and what belongs to none yet.
+struct BulkStores {
+  std::deque<std::vector<BulkCopy>> groups;
+  std::vector<BulkCopy> begun;
+};
+
+inline BulkStores bulk_stores[1024];
 
 }  // namespace emulated_cuda
 
@@ -73,31 +124,57 @@ constexpr bool kHasBulkCopies = EMULATED_BULK_COPIES;
 
 class BulkBarrier {
  public:
-  void Init() {
+  void Init(int arrivals = 1) {
     state_ = kState;
     emulated_cuda::bulk_rounds[this] = {};
+    emulated_cuda::bulk_rounds[this].arrivals = arrivals;
   }
 
   void Expect(int bytes) {
     Check();
     emulated_cuda::bulk_rounds[this].expected += bytes;
+    Arrive();
+  }
+
+  void Arrive() {
+    Check();
+    emulated_cuda::BulkRounds& rounds = emulated_cuda::bulk_rounds[this];
+    if (rounds.arrived == rounds.arrivals) emulated_cuda::Fail("it arrives once too often");
+    ++rounds.arrived;
+    if (rounds.arrived == rounds.arrivals && rounds.expected == 0) Finish(&rounds);
+    emulated_cuda::Progress();
   }
 
   void Wait(uint32_t odd) {
     Check();
     emulated_cuda::BulkRounds& rounds = emulated_cuda::bulk_rounds[this];
-    while ((rounds.done & 1) == odd && rounds.begun.empty()) {
-      emulated_cuda::WaitAs(emulated_cuda::State::kPolling);
-    }
-    if ((rounds.done & 1) != odd) return;
+    const auto is_over = [&] { return (rounds.done & 1) != odd; };
+    const auto may_end = [&] {
+      return rounds.arrived == rounds.arrivals && BytesOf(rounds) >= rounds.expected;
+    };
+    while (!is_over() && !may_end()) emulated_cuda::WaitAs(emulated_cuda::State::kPolling);
+    if (is_over()) return;
     int64_t bytes = 0;
     for (const emulated_cuda::BulkCopy& copy : rounds.begun) bytes += emulated_cuda::CopyBox(copy);
     if (bytes != rounds.expected) emulated_cuda::Fail("other bytes arrive than are expected");
-    rounds = {{}, 0, rounds.done + 1};
+    Finish(&rounds);
+    emulated_cuda::Progress();
   }
 
  private:
   static constexpr uint64_t kState = 0x0123456789abcdef;
+
+  static int64_t BytesOf(const emulated_cuda::BulkRounds& rounds) {
+    int64_t bytes = 0;
+    for (const emulated_cuda::BulkCopy& copy : rounds.begun) bytes += copy.bytes();
+    return bytes;
+  }
+
+  static void Finish(emulated_cuda::BulkRounds* rounds) {
+    rounds->begun.clear();
+    rounds->expected = rounds->arrived = 0;
+    ++rounds->done;
+  }
 
   void Check() const {
     if (state_ != kState) emulated_cuda::Fail("something was written where a barrier is");
@@ -106,9 +183,33 @@ class BulkBarrier {
   uint64_t state_;
 };
 
+inline void ShowBulkCopies() {}
+
+inline void BulkStore(const TensorMap& map, const void* from, int channel, int x, int y, int z,
+                      int image) {
+  emulated_cuda::CheckBox(from, map);
+  unsigned char* const at = const_cast<unsigned char*>(static_cast<const unsigned char*>(from));
+  emulated_cuda::bulk_stores[threadIdx.x].begun.push_back({at, &map, {channel, x, y, z, image}});
+}
+
+inline void CommitBulkStores() {
+  emulated_cuda::BulkStores& stores = emulated_cuda::bulk_stores[threadIdx.x];
+  stores.groups.push_back(std::move(stores.begun));
+  stores.begun.clear();
+}
+
+// What is stored is read when it is waited for, and not before.
+template <int kPending>
+void WaitForBulkStores() {
+  auto& groups = emulated_cuda::bulk_stores[threadIdx.x].groups;
+  for (; groups.size() > kPending; groups.pop_front()) {
+    for (const emulated_cuda::BulkCopy& store : groups.front()) emulated_cuda::StoreBox(store);
+  }
+}
+
 inline void BulkCopy(void* to, const TensorMap& map, int channel, int x, int y, int z, int image,
                      BulkBarrier* barrier) {
-  if (reinterpret_cast<uintptr_t>(to) % 512 != 0) emulated_cuda::Fail("a box is not aligned");
+  emulated_cuda::CheckBox(to, map);
   if (channel < 0) emulated_cuda::Fail("a box begins in front of the channels");
   emulated_cuda::bulk_rounds[barrier].begun.push_back(
       {static_cast<unsigned char*>(to), &map, {channel, x, y, z, image}});

@@ -41,8 +41,9 @@ inline Copies copies[1024];
 
 namespace jax_convgrad {
 
+// From the begin of shared memory on, as on a device.
 inline uint32_t SharedAddress(const void* at) {
-  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at));
+  return static_cast<uint32_t>(static_cast<const unsigned char*>(at) - shared_memory);
 }
 
 template <int kBytes = 16>

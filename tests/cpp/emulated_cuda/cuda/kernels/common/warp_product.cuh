@@ -18,7 +18,14 @@
 
 namespace emulated_cuda {
 
-enum class WarpCall { kMatrices, kTransposedMatrices, kMultiplyAdd, kRows, kShuffle };
+enum class WarpCall {
+  kMatrices,
+  kTransposedMatrices,
+  kStoreMatrices,
+  kMultiplyAdd,
+  kRows,
+  kShuffle
+};
 
 // What a lane calls with, and where it wants the result.
 struct LaneCall {

@@ -1,0 +1,87 @@
+// fprop and dgrad with all taps of the walk in one product, a form of the kernel of fprop.cuh.
+//
+// A plane of the image is multiplied once, by the weights of all taps of the walk side by side. So
+// a product has as columns the output channels of as many planes of the result as there are such
+// taps, and the tensor cores read pixels once for all of them: where output channels are few, that
+// is what takes them the most time. After a plane, the first of the sums in registers have met all
+// theirs and are stored, and the others move up. A slot of the ring is read by one step alone.
+
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_PLANES_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_PLANES_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cuda/kernels/common/bulk_copy.cuh"
+#include "cuda/kernels/common/tensor_core.cuh"
+#include "cuda/kernels/common/warpgroup_product.cuh"
+#include "cuda/kernels/implicit_gemm/fprop_params.h"
+#include "cuda/kernels/implicit_gemm/fprop_parts.cuh"
+
+namespace jax_convgrad {
+
+// By a warpgroup: multiplies and stores its positions of all steps of a block.
+template <typename Form>
+__device__ inline void FpropMultiplyByPlanes(const FpropParams& p, unsigned char* shared) {
+  const FpropBarriers barriers(p, shared);
+  const FpropShare share(p, Form::kColumns);
+  const FpropOwn own(p);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const typename Form::Pixels pixels(shared + p.ring_at + own.bytes(p), p.group_bytes);
+  const typename Form::Weights weights = Form::FirstWeights(p, shared);
+  unsigned char* const staged = shared + p.results_at + warp * kFpropWarpRows * Form::kColumnsLine;
+  FpropSlot slot;
+  barriers.weights->Wait(0);
+  for (int step = share.begin; step < share.end;) {
+    const FpropPlace place = FpropPlaceOf(p.walk, p.dilation[0], step, share.end);
+    const FpropPlanes planes = FpropPlanesOf(p, place, true);
+    const int y = place.y + own.y * p.part.rows, x = place.x + own.x * p.part.columns;
+    if (y < p.out_rows && x < p.out_columns) {
+      constexpr int kCompleted = Form::kColumns / 2;
+      float sums[Form::kSums];
+#pragma unroll
+      for (float& sum : sums) sum = 0;
+      // Of the first sums; in front of the first step they are of some of its planes, and dropped.
+      int z = place.z + (planes.begin - (Form::kTaps - 1)) * p.dilation[0];
+      const auto complete = [&] {
+        uint32_t words[Form::kColumns / 4];
+        FpropRound<Form>(sums, words);
+#pragma unroll
+        for (int i = 0; i < Form::kSums; ++i) {
+          sums[i] = i + kCompleted < Form::kSums ? sums[i + kCompleted] : 0;
+        }
+        if (z >= place.z) {
+          FpropStore<Form>(p, words, staged, share.channel, place.image, z,
+                           y + warp % 4 * p.part.warp_rows, x + warp % 4 * p.part.warp_columns);
+        }
+        z += p.dilation[0];
+      };
+      for (int plane = planes.begin; plane < planes.end; ++plane) {
+        barriers.loaded[slot.index].Wait(slot.odd);
+        typename Form::Weights tap = weights;
+        BeginProducts();
+        FpropAddPlane<Form>(p, pixels.At(slot.index * p.slot_bytes), &tap, sums);
+        CommitProducts();
+        WaitForProducts<0>();
+        ShowSums(sums);
+        FpropRelease(p, barriers, &slot);
+        complete();
+      }
+      // The planes behind the image are zeros.
+      for (int plane = planes.end; plane < place.steps + Form::kTaps - 1; ++plane) complete();
+    } else {
+      // A part without positions has no products, but goes on in turn with the others.
+      for (int plane = planes.begin; plane < planes.end; ++plane) {
+        barriers.loaded[slot.index].Wait(slot.odd);
+        FpropRelease(p, barriers, &slot);
+      }
+    }
+    step += place.steps;
+  }
+  if (threadIdx.x % 32 == 0) WaitForBulkStores<0>();
+}
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_PLANES_CUH_

@@ -1,0 +1,196 @@
+// How fprop and dgrad of stride 1 are cut (fprop.cuh): how a problem's axes become those of the
+// walk, the tiles of a plane and of the output channels, which part of all each block has, and what
+// that costs.
+
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_TILING_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_TILING_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/kernels/implicit_gemm/fprop_params.h"
+#include "cuda/kernels/implicit_gemm/launch.h"
+#include "cuda/kernels/implicit_gemm/plan.h"
+#include "ffi/integers.h"
+
+namespace jax_convgrad {
+
+// Whether each position reads only its own along an axis, so that it may as well be of images.
+inline bool FpropAxisIsFree(const ImplicitGemmProblem& p, size_t axis) {
+  return p.kernel[axis] == 1 && p.padding_low[axis] == 0 && p.in[axis] == p.out[axis];
+}
+
+// Makes images, or what lies between them and `axis` and is of size 1, positions along the axis.
+inline void FpropFoldImages(ImplicitGemmProblem* p, size_t axis) {
+  p->in[axis] *= p->batch;
+  p->out[axis] *= p->batch;
+  p->dilation[axis] = 1;
+  p->batch = 1;
+}
+
+// A problem whose axes are those of the walk.
+struct FpropView {
+  ImplicitGemmProblem problem;
+  bool rows;  // planes are single rows
+};
+
+// The ways to walk. Through planes along z, or along the images if these do not share planes. Or
+// through rows along y; if rows are not shared either, along the images, and then only so. `p` is
+// an fprop.
+inline std::vector<FpropView> FpropViews(const ImplicitGemmProblem& p) {
+  FpropView planes{p, false};
+  if (!FpropAxisIsFree(p, 0)) return {planes};
+  FpropFoldImages(&planes.problem, 0);
+  FpropView rows{p, true};
+  ImplicitGemmProblem& q = rows.problem;
+  q.batch = p.batch * p.in[0];
+  for (ImplicitGemmProblem::PerAxis* of : {&q.in, &q.kernel, &q.out, &q.dilation}) {
+    (*of)[0] = (*of)[1];
+    (*of)[1] = 1;
+  }
+  q.padding_low = {p.padding_low[1], 0, p.padding_low[2]};
+  if (!FpropAxisIsFree(q, 0)) return {planes, rows};
+  FpropFoldImages(&q, 0);
+  return {rows};
+}
+
+// A tile of warpgroups' parts.
+struct FpropTile {
+  FpropPart part;
+  int64_t along_x, along_y;
+
+  int64_t rows() const { return along_y * part.rows; }
+  int64_t columns() const { return along_x * part.columns; }
+  int64_t warpgroups() const { return along_x * along_y; }
+};
+
+// The tiles of 1 to 4 warpgroups; of as many, those with the longest rows first.
+inline std::vector<FpropTile> FpropTiles(bool rows) {
+  constexpr FpropPart kSquare{8, 8, 1, 2, 0}, kRow{1, 64, 1, 0, 16};
+  std::vector<FpropTile> tiles;
+  for (int64_t y = 1; y <= kFpropMaxWarpgroups; ++y) {
+    for (int64_t x = 1; x * y <= kFpropMaxWarpgroups; ++x) {
+      if (!rows) tiles.push_back({kSquare, x, y});
+      if (!rows || y == 1) tiles.push_back({kRow, x, y});
+    }
+  }
+  return tiles;
+}
+
+// The depth of products, and its line in shared memory, by the image's channels.
+inline int64_t FpropDepth(const ImplicitGemmProblem& p) {
+  return std::max<int64_t>(16, RoundUp(p.in_channels, int64_t{16}));
+}
+
+// The output channels of a block and the taps of the walk that a product has. There is one, or all.
+struct FpropColumns {
+  int64_t columns, taps;
+
+  int64_t product() const { return taps * columns; }
+};
+
+// The most columns with which there is one for all taps of the walk; none if 0.
+inline int64_t FpropMostColumns(int64_t taps) {
+  return taps == 3 || taps == 5 ? 32 : taps == 7 ? 16 : 0;
+}
+
+// The choices for a problem whose axes are those of the walk, those of the most columns first.
+inline std::vector<FpropColumns> FpropColumnsOf(const ImplicitGemmProblem& p) {
+  std::vector<FpropColumns> all;
+  for (int64_t columns = GemmLine(p.out_channels); columns >= 16; columns /= 2) {
+    all.push_back({columns, 1});
+    if (columns <= FpropMostColumns(p.kernel[0])) all.push_back({columns, p.kernel[0]});
+  }
+  return all;
+}
+
+// The planes that a step reads from the ring.
+inline int64_t FpropHeld(const ImplicitGemmProblem& p, const FpropColumns& of) {
+  return of.taps > 1 ? 1 : p.kernel[0];
+}
+
+// Cycles of a multiprocessor, as on an H200: what a step takes a warpgroup beside its products,
+// which the products of others hide; from the begin of a copy to its end; to begin a block's first
+// step. Bytes that shared memory, the second cache and memory give it in a cycle. Only ratios
+// matter here.
+constexpr double kFpropStepCycles = 500, kFpropCopyCycles = 1500, kFpropStartCycles = 3000;
+constexpr double kFpropSharedBytes = 128, kFpropCacheBytes = 44, kFpropMemoryBytes = 14;
+
+// What a step takes; what it takes more to begin one that does not follow the last, and of this
+// what a whole strip does not need.
+struct FpropCycles {
+  double step, begin, ends;
+};
+
+// Of the steps of all strips, which part each block has: equal ones, or whole strips and equal
+// parts of them if then the last block is done earlier. Sets the blocks and returns the cycles.
+inline double FpropShareSteps(int64_t multiprocessors, const FpropCycles& of, int64_t column_tiles,
+                              FpropWalk* walk) {
+  const int64_t most = std::max<int64_t>(1, multiprocessors / column_tiles);
+  const int64_t strips = walk->steps / walk->length;
+  const int64_t whole =
+      strips >= most ? CeilDivide(strips, CeilDivide(strips, most)) : most / strips * strips;
+  double best = 0;
+  int64_t chosen = 0;
+  for (const int64_t at_most : {most, whole}) {
+    const int64_t blocks = std::min<int64_t>(at_most, walk->steps);
+    const int64_t steps = CeilDivide(walk->steps, blocks);
+    // Parts that are not whole strips, or whole parts of one, begin and end within strips.
+    const bool even =
+        walk->steps % blocks == 0 && (steps % walk->length == 0 || walk->length % steps == 0);
+    const int64_t begun = CeilDivide(steps, walk->length) + (even ? 0 : 1);
+    const int64_t ends = even ? steps / walk->length : begun - 1;
+    const double cycles = static_cast<double>(steps) * of.step +
+                          static_cast<double>(begun) * of.begin -
+                          static_cast<double>(ends) * of.ends;
+    if (chosen != 0 && cycles >= best) continue;
+    chosen = blocks;
+    best = cycles;
+  }
+  walk->blocks = static_cast<int>(chosen);
+  return best * static_cast<double>(CeilDivide(chosen * column_tiles, multiprocessors));
+}
+
+// Shares the steps, and returns the cycles of all. `params` are complete but for that.
+inline double FpropCost(const ImplicitGemmProblem& p, const FpropTile& tile, const FpropColumns& of,
+                        FpropParams* params) {
+  FpropWalk& walk = params->walk;
+  const double planes_tiles = static_cast<double>(walk.tiles_y) * walk.tiles_x;
+  // A tile's warpgroups take turns at the tensor cores, those without positions left out. A product
+  // takes as long as its columns, or as its operands are read from shared memory, 128 bytes in a
+  // cycle; what is copied there, and from there, is in the way.
+  const double product_columns = static_cast<double>(of.product());
+  const double parts = static_cast<double>(CeilDivide(p.out[1], tile.part.rows) *
+                                           CeilDivide(p.out[2], tile.part.columns)) /
+                       planes_tiles;
+  const double products =
+      parts * static_cast<double>(params->taps / of.taps * (FpropDepth(p) / 16));
+  const double positions = static_cast<double>(p.out[1] * p.out[2]) / planes_tiles;
+  const double loaded = static_cast<double>(params->slot_bytes);
+  const double stored = positions * static_cast<double>(of.columns * kGemmElementBytes);
+  const double bytes = positions *
+                       static_cast<double>(kGemmElementBytes * (p.in_channels + p.out_channels)) /
+                       params->column_tiles;
+  const double plane_cycles =
+      std::max(products * product_columns / 2,
+               products * (16 + product_columns / 4) + (loaded + 2 * stored) / kFpropSharedBytes);
+  FpropCycles cycles;
+  cycles.step =
+      std::max({plane_cycles + kFpropStepCycles / static_cast<double>(tile.warpgroups()),
+                (loaded + stored) / kFpropCacheBytes, bytes / kFpropMemoryBytes,
+                kFpropCopyCycles / static_cast<double>(params->stages - FpropHeld(p, of))});
+  // The planes that are read before the first step that is stored, unless they are outside.
+  const double extra = std::max(of.taps > 1 ? plane_cycles : 0, loaded / kFpropCacheBytes);
+  const FpropPlanes planes = FpropPlanesOf(*params, {0, 0, 0, 0, walk.length}, of.taps > 1);
+  const int outside = walk.length + params->kernel[0] - 1 - (planes.end - planes.begin);
+  cycles.begin = kFpropCopyCycles + (params->kernel[0] - 1) * extra;
+  cycles.ends = outside * extra;
+  return kFpropStartCycles +
+         FpropShareSteps(p.device.multiprocessors, cycles, params->column_tiles, &walk);
+}
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_TILING_H_

@@ -1,0 +1,73 @@
+"""The random problems of tests/cuda/test_guarded.py for implicit GEMM kernels, on machines without a GPU."""
+
+from __future__ import annotations
+
+import collections
+import os
+import pathlib
+import subprocess
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import benchmark_programs, drawn_implicit_gemm, drawn_thin, native
+
+import jax_convgrad
+from jax_convgrad._src.dispatch.override import override_backend
+
+CASES = int(os.environ.get("JAX_CONVGRAD_GEMM_CASES", "200"))
+# What plans' names begin with: a pass, and how blocks walk.
+WALKS = {
+    "conv_fprop": {"fprop_planes", "fprop_rows"},
+    "conv_dgrad": {"dgrad_planes", "dgrad_rows"},
+    "conv_wgrad": {"wgrad_z", "wgrad_xy", "wgrad_x", "wgrad_y"},
+}
+
+
+@pytest.mark.cpp
+@pytest.mark.slow
+def test_every_problem_has_a_plan_and_every_walk_problems(tmp_path: pathlib.Path) -> None:
+    """On an H200. No result is beyond float16."""
+    program = native.build(
+        tmp_path,
+        ["tests/cpp/implicit_gemm_answers.cc"],
+        "-Wno-unknown-pragmas",
+        "-Wno-psabi",
+        "-DEMULATED_BULK_COPIES=1",
+        headers=("tests/cpp/emulated_cuda", "cpp"),
+    )
+    rngs = [np.random.default_rng(seed) for seed in range(CASES)]
+    calls = [drawn_implicit_gemm.draw(rng) for rng in rngs]
+    line, lines = benchmark_programs.load("thin_coverage").line, []
+    for rng, call in zip(rngs, calls, strict=True):
+        problem = drawn_thin.problem_of(call)
+        limit = drawn_implicit_gemm.workspace_limit(rng, call)
+        lines.append(line(problem, problem.geometry, limit) + "\n")
+        assert np.abs(call.expected).max() < 65504, call
+    done = subprocess.run(
+        [program], input="".join(lines), capture_output=True, text=True, check=True
+    )
+    counts: collections.Counter[str] = collections.Counter()
+    for call, answer in zip(calls, done.stdout.splitlines(), strict=True):
+        assert answer != "-", call
+        walks = {"_".join(name.split("_")[:2]) for name in answer.partition(";")[0].split()}
+        assert walks <= WALKS[call.operator], f"{call}: {answer}"
+        counts.update(walks)
+    assert set(counts) == set().union(*WALKS.values())
+    assert min(counts.values()) > CASES / 50, counts
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_expected_is_what_xla_computes(seed: int) -> None:
+    call = drawn_implicit_gemm.draw(np.random.default_rng(seed))
+    problem = drawn_thin.problem_of(call)
+    keywords = call.case.operator_keywords
+    if call.operator == "conv_dgrad":
+        keywords["x_shape"] = problem.result_shape
+    if call.operator == "conv_wgrad":
+        keywords["w_shape"] = problem.result_shape
+    with override_backend("xla"):
+        operands = [jnp.asarray(operand, jnp.float32) for operand in call.operands]
+        got = getattr(jax_convgrad, call.operator)(*operands, **keywords)
+    result = np.array(got).astype(call.operands[0].dtype)
+    assert not (what := call.compare(result)), f"{call}: {what}"

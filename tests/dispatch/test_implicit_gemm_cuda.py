@@ -1,0 +1,92 @@
+"""`has_implicit_gemm` says of the implicit GEMM CUDA kernels what they say themselves."""
+
+from __future__ import annotations
+
+import collections
+import math
+import pathlib
+import subprocess
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from support import benchmark_programs, native
+from support.drawn_geometries import drawn_geometries
+
+from jax_convgrad._src.conv import arguments
+from jax_convgrad._src.conv.geometry import ConvGeometry
+from jax_convgrad._src.dispatch.implicit_gemm_cuda import has_implicit_gemm
+from jax_convgrad._src.dispatch.problem import ConvProblem
+
+OPERATORS = ("conv_fprop", "conv_dgrad", "conv_wgrad")
+DRAWN = 400
+MAX_WEIGHTS = 100 * 1024 // 2  # elements that an H200's shared memory holds beside an image's rows
+
+
+def geometries() -> Iterator[ConvGeometry]:
+    """Small ones of all kinds, and some with the channels that the kernels are for."""
+    yield from (g for g in drawn_geometries(21, DRAWN) if g.config.groups == 1)
+    rng = np.random.default_rng(21)
+    for _ in range(DRAWN):
+        axes = int(rng.integers(1, 4))
+        kernel = [int(rng.integers(1, 5)) for _ in range(axes)]
+        channels, out_channels = (int(rng.choice([4, 8, 16, 20, 24, 40, 64, 72])) for _ in range(2))
+        spatial = [int(rng.integers(12, 30)) for _ in range(axes)]
+        yield make(
+            channels, out_channels, spatial, kernel,
+            strides=1 if rng.random() < 0.8 else 2,
+            padding=[(int(rng.integers(-1, 3)), int(rng.integers(-1, 3))) for _ in range(axes)],
+            dilation=int(rng.integers(1, 3)),
+        )  # fmt: skip
+
+
+def make(
+    channels: int, out_channels: int, spatial: list[int], kernel: list[int], **rest
+) -> ConvGeometry:
+    x, w = (2, channels, *spatial), (out_channels, channels, *kernel)
+    config = arguments.make_config("drawn", x, w, groups=1, dimension_numbers=None, **rest)
+    return ConvGeometry.make("drawn", config, x, w)
+
+
+@pytest.mark.cpp
+@pytest.mark.slow
+def test_the_kernels_serve_what_it_says(tmp_path: pathlib.Path) -> None:
+    """And they are offered in front of cuDNN's engines."""
+    program = native.build(
+        tmp_path,
+        ["tests/cpp/implicit_gemm_answers.cc"],
+        "-Wno-unknown-pragmas",
+        "-Wno-psabi",
+        "-DEMULATED_BULK_COPIES=1",
+        headers=("tests/cpp/emulated_cuda", "cpp"),
+    )
+    coverage = benchmark_programs.load("thin_coverage")
+    problems = [
+        ConvProblem.make(operator, geometry, dtype)
+        for geometry in geometries()
+        for operator in OPERATORS
+        for dtype in ("bfloat16", "float16")
+        if 0 < min(math.prod(geometry.shape_of(role)) for role in ("x", "w", "y"))
+    ]
+    lines = "".join(coverage.line(p, p.geometry, 2**40) + "\n" for p in problems)
+    done = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
+    counts: collections.Counter[bool] = collections.Counter()
+    for problem, answer in zip(problems, done.stdout.splitlines(), strict=True):
+        found = has_implicit_gemm(problem.operator, problem.geometry, problem.dtype)
+        if math.prod(problem.geometry.shape_of("w")) > MAX_WEIGHTS and answer == "-":
+            continue
+        assert found is answer.endswith("; fast"), (problem, answer)
+        counts[found] += 1
+    assert min(counts.values()) > DRAWN / 2, counts
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_other_types_groups_and_strides_have_none(operator: str) -> None:
+    served = make(32, 32, [16, 16], [3, 3], strides=1, padding="SAME", dilation=1)
+    assert has_implicit_gemm(operator, served, "bfloat16")
+    assert not has_implicit_gemm(operator, served, "float32")
+    strided = make(32, 32, [16, 16], [3, 3], strides=(2, 1), padding="SAME", dilation=1)
+    assert not has_implicit_gemm(operator, strided, "bfloat16")
+    for geometry in drawn_geometries(22, 200):
+        if geometry.config.groups > 1:
+            assert not has_implicit_gemm(operator, geometry, "bfloat16")
