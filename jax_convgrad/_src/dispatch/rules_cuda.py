@@ -1,6 +1,6 @@
 """The backend of a convolution on CUDA, as measured on an H100, benchmarks/h100/backends.json, thin.json and
-thin_f32.json, and, for windows side by side in 16 bits and for channels of odd numbers beside thin images, on
-H200s: benchmarks/h200/windows.json and thin_odd.json.
+thin_f32.json, and on H200s: benchmarks/h200/windows.json (windows side by side in 16 bits), thin_odd.json
+(channels of odd numbers beside thin images) and highres.json (8 to 64 channels in 16 bits).
 
 Where cuDNN and XLA's program for the same operator tie, the rule chooses XLA, which fuses, unless other
 layers of the rule gain from cuDNN or there is nothing to fuse.
@@ -30,6 +30,10 @@ def _windows(case: str, *passes: str) -> tuple[str, ...]:
 
 def _thin_odd(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"h200/thin_odd.json#{case}#{pass_}" for pass_ in passes)
+
+
+def _highres(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"h200/highres.json#{case}#{pass_}" for pass_ in passes)
 
 
 def _in_a_program(pass_: str, *programs: str) -> tuple[str, ...]:
@@ -371,11 +375,30 @@ SM_90 = RuleTable(
             ),
         ),
         Rule(
-            name="8 to 64 channels, unstrided, in 16 bits",
-            when={"has_implicit_gemm": True},
+            name="8 to 64 channels forward, unstrided, in 16 bits",
+            when={"operator": "conv_fprop", "has_implicit_gemm": True, "spatial_rank": at_most(2)},
             choice="cudnn",
             reason="this project's kernels read the image once for all taps",
-            evidence=(),
+            evidence=(
+                *_highres("conv unet_64 bf16 (4x570x570, 64 to 64, k3 s1)", "fprop"),
+                *_highres("conv unetpp_32 bf16 (8x512x512, 32 to 32, k3 s1 p1)", "fprop"),
+                *_highres("conv u2net_d2 bf16 (8x160x160, 32 to 32, k3 s1 p2 d2)", "fprop"),
+                *_highres("conv taesd_64 bf16 (2x512x512, 64 to 64, k3 s1 p1)", "fprop"),
+                *_highres("conv hrnet_w48 bf16 (32x96x72, 48 to 48, k3 s1 p1)", "fprop"),
+                *_highres("conv edsr_64 bf16 (16x96x96, 64 to 64, k3 s1 p1)", "fprop"),
+                *_highres("conv esrgan_rdb1 bf16 (16x128x128, 64 to 32, k3 s1 p1)", "fprop"),
+                *_highres("conv dncnn_64 bf16 (128x50x50, 64 to 64, k3 s1 p1)", "fprop"),
+                *_highres("conv resnet20_32 bf16 (256x16x16, 32 to 32, k3 s1 p1)", "fprop"),
+                *_highres(
+                    "conv effnetv2_fused24 bf16 (32x192x192, 24 to 24, k3 s1 p1)",
+                    "fprop",
+                ),
+                *_highres("conv hifigan_32 bf16 (16x8192, 32 to 32, k11 s1 p25 d5)", "fprop"),
+                *_highres("conv hifigan_64 bf16 (16x4096, 64 to 64, k7 s1 p9 d3)", "fprop"),
+                *_highres("conv bigvgan_24 bf16 (8x32768, 24 to 24, k11 s1 p5)", "fprop"),
+                *_highres("conv waveunet_15 bf16 (16x16384, 24 to 48, k15 s1 p7)", "fprop"),
+                *_highres("conv wavenet_64 bf16 (4x16000, 64 to 64, k3 s1 p8 d8)", "fprop"),
+            ),
         ),
         Rule(
             name="depthwise 3x3 forward, strided",
@@ -694,7 +717,6 @@ SM_90 = RuleTable(
                 ),
                 *_measured("conv vgg_3x3 f32 (32x28x28, 256 to 256, k3 s1 p1), highest", "fprop"),
                 *_measured("conv resnet_3x3 f64 (16x56x56, 64 to 64, k3 s1 p1)", "fprop"),
-                *_measured("conv cropped bf16 (32x56x56, 64 to 64, k3 s1 p-1)", "fprop"),
                 *_measured("conv cropped f32 (32x56x56, 64 to 64, k3 s1 p-1)", "fprop"),
             ),
             against=(
