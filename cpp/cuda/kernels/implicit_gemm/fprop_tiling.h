@@ -153,7 +153,7 @@ inline double FpropShareSteps(int64_t multiprocessors, const FpropCycles& of, in
   return best * static_cast<double>(CeilDivide(chosen * column_tiles, multiprocessors));
 }
 
-// Shares the steps, and returns the cycles of all. `params` are complete but for that.
+// Shares the steps, and returns the cycles of all. `params` have all the rest.
 inline double FpropCost(const ImplicitGemmProblem& p, const FpropTile& tile, const FpropColumns& of,
                         FpropParams* params) {
   FpropWalk& walk = params->walk;

@@ -36,7 +36,7 @@ struct WgradTaps {
   int pixels;        // of x, of a unit
   int extra_pixels;  // of the extra unit that each set has; 0: there is none
   bool by_pixels;    // else by rows; extra units are by pixels
-  int set_units;     // units of a set, but for an extra one
+  int set_units;     // units of a set, the extra one not counted
 };
 
 struct WgradUnit {
@@ -47,7 +47,7 @@ struct WgradUnit {
   int pixel_step;
 };
 
-// Units, but for extra ones, of one plane of taps: below each other, and side by side.
+// Units of one plane of taps, extra ones not counted: below each other, and side by side.
 __host__ __device__ inline int WgradUnitsAlongY(const WgradTaps& t) {
   if (t.extra_pixels > 0) return 1;
   return t.by_pixels ? t.kernel[1] : (t.kernel[1] + t.shifts - 1) / t.shifts;

@@ -38,7 +38,7 @@ constexpr std::array<GemmWgradKernel, sizeof...(kIndices)> GemmWgradKernels(
                     WgradMaxWarpgroups(kWgradInstances[kIndices])>>...};
 }
 
-// What the kernel is given, but for the arrays.
+// What the kernel is given, except the arrays.
 inline GemmWgradParams GemmWgradParamsOf(const WgradTiling& tiling) {
   GemmWgradParams p{};
   p.taps = tiling.taps;
