@@ -56,7 +56,6 @@ struct WgradRingPlace {
 struct WgradShared {
   unsigned char *x, *y;
   BulkBarrier *x_full, *x_empty, *y_full, *y_empty;
-  BulkBarrier *multiplied, *summed;  // all steps, by all warps; and the sums are in shared memory
 
   __device__ WgradShared(const GemmWgradParams& p, unsigned char* begin) {
     x = begin;
@@ -65,8 +64,6 @@ struct WgradShared {
     x_empty = x_full + p.rings.x_slots;
     y_full = x_empty + p.rings.x_slots;
     y_empty = y_full + p.rings.y_slots;
-    multiplied = y_empty + p.rings.y_slots;
-    summed = multiplied + 1;
   }
 };
 
@@ -248,17 +245,16 @@ __device__ inline void StoreWgrad(const GemmWgradParams& p, const WgradShared& s
     for (int pack = 0; pack < kPacks; ++pack) partial[pack * 128] = pack_of(pack);
     return;
   }
-  // Nobody reads the rings any more.
-  ArriveWarp(shared.multiplied);
-  shared.multiplied->Wait(0);
+  // Until nobody reads the rings any more. The threads that load have returned, and none waits for
+  // them.
+  __syncthreads();
   Floats* const of_set =
       reinterpret_cast<Floats*>(shared.x) + of_block * p.splits * (kPacks * 128) + thread;
 #pragma unroll
   for (int pack = 0; pack < kPacks; ++pack) {
     of_set[(split * kPacks + pack) * 128] = pack_of(pack);
   }
-  ArriveWarp(shared.summed);
-  shared.summed->Wait(0);
+  __syncthreads();
   for (int pack = split; pack < kPacks; pack += p.splits) {
     Floats all{};
     for (int other = 0; other < p.splits; ++other) {
@@ -285,8 +281,6 @@ __global__ void __launch_bounds__(Units::kMaxThreads, 1)
       shared.y_full[i].Init();
       shared.y_empty[i].Init(warps);
     }
-    shared.multiplied->Init(warps);
-    shared.summed->Init(warps);
   }
   __syncthreads();
   const int part = static_cast<int>(blockIdx.x) % p.walk.parts;

@@ -238,7 +238,7 @@ inline bool FillRings(const ImplicitGemmProblem& p, WgradTiling* t) {
 
   const int64_t beyond = BytesBeyond(*t);
   // Two of each slot, and two of the block.
-  const int64_t barriers = 2 * kBarrierBytes * (2 * kMaxAhead + 1 + r.planes + 1);
+  const int64_t barriers = 2 * kBarrierBytes * (2 * kMaxAhead + 1 + r.planes);
   const int64_t room = p.device.block_shared_bytes - RoundUp(beyond, 16) - barriers;
   const int64_t ahead =
       std::min(kMaxAhead, (room - r.x_slot_bytes - int64_t{r.planes} * r.y_slot_bytes) /
