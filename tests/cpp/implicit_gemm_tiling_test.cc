@@ -105,7 +105,7 @@ class TilingCheck {
     HOLDS(r.x_box_bytes <= r.x_slot_bytes && r.y_box_bytes <= r.y_slot_bytes);
     HOLDS(std::max({r.x_pitch, r.y_pitch, r.y_rows, w.rows}) <= kTensorMaxBox);
     HOLDS(t_.barrier_offset % 8 == 0);
-    HOLDS(t_.barrier_offset + 16 * (r.x_slots + r.y_slots + 1) <= t_.shared_bytes);
+    HOLDS(t_.barrier_offset + 16 * (r.x_slots + r.y_slots) <= t_.shared_bytes);
     HOLDS(t_.shared_bytes <= p_.device.block_shared_bytes);
     const int64_t blocks = int64_t{t_.groups} * w.parts;
     HOLDS(blocks <= std::max<int64_t>(p_.device.multiprocessors, t_.groups));
