@@ -201,7 +201,7 @@ def _layer_calls(
         (NHWC, (4, 16), {"dtype": jnp.float32, "precision": "highest"}, ["OXI"] * 3),
         (NHWC, (4, 16), {"dtype": jnp.float64}, ["OXI"] * 3),
         # Not thin.
-        (NHWC, (24, 32), {}, ["OXI"] * 3),
+        (NHWC, (24, 32), {}, ["XIO"] * 3),
         # Thin, but the weights lie in another order already.
         (NCHW, (4, 16), {}, ["OXI"] * 3),
         (("NHWC", "OHWI", "NHWC"), (4, 16), {}, ["OXI"] * 3),

@@ -120,14 +120,17 @@ def test_padding_on_cuda(operator: str):
             depthwise = {"groups": 8, "padding": UNEVEN, **keywords}
             assert prepared("cuda", operator, (8, 8), **depthwise) == "none"
     for dtype in ("float32", "bfloat16"):
-        assert prepared("cuda", operator, (64, 64), dtype, padding=UNEVEN) == "none"
+        assert prepared("cuda", operator, (96, 96), dtype, padding=UNEVEN) == "none"
 
 
 @pytest.mark.parametrize("operator", ["conv_fprop", "conv_dgrad", "conv_wgrad"])
 def test_weights_on_cuda(operator: str):
-    assert prepared("cuda", operator, (16, 8)) == "xio_weights"
-    assert prepared("cuda", operator, (64, 64)) == "none"
-    assert prepared("cuda", operator, (16, 8), numbers=("NHWC", "OHWI", "NHWC")) == "none"
+    for channels in ((16, 8), (24, 32), (64, 64)):
+        assert prepared("cuda", operator, channels) == "xio_weights"
+        assert prepared("cuda", operator, channels, numbers=("NHWC", "OHWI", "NHWC")) == "none"
+    assert prepared("cuda", operator, (64, 64), "float32") == "none"
+    assert prepared("cuda", operator, (64, 64), strides=2) == "none"
+    assert prepared("cuda", operator, (96, 96)) == "none"
     size = 3 * 3 * 16 * 8 * 2
     room = dataclasses.replace(settings.current(), workspace_limit=size + -size % 256)
     with settings.override(room):
@@ -139,7 +142,7 @@ def test_weights_on_cuda(operator: str):
 def test_cuda_does_not_ask_the_cpu(monkeypatch: pytest.MonkeyPatch):
     """It would load the CPU's module."""
     monkeypatch.setattr(preparation_module, "multiplies_bfloat16", lambda: pytest.fail("asked"))
-    assert prepared("cuda", "conv_fprop", (64, 64)) == "none"
+    assert prepared("cuda", "conv_fprop", (96, 96)) == "none"
 
 
 @pytest.mark.parametrize("native", [True, False])

@@ -243,6 +243,8 @@ def test_the_lists_of_rules_without_evidence_name_rules():
         ("cpu", "cpu/preparations.json"),
         ("cpu", "cpu/preparations_amx.json"),
         ("cuda", "h100/preparations.json"),
+        ("cuda", "h200/preparations.json"),
+        ("cuda", "h200/highres.json"),
     ],
 )
 def test_no_measurement_against_a_rule_is_left_out(platform: str, file: str):

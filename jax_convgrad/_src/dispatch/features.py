@@ -135,6 +135,7 @@ class PreparationFeatures:
         A weight gradient sums over no channels: True.
       has_xio_weights: the weights lie in the order kernel, input channel, output channel.
       thin_leads: a thin CUDA kernel is likely to be the fastest.
+      has_implicit_gemm: as ConvFeatures has it.
       multiplies_bfloat16: oneDNN multiplies bfloat16 on this CPU without widening it first.
     """
 
@@ -150,6 +151,7 @@ class PreparationFeatures:
     sums_pairs: bool | None
     has_xio_weights: bool
     thin_leads: bool
+    has_implicit_gemm: bool
     multiplies_bfloat16: bool
 
 
@@ -271,6 +273,7 @@ def preparation_features(
         sums_pairs=None if summed is None else summed // config.groups % 2 == 0,
         has_xio_weights=lies_as_xio(config.dimension_numbers.rhs_spec),
         thin_leads=leads(operator, geometry, dtype, allows_tf32(precision)),
+        has_implicit_gemm=has_implicit_gemm(operator, geometry, dtype),
         multiplies_bfloat16=multiplies_bfloat16,
     )
 

@@ -375,8 +375,11 @@ SM_90 = RuleTable(
             ),
         ),
         Rule(
-            name="8 to 64 channels forward, unstrided, in 16 bits",
-            when={"operator": "conv_fprop", "has_implicit_gemm": True, "spatial_rank": at_most(2)},
+            name="8 to 64 channels, unstrided, in 16 bits",
+            when=(  # all others have cuDNN's search already
+                {"has_implicit_gemm": True, "operator": "conv_fprop", "spatial_rank": at_most(2)},
+                {"has_implicit_gemm": True, "is_dilated": True, "spatial_rank": 1},
+            ),
             choice="cudnn",
             reason="this project's kernels read the image once for all taps",
             evidence=(
@@ -389,15 +392,19 @@ SM_90 = RuleTable(
                 *_highres("conv esrgan_rdb1 bf16 (16x128x128, 64 to 32, k3 s1 p1)", "fprop"),
                 *_highres("conv dncnn_64 bf16 (128x50x50, 64 to 64, k3 s1 p1)", "fprop"),
                 *_highres("conv resnet20_32 bf16 (256x16x16, 32 to 32, k3 s1 p1)", "fprop"),
+                *_highres("conv effnetv2_fused24 bf16 (32x192x192, 24 to 24, k3 s1 p1)", "fprop"),
                 *_highres(
-                    "conv effnetv2_fused24 bf16 (32x192x192, 24 to 24, k3 s1 p1)",
-                    "fprop",
+                    "conv hifigan_32 bf16 (16x8192, 32 to 32, k11 s1 p25 d5)", "fprop", "dx", "dw"
                 ),
-                *_highres("conv hifigan_32 bf16 (16x8192, 32 to 32, k11 s1 p25 d5)", "fprop"),
-                *_highres("conv hifigan_64 bf16 (16x4096, 64 to 64, k7 s1 p9 d3)", "fprop"),
+                *_highres(
+                    "conv hifigan_64 bf16 (16x4096, 64 to 64, k7 s1 p9 d3)", "fprop", "dx", "dw"
+                ),
                 *_highres("conv bigvgan_24 bf16 (8x32768, 24 to 24, k11 s1 p5)", "fprop"),
                 *_highres("conv waveunet_15 bf16 (16x16384, 24 to 48, k15 s1 p7)", "fprop"),
-                *_highres("conv wavenet_64 bf16 (4x16000, 64 to 64, k3 s1 p8 d8)", "fprop"),
+                *_highres("conv spliceai_k11 bf16 (12x15000, 32 to 32, k11 s1 p20 d4)", "dx", "dw"),
+                *_highres(
+                    "conv wavenet_64 bf16 (4x16000, 64 to 64, k3 s1 p8 d8)", "fprop", "dx", "dw"
+                ),
             ),
         ),
         Rule(

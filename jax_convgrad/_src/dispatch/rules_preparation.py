@@ -33,6 +33,10 @@ def _measured_cuda(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"h100/preparations.json#{case}#{pass_}" for pass_ in passes)
 
 
+def _measured_h200(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"h200/preparations.json#{case}#{pass_}" for pass_ in passes)
+
+
 _WIDENING_DEPTHWISE = {
     "dtype": "bfloat16",
     "multiplies_bfloat16": False,
@@ -255,11 +259,23 @@ SM_90 = RuleTable(
                 *_measured_cuda("patches 3 to 768, k16, bf16", "fprop"),
                 *_measured_cuda("stem 3 to 64, k7 s2, f32", "dw"),
                 *_measured_cuda("64 to 3, k3, f32", "fprop", "dx", "dw"),
+                *_measured_h200("3-D 16 to 16, k3, bf16", "fprop", "dx", "dw"),
             ),
             against=(
                 *_measured_cuda("stem 3 to 64, k7 s2, bf16", "fprop"),
                 *_measured_cuda("patches 3 to 768, k16, bf16", "dw"),
                 *_measured_cuda("stem 3 to 64, k7 s2, f32", "fprop"),
+            ),
+        ),
+        Rule(
+            name="weights that implicit GEMM reads as they lie",
+            when={"has_implicit_gemm": True, "has_xio_weights": True, "widens": False},
+            choice="xio_weights",
+            reason="XLA would reorder the weights at every call",
+            evidence=(
+                *_measured_h200("32 to 32, k3, bf16", "fprop", "dx", "dw"),
+                *_measured_h200("64 to 64, k3, bf16", "fprop", "dx", "dw"),
+                *_measured_h200("1-D 32 to 32, k11, bf16", "fprop", "dx", "dw"),
             ),
         ),
         Rule(
