@@ -231,10 +231,10 @@ def _unet(rank: int, batch: int, size: int, inputs: int, widths: Axes, dtype: st
     return Task("unet", {"widths": widths, "rank": rank}, (*space, inputs), (*space, 1), dtype)
 
 
-def _vocoder(batch: int, frames: int, width: int, kernels: Axes) -> Task:
+def _vocoder(batch: int, frames: int, width: int, kernels: Axes, dtype: str) -> Task:
     steps = ((16, 8), (16, 8), (4, 2), (4, 2))
     sizes = {"width": width, "steps": steps, "kernels": kernels}
-    return Task("vocoder", sizes, (batch, frames, 80), (batch, 256 * frames, 1), "float32")
+    return Task("vocoder", sizes, (batch, frames, 80), (batch, 256 * frames, 1), dtype)
 
 
 def _generator(batch: int, width: int, dtype: str) -> Task:
@@ -259,7 +259,8 @@ TASKS = {
     "2-D U-Net, float32": _unet(2, 8, 256, 3, (64, 128, 256, 512), "float32"),
     "3-D U-Net, bfloat16": _unet(3, 2, 64, 1, (32, 64, 128), "bfloat16"),
     "3-D U-Net, float32": _unet(3, 2, 64, 1, (32, 64, 128), "float32"),
-    "vocoder, float32": _vocoder(16, 32, 512, (3, 7, 11)),
+    "vocoder, bfloat16": _vocoder(16, 32, 512, (3, 7, 11), "bfloat16"),
+    "vocoder, float32": _vocoder(16, 32, 512, (3, 7, 11), "float32"),
     "DCGAN generator, bfloat16": _generator(128, 1024, "bfloat16"),
     "DCGAN generator, float32": _generator(128, 1024, "float32"),
     "segmenter, bfloat16": _segmenter(4, 257, 64, 2048, "bfloat16"),
@@ -271,7 +272,7 @@ SMALL_TASKS = {
     "2-D U-Net, float32": _unet(2, 2, 64, 3, (16, 32, 64), "float32"),
     "3-D U-Net, float32": _unet(3, 1, 24, 1, (8, 16, 32), "float32"),
     "3-D U-Net, bfloat16": _unet(3, 1, 24, 1, (8, 16, 32), "bfloat16"),
-    "vocoder, float32": _vocoder(2, 16, 64, (3,)),
+    "vocoder, float32": _vocoder(2, 16, 64, (3,), "float32"),
     "DCGAN generator, float32": _generator(8, 128, "float32"),
     "segmenter, float32": _segmenter(1, 97, 16, 128, "float32"),
     "ResNet, float32": _resnet(2, 64, (1, 1), 16, 10, "float32"),

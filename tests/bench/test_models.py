@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("uninstalled")]
 TINY = {
     "unet2": models_flax._unet(2, 2, 8, 3, (2, 4, 8), "float32"),
     "unet3": models_flax._unet(3, 1, 8, 1, (2, 4), "bfloat16"),
-    "vocoder": models_flax._vocoder(1, 2, 16, (3, 7)),
+    "vocoder": models_flax._vocoder(1, 2, 16, (3, 7), "float32"),
     "generator": models_flax._generator(2, 16, "float32"),
     "segmenter": models_flax._segmenter(1, 33, 2, 4, "float32"),
     "resnet": models_flax._resnet(2, 32, (1, 2), 4, 5, "float32"),
