@@ -197,7 +197,7 @@ GROUPS: dict[str, list[Group]] = {
                 Layer("1-D 32 to 32, k11", _ALL, (16, 8192, 32), (11,), 32),
                 Layer("3-D 16 to 16, k3", _ALL, (2, 48, 48, 48, 16), (3, 3, 3), 16),
             ],
-            ["bf16"],
+            ["bf16", "f32"],
             None,
             ("xio_weights", "none"),
         ),

@@ -86,9 +86,12 @@ std::vector<T> Narrowed(const std::vector<float>& numbers) {
 
 // Whether all plans for a problem are exact, in arrays of T. With `with_nan` an element of x may be
 // a NaN, which then belongs to the results of its own windows and to no other. `may_be_refused`:
-// there may be no plan.
+// there may be no plan. `as_tf32`: kernels multiply floats rounded to TF32, so that elements may be
+// a quarter of its last bit beside the numbers that they stand for; left out, as the tensor cores
+// do it, it would make most of those that are smaller wrong.
 template <typename T, typename Plan, typename Arrays, typename Problem>
-bool PlansAreExact(const Problem& p, Random* random, bool with_nan, bool may_be_refused) {
+bool PlansAreExact(const Problem& p, Random* random, bool with_nan, bool may_be_refused,
+                   bool as_tf32 = false) {
   using Kind = decltype(p.kind);
   using Weights = decltype(p.weights);
   // Sums are exact in float32; what is rounded to 16 bits is rounded once. Sums beyond the largest
@@ -104,7 +107,13 @@ bool PlansAreExact(const Problem& p, Random* random, bool with_nan, bool may_be_
   if (with_nan && Between(random, 0, 1)) {
     x[static_cast<size_t>(Between(random, 0, static_cast<int64_t>(x.size()) - 1))] = std::nanf("");
   }
-  const Array<T> x_array(Narrowed<T>(x)), w_array(Narrowed<T>(w)), y_array(Narrowed<T>(y));
+  const auto elements = [&](std::vector<float> values) {
+    for (float& value : values) {
+      if (as_tf32) value *= 1 + static_cast<float>(Between(random, -1, 1)) / 8192;
+    }
+    return Narrowed<T>(values);
+  };
+  const Array<T> x_array(elements(x)), w_array(elements(w)), y_array(elements(y));
   const Array<T>& result = p.kind == Kind::kFprop   ? y_array
                            : p.kind == Kind::kDgrad ? x_array
                                                     : w_array;

@@ -659,12 +659,13 @@ void TestPlacesOfImplicitGemmEngines() {
     CHECK(tried() == joined({of_dnn, of_gemm, of_thin}));
     thin.is_fast = true;
     CHECK(tried() == joined({of_thin, of_dnn, of_gemm}));
-    // Other devices have no such instructions, also those that are newer.
+    // Other devices have no warpgroups, also those that are newer.
     gemm.is_fast = true;
-    for (const int capability : {80, 89, 91, 100, 120}) {
+    for (const int capability : {80, 89, 90, 91, 100, 120}) {
       emulated_cuda::capability = capability;
       gemm.problems.clear();
-      CHECK(tried() == joined({of_thin, of_dnn}) && gemm.problems.empty());
+      CHECK(tried() == joined({of_gemm, of_thin, of_dnn}) && gemm.problems.size() == 1);
+      CHECK(gemm.problems.front().device.has_warpgroups == (capability == 90));
     }
   }
   // A search that times nothing takes the first.
@@ -683,9 +684,12 @@ void TestImplicitGemmProblems() {
   gemm.offers = {{"some"}};
   const std::string engine = "native_implicit_gemm_some";
   const GemmKind kinds[] = {GemmKind::kFprop, GemmKind::kDgrad, GemmKind::kWgrad};
+  const std::pair<int32_t, GemmType> types[] = {{XLA_FFI_DataType_BF16, GemmType::kBF16},
+                                                {XLA_FFI_DataType_F16, GemmType::kF16},
+                                                {XLA_FFI_DataType_F32, GemmType::kTf32}};
   for (const ConvKind kind : {ConvKind::kFprop, ConvKind::kDgrad, ConvKind::kWgrad}) {
     for (const char* weights : {"OXI", "XIO"}) {
-      for (const int32_t type : {XLA_FFI_DataType_BF16, XLA_FFI_DataType_F16}) {
+      for (const auto& [type, of_gemm] : types) {
         TestCall call = ThinCall(880, "heuristic");
         call.kind = kind;
         call.weights = weights;
@@ -696,7 +700,7 @@ void TestImplicitGemmProblems() {
         CHECK(EngineOf(call) == engine && gemm.problems.size() == 1);
         const ImplicitGemmProblem& p = gemm.problems.front();
         CHECK(p.kind == kinds[static_cast<size_t>(kind)]);
-        CHECK((p.type == GemmType::kBF16) == (type == XLA_FFI_DataType_BF16));
+        CHECK(p.type == of_gemm);
         CHECK((p.weights == GemmWeights::kOutIn) == (weights == std::string("OXI")));
         CheckSizes(p);
       }
@@ -707,6 +711,7 @@ void TestImplicitGemmProblems() {
   gemm.problems.clear();
   TestCall other = ThinCall(880, "heuristic");
   other.x_type = other.w_type = other.y_type = XLA_FFI_DataType_F32;
+  other.allow_tf32 = false;
   CHECK(EngineOf(other) == "eng11");
   other = ThinCall(880, "heuristic");
   other.y_type = XLA_FFI_DataType_F32;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cuda/kernels/implicit_gemm/plan.cu"
+#include "cuda/kernels/implicit_gemm/warpgroup/plan.cu"
 
 namespace {
 
@@ -24,7 +25,7 @@ bool Read(ImplicitGemmProblem::PerAxis* values) {
 
 int main() {
   ImplicitGemmProblem p;
-  p.device = {132, 228 * 1024, 227 * 1024};
+  p.device = {132, 228 * 1024, 227 * 1024, true};
   int kind = 0, type = 0;
   while (std::cin >> kind >> type >> p.batch >> p.in_channels >> p.out_channels && Read(&p.in) &&
          Read(&p.kernel) && Read(&p.out) && Read(&p.strides) && Read(&p.padding_low) &&

@@ -14,9 +14,9 @@
 #include "conv_fuzz.h"
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
-#include "cuda/kernels/implicit_gemm/wgrad_params.h"
-#include "cuda/kernels/implicit_gemm/wgrad_search.h"
-#include "cuda/kernels/implicit_gemm/wgrad_tiling.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/wgrad_params.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/wgrad_search.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/wgrad_tiling.h"
 
 namespace jax_convgrad {
 namespace {
@@ -320,7 +320,7 @@ ImplicitGemmProblem RandomProblem(Random* random) {
     p.out[axis] = p.in[axis] + p.padding_low[axis] + high - window + 1;
   }
   p.workspace_limit = Between(random, 0, 3) ? int64_t{1} << 30 : Between(random, 1, 400) * 10000;
-  p.device = {Between(random, 1, 30), 228 * 1024, 227 * 1024};
+  p.device = {Between(random, 1, 30), 228 * 1024, 227 * 1024, true};
   if (Between(random, 0, 1)) p.device.block_shared_bytes = Between(random, 40, 220) * 1024;
   return p;
 }

@@ -16,11 +16,11 @@ import jax_convgrad
 from jax_convgrad._src.dispatch.override import override_backend
 
 CASES = int(os.environ.get("JAX_CONVGRAD_GEMM_CASES", "200"))
-# What plans' names begin with: a pass, and how blocks walk.
+# What plans' names begin with: a pass, and how blocks of warpgroups walk, or that warps multiply.
 WALKS = {
-    "conv_fprop": {"fprop_planes", "fprop_rows"},
-    "conv_dgrad": {"dgrad_planes", "dgrad_rows"},
-    "conv_wgrad": {"wgrad_z", "wgrad_xy", "wgrad_x", "wgrad_y"},
+    "conv_fprop": {"fprop_planes", "fprop_rows", "fprop_warp"},
+    "conv_dgrad": {"dgrad_planes", "dgrad_rows", "dgrad_warp"},
+    "conv_wgrad": {"wgrad_z", "wgrad_xy", "wgrad_x", "wgrad_y", "wgrad_warp"},
 }
 
 

@@ -162,7 +162,7 @@ def test_implicit_gemm_kernels(seed: int, stream: int) -> None:
     """
     capability = jax.local_devices()[0].compute_capability
     if capability != "9.0":
-        pytest.skip(f"these kernels run on compute capability 9.0, not on {capability}")
+        pytest.skip(f"problems are drawn for compute capability 9.0, not for {capability}")
     rng = np.random.default_rng(seed)
     call = drawn_implicit_gemm.draw(rng)
     module = registry.cuda_module()

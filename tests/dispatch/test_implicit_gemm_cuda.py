@@ -65,14 +65,14 @@ def test_the_kernels_serve_what_it_says(tmp_path: pathlib.Path) -> None:
         ConvProblem.make(operator, geometry, dtype)
         for geometry in geometries()
         for operator in OPERATORS
-        for dtype in ("bfloat16", "float16")
+        for dtype in ("bfloat16", "float16", "float32")
         if 0 < min(math.prod(geometry.shape_of(role)) for role in ("x", "w", "y"))
     ]
     lines = "".join(coverage.line(p, p.geometry, 2**40) + "\n" for p in problems)
     done = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
     counts: collections.Counter[bool] = collections.Counter()
     for problem, answer in zip(problems, done.stdout.splitlines(), strict=True):
-        found = has_implicit_gemm(problem.operator, problem.geometry, problem.dtype)
+        found = has_implicit_gemm(problem.operator, problem.geometry, problem.dtype, True)
         if math.prod(problem.geometry.shape_of("w")) > MAX_WEIGHTS and answer == "-":
             continue
         assert found is answer.endswith("; fast"), (problem, answer)
@@ -83,10 +83,13 @@ def test_the_kernels_serve_what_it_says(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_other_types_groups_and_strides_have_none(operator: str) -> None:
     served = make(32, 32, [16, 16], [3, 3], strides=1, padding="SAME", dilation=1)
-    assert has_implicit_gemm(operator, served, "bfloat16")
-    assert not has_implicit_gemm(operator, served, "float32")
+    for dtype in ("bfloat16", "float16", "float32"):
+        assert has_implicit_gemm(operator, served, dtype, allow_tf32=True)
+    assert has_implicit_gemm(operator, served, "bfloat16", allow_tf32=False)
+    assert not has_implicit_gemm(operator, served, "float32", allow_tf32=False)
+    assert not has_implicit_gemm(operator, served, "float64", allow_tf32=True)
     strided = make(32, 32, [16, 16], [3, 3], strides=(2, 1), padding="SAME", dilation=1)
-    assert not has_implicit_gemm(operator, strided, "bfloat16")
+    assert not has_implicit_gemm(operator, strided, "bfloat16", allow_tf32=True)
     for geometry in drawn_geometries(22, 200):
         if geometry.config.groups > 1:
-            assert not has_implicit_gemm(operator, geometry, "bfloat16")
+            assert not has_implicit_gemm(operator, geometry, "bfloat16", allow_tf32=True)

@@ -128,7 +128,9 @@ def test_weights_on_cuda(operator: str):
     for channels in ((16, 8), (24, 32), (64, 64)):
         assert prepared("cuda", operator, channels) == "xio_weights"
         assert prepared("cuda", operator, channels, numbers=("NHWC", "OHWI", "NHWC")) == "none"
-    assert prepared("cuda", operator, (64, 64), "float32") == "none"
+    assert prepared("cuda", operator, (64, 64), "float32") == "xio_weights"
+    highest = lax.Precision.HIGHEST
+    assert prepared("cuda", operator, (64, 64), "float32", precision=highest) == "none"
     assert prepared("cuda", operator, (64, 64), strides=2) == "none"
     assert prepared("cuda", operator, (96, 96)) == "none"
     size = 3 * 3 * 16 * 8 * 2

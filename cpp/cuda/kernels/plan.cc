@@ -196,20 +196,30 @@ void Append(const ConvProblem& problem, const std::string& family,
   }
 }
 
+// Sets the type of elements of thin or implicit GEMM kernels. Returns false if they have none for
+// the problem: it has groups, widens, or forbids TF32.
+template <typename Type>
+bool SetType(const ConvProblem& problem, Type* type) {
+  if (problem.geometry.groups != 1 || problem.operand_type != problem.result_type) return false;
+  switch (problem.operand_type) {
+    case ffi::DataType::F16:
+      *type = Type::kF16;
+      return true;
+    case ffi::DataType::BF16:
+      *type = Type::kBF16;
+      return true;
+    case ffi::DataType::F32:
+      *type = Type::kTf32;
+      return problem.allow_tf32;
+    default:
+      return false;
+  }
+}
+
 // Those of thin kernels.
 ffi::Error AppendThin(const ConvProblem& problem, NativePlans* plans) {
-  const ffi::DataType type = problem.operand_type;
-  if (problem.geometry.groups != 1 || type != problem.result_type) return ffi::Error::Success();
   ThinProblem thin;
-  if (type == ffi::DataType::F16) {
-    thin.type = ThinType::kF16;
-  } else if (type == ffi::DataType::BF16) {
-    thin.type = ThinType::kBF16;
-  } else if (type == ffi::DataType::F32 && problem.allow_tf32) {
-    thin.type = ThinType::kTf32;
-  } else {
-    return ffi::Error::Success();
-  }
+  if (!SetType(problem, &thin.type)) return ffi::Error::Success();
   const ffi::ErrorOr<Device> device = DeviceOf(problem);
   if (device.has_error()) return device.error();
   thin.kind = KindOf<ThinKind>(problem.kind);
@@ -221,21 +231,16 @@ ffi::Error AppendThin(const ConvProblem& problem, NativePlans* plans) {
   return ffi::Error::Success();
 }
 
-// Those of implicit GEMM kernels, which use instructions that only Hopper has.
+// Those of implicit GEMM kernels.
 ffi::Error AppendImplicitGemm(const ConvProblem& problem, NativePlans* plans) {
-  const ffi::DataType type = problem.operand_type;
-  const bool is_half = type == ffi::DataType::F16 || type == ffi::DataType::BF16;
-  if (problem.geometry.groups != 1 || type != problem.result_type || !is_half) {
-    return ffi::Error::Success();
-  }
+  ImplicitGemmProblem gemm;
+  if (!SetType(problem, &gemm.type)) return ffi::Error::Success();
   const ffi::ErrorOr<Device> device = DeviceOf(problem);
   if (device.has_error()) return device.error();
-  if (!device->has_warpgroups) return ffi::Error::Success();
-  ImplicitGemmProblem gemm;
-  gemm.type = type == ffi::DataType::F16 ? GemmType::kF16 : GemmType::kBF16;
   gemm.kind = KindOf<GemmKind>(problem.kind);
   SetSizesAndWeights<GemmWeights>(problem, &gemm);
-  gemm.device = {device->multiprocessors, device->shared_bytes, device->block_shared_bytes};
+  gemm.device = {device->multiprocessors, device->shared_bytes, device->block_shared_bytes,
+                 device->has_warpgroups};
   Append<ImplicitGemmPlan, ImplicitGemmArrays>(
       problem, "native_implicit_gemm_", ImplicitGemmPlan::Candidates(gemm),
       ImplicitGemmPlan::IsFast(gemm) ? &plans->before : &plans->behind);

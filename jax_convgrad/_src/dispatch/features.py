@@ -60,7 +60,7 @@ class ConvFeatures:
       is_thin: the thin kernels of this CPU compute it: float32, dense, one or two spatial axes.
       thin_family: of the thin CUDA kernels, which serve 16 bits and TF32: "windows", "image" or
         "few_outputs"; None if none of them computes it.
-      has_implicit_gemm: implicit GEMM kernels compute it on a Hopper device, in 16 bits.
+      has_implicit_gemm: implicit GEMM kernels compute it fast on a Hopper device, in 16 bits or TF32.
     """
 
     operator: str
@@ -228,7 +228,10 @@ def conv_features(
             if result_dtype == dtype
             else None
         ),
-        has_implicit_gemm=result_dtype == dtype and has_implicit_gemm(operator, geometry, dtype),
+        has_implicit_gemm=(
+            result_dtype == dtype
+            and has_implicit_gemm(operator, geometry, dtype, allows_tf32(precision))
+        ),
     )
 
 
@@ -273,7 +276,7 @@ def preparation_features(
         sums_pairs=None if summed is None else summed // config.groups % 2 == 0,
         has_xio_weights=lies_as_xio(config.dimension_numbers.rhs_spec),
         thin_leads=leads(operator, geometry, dtype, allows_tf32(precision)),
-        has_implicit_gemm=has_implicit_gemm(operator, geometry, dtype),
+        has_implicit_gemm=has_implicit_gemm(operator, geometry, dtype, allows_tf32(precision)),
         multiplies_bfloat16=multiplies_bfloat16,
     )
 

@@ -375,7 +375,7 @@ SM_90 = RuleTable(
             ),
         ),
         Rule(
-            name="8 to 64 channels, unstrided, in 16 bits",
+            name="8 to 64 channels, unstrided, in 16 bits or TF32",
             when=(  # all others have cuDNN's search already
                 {"has_implicit_gemm": True, "operator": "conv_fprop", "spatial_rank": at_most(2)},
                 {"has_implicit_gemm": True, "is_dilated": True, "spatial_rank": 1},
@@ -405,6 +405,22 @@ SM_90 = RuleTable(
                 *_highres(
                     "conv wavenet_64 bf16 (4x16000, 64 to 64, k3 s1 p8 d8)", "fprop", "dx", "dw"
                 ),
+                *_highres("conv unetpp_32 f32 (8x256x256, 32 to 32, k3 s1 p1)", "fprop"),
+                *_highres("conv edsr_64 f32 (16x96x96, 64 to 64, k3 s1 p1)", "fprop"),
+                *_highres("conv dncnn_64 f32 (128x50x50, 64 to 64, k3 s1 p1)", "fprop"),
+                *_highres("conv stylegan2_64 f32 (4x256x256, 64 to 64, k3 s1 p1)", "fprop"),
+                *_highres("conv hrnet_w32 f32 (32x64x64, 32 to 32, k3 s1 p1)", "fprop"),
+                *_highres(
+                    "conv hifigan_32 f32 (16x8192, 32 to 32, k11 s1 p25 d5)", "fprop", "dx", "dw"
+                ),
+                *_highres(
+                    "conv hifigan_64 f32 (16x4096, 64 to 64, k7 s1 p9 d3)", "fprop", "dx", "dw"
+                ),
+                *_highres("conv bigvgan_24 f32 (8x32768, 24 to 24, k11 s1 p5)", "fprop"),
+                *_highres(
+                    "conv spliceai_k11 f32 (12x15000, 32 to 32, k11 s1 p20 d4)", "fprop", "dx", "dw"
+                ),
+                *_highres("conv waveunet_15 f32 (16x16384, 24 to 48, k15 s1 p7)", "fprop"),
             ),
         ),
         Rule(
@@ -724,7 +740,6 @@ SM_90 = RuleTable(
                 ),
                 *_measured("conv vgg_3x3 f32 (32x28x28, 256 to 256, k3 s1 p1), highest", "fprop"),
                 *_measured("conv resnet_3x3 f64 (16x56x56, 64 to 64, k3 s1 p1)", "fprop"),
-                *_measured("conv cropped f32 (32x56x56, 64 to 64, k3 s1 p-1)", "fprop"),
             ),
             against=(
                 *_measured("conv cropped_2 f32 (16x28x28, 256 to 256, k3 s1 p-2)", "fprop"),

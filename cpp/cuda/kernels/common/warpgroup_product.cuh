@@ -1,6 +1,7 @@
-// Products of matrices of 16-bit elements by a warpgroup, four warps, with one operand or both in
-// shared memory; asynchronous, as those of tensor_core.cuh, which has what begins, commits and
-// awaits them. Needs compute capability 9.0, and code for sm_90a.
+// Products of matrices of 16-bit elements, and of floats as TF32 where both operands are swizzled,
+// by a warpgroup, four warps, with one operand or both in shared memory; asynchronous, as those of
+// tensor_core.cuh, which has what begins, commits and awaits them. Needs compute capability 9.0,
+// and code for sm_90a.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_COMMON_WARPGROUP_PRODUCT_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_COMMON_WARPGROUP_PRODUCT_CUH_
@@ -64,7 +65,8 @@ class WarpgroupColumns {
 // a tensor map of such lines does it (tensor_map.h).
 //
 // Of lines along the depth, a line is a row of a, or a column of b, and has 16, 32 or 64 of the
-// depth. 8 lines follow each other without gaps; the next 8 are `group_bytes` behind the first.
+// depth, or half as many floats. 8 lines follow each other without gaps; the next 8 are
+// `group_bytes` behind the first.
 //
 // Of lines across the depth, a line is one of the depth, and has 16, 32 or 64 rows of a, or columns
 // of b. 8 lines follow each other; the next 8 of the depth are `group_bytes` behind the first. As
@@ -83,7 +85,7 @@ class SwizzledOperand {
         high_(static_cast<uint32_t>(group_bytes) >> 4 | kSwizzle << 30) {}
 
   // The operand that begins `bytes` further, a multiple of the line; or, of lines along the depth,
-  // of 32, for the next 16 of it. Less than 0 goes back.
+  // of 32, for the next 16 of it, or 8 floats. Less than 0 goes back.
   __device__ SwizzledOperand At(int bytes) const {
     SwizzledOperand moved = *this;
     moved.low_ += static_cast<uint32_t>(bytes >> 4);
@@ -152,18 +154,18 @@ class SwizzledOperand {
   JAX_CONVGRAD_PLACES_OF_224                                                                     \
   ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, " \
   "%127"
-#define JAX_CONVGRAD_PRODUCT(columns, type, operands, added, ...)                    \
-  asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " added                       \
-               ", 0;\n"                                                              \
-               "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type \
-               " {" JAX_CONVGRAD_PLACES_OF_##columns "}, " operands ";\n}\n"         \
-               : JAX_CONVGRAD_SUMS_OF_##columns                                      \
+#define JAX_CONVGRAD_PRODUCT(columns, depth_and_types, operands, added, ...) \
+  asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " added               \
+               ", 0;\n"                                                      \
+               "wgmma.mma_async.sync.aligned.m64n" #columns depth_and_types  \
+               " {" JAX_CONVGRAD_PLACES_OF_##columns "}, " operands ";\n}\n" \
+               : JAX_CONVGRAD_SUMS_OF_##columns                              \
                : __VA_ARGS__)
-#define JAX_CONVGRAD_PRODUCT_OF(columns, operands, added, ...)           \
-  if constexpr (std::is_same_v<T, __half>) {                             \
-    JAX_CONVGRAD_PRODUCT(columns, "f16", operands, added, __VA_ARGS__);  \
-  } else {                                                               \
-    JAX_CONVGRAD_PRODUCT(columns, "bf16", operands, added, __VA_ARGS__); \
+#define JAX_CONVGRAD_PRODUCT_OF(columns, operands, added, ...)                        \
+  if constexpr (std::is_same_v<T, __half>) {                                          \
+    JAX_CONVGRAD_PRODUCT(columns, "k16.f32.f16.f16", operands, added, __VA_ARGS__);   \
+  } else {                                                                            \
+    JAX_CONVGRAD_PRODUCT(columns, "k16.f32.bf16.bf16", operands, added, __VA_ARGS__); \
   }
 
 // Begins sums += a b for the warpgroup, of a 64x16 matrix times a 16 x kColumns one, 16 of the
@@ -202,8 +204,13 @@ __device__ inline void MultiplyAdd(const T*, const uint32_t (&a)[4], const Warpg
 }
 
 // The numbers are those of the operands, the sums being the first.
+// Floats cannot be transposed, and the instruction does not ask.
 #define JAX_CONVGRAD_SWIZZLED_PRODUCT(columns, a_at, b_at, a_across, b_across, adds_at)            \
-  if constexpr (kColumns == columns) {                                                             \
+  if constexpr (kColumns == columns && std::is_same_v<T, float>) {                                 \
+    JAX_CONVGRAD_PRODUCT(columns, "k8.f32.tf32.tf32", "%" #a_at ", %" #b_at ", adds, 1, 1",        \
+                         "%" #adds_at, "l"(a.described()), "l"(b.described()), "n"(0), "n"(0),     \
+                         "r"(static_cast<int>(adds)));                                             \
+  } else if constexpr (kColumns == columns) {                                                      \
     JAX_CONVGRAD_PRODUCT_OF(columns,                                                               \
                             "%" #a_at ", %" #b_at ", adds, 1, 1, %" #a_across ", %" #b_across,     \
                             "%" #adds_at, "l"(a.described()), "l"(b.described()), "n"(A::kAcross), \
@@ -211,11 +218,13 @@ __device__ inline void MultiplyAdd(const T*, const uint32_t (&a)[4], const Warpg
   }
 
 // Begins sums = a b, or sums += a b if `adds`, of SwizzledOperands: a 64x16 matrix times a 16 x
-// kColumns one.
+// kColumns one; or, of floats, a 64x8 matrix times an 8 x kColumns one, of which the last 13 bits
+// are left out. Lines of floats are along the depth.
 template <int kColumns, typename T, typename A, typename B>
 __device__ inline void MultiplySwizzled(const T*, const A& a, const B& b, bool adds, float* sums) {
   static_assert((kColumns % 16 == 0 && kColumns <= 128) || (kColumns % 32 == 0 && kColumns <= 256),
                 "as there are instructions for here");
+  static_assert(sizeof(T) == 2 || !(A::kAcross || B::kAcross), "as there are instructions");
   JAX_CONVGRAD_SWIZZLED_PRODUCT(16, 8, 9, 10, 11, 12)
   JAX_CONVGRAD_SWIZZLED_PRODUCT(32, 16, 17, 18, 19, 20)
   JAX_CONVGRAD_SWIZZLED_PRODUCT(48, 24, 25, 26, 27, 28)
@@ -263,6 +272,12 @@ __device__ inline void MultiplySwizzled(const T*, const A& a, const B& b, bool a
 // Operands that are described by it then need no instruction for each product.
 __device__ inline int WarpgroupNumber() {
   return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
+}
+
+// The warp's number, likewise. Of a kernel in which threads of a warp may go different ways, the
+// compiler would have products awaited one by one.
+__device__ inline int WarpNumber() {
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
 }
 
 // Writes four 8x8 matrices of 16-bit elements. Lane 8 * i + r points to row r of matrix i, 16

@@ -1,5 +1,5 @@
-// What all plans of implicit GEMM have in common: launches, what kernels count to, how channels are
-// padded in shared memory, and problems in which x and y exchange their roles.
+// What all plans of implicit GEMM have in common: launches, what kernels count to, and problems in
+// which x and y exchange their roles.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_LAUNCH_H_
 #define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_LAUNCH_H_
@@ -11,15 +11,9 @@
 #include <cstdlib>
 #include <utility>
 
-#include "cuda/kernels/common/tensor_map.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
 
 namespace jax_convgrad {
-
-constexpr int64_t kGemmElementBytes = 2;
-constexpr int64_t kGemmMaxChannels = 64;
-// Of the result of fprop or dgrad, of which a block may have a part.
-constexpr int64_t kGemmMaxResultChannels = 256;
 
 // Sums of a few sizes and products of two of these fit an int.
 constexpr int64_t kGemmMaxPositions = int64_t{1} << 30;
@@ -45,29 +39,17 @@ cudaError_t AllowGemmBytes(void (*kernel)(Params), int64_t block_shared_bytes) {
   return status;
 }
 
-// The channels of a pixel in shared memory: a line of 32, 64 or 128 bytes.
-inline int64_t GemmLine(int64_t channels) { return channels <= 16 ? 16 : channels <= 32 ? 32 : 64; }
-
 inline int64_t GemmVolume(const ImplicitGemmProblem::PerAxis& sizes) {
   return sizes[0] * sizes[1] * sizes[2];
 }
 
-// Whether there are kernels for the channels and strides, and positions and steps along all axes
-// are numbers that the kernels count to.
-inline bool IsGemm(const ImplicitGemmProblem& p) {
-  const auto serves = [](int64_t channels, bool of_result) {
-    return channels >= 8 && channels % 8 == 0 &&
-           channels <= (of_result ? kGemmMaxResultChannels : kGemmMaxChannels);
-  };
-  if (!serves(p.in_channels, p.kind == GemmKind::kDgrad) ||
-      !serves(p.out_channels, p.kind == GemmKind::kFprop)) {
-    return false;
-  }
+// Whether positions and steps along all axes are numbers that the kernels count to.
+inline bool IsCountableGemm(const ImplicitGemmProblem& p) {
   int64_t in = p.batch, out = p.batch;
   for (size_t axis = 0; axis < 3; ++axis) {
-    if (std::max({p.in[axis], p.out[axis], std::abs(p.padding_low[axis]), p.dilation[axis]}) >
-            kGemmMaxSize ||
-        p.strides[axis] != 1 || p.kernel[axis] > kGemmMaxKernel ||
+    if (std::max({p.in[axis], p.out[axis], std::abs(p.padding_low[axis]), p.strides[axis],
+                  p.dilation[axis]}) > kGemmMaxSize ||
+        p.out[axis] * p.strides[axis] > kGemmMaxSize || p.kernel[axis] > kGemmMaxKernel ||
         p.kernel[axis] * p.dilation[axis] > kGemmMaxSize) {
       return false;
     }
@@ -88,21 +70,6 @@ inline ImplicitGemmProblem GemmExchanged(const ImplicitGemmProblem& problem) {
     p.padding_low[axis] = (p.kernel[axis] - 1) * p.dilation[axis] - p.padding_low[axis];
   }
   return p;
-}
-
-// An array of channels-last images, of which boxes of rows and pixels of one plane are copied, with
-// `line` channels each.
-inline TensorShape GemmImage(const ImplicitGemmProblem::PerAxis& sizes, int64_t batch,
-                             int64_t channels, int64_t line, int64_t box_x, int64_t box_y) {
-  TensorShape shape;
-  shape.element_bytes = kGemmElementBytes;
-  const int64_t all[] = {channels, sizes[2], sizes[1], sizes[0], batch};
-  std::copy(all, all + kTensorAxes, shape.sizes);
-  shape.box[0] = line;
-  shape.box[1] = box_x;
-  shape.box[2] = box_y;
-  shape.line_bytes = line * kGemmElementBytes;
-  return shape;
 }
 
 }  // namespace jax_convgrad

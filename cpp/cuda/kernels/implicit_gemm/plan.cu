@@ -1,28 +1,66 @@
-// The plans for a problem, of the kernel that serves it.
+// The plans for a problem, of the kernels that serve it.
 
-#include <algorithm>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "cuda/kernels/implicit_gemm/fprop_plan.h"
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
-#include "cuda/kernels/implicit_gemm/wgrad_plan.h"
+#include "cuda/kernels/implicit_gemm/warp/fprop_plan.h"
+#include "cuda/kernels/implicit_gemm/warp/wgrad_plan.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/image.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/plan.h"
 
 namespace jax_convgrad {
 
-std::vector<std::unique_ptr<const ImplicitGemmPlan>> ImplicitGemmPlan::Candidates(
+template <typename T>
+std::vector<std::unique_ptr<const ImplicitGemmPlan>> WarpCandidates(
     const ImplicitGemmProblem& problem) {
-  if (!IsGemm(problem)) return {};
-  if (problem.kind == GemmKind::kWgrad) return WgradCandidates(problem);
-  return FpropCandidates(problem);
+  return problem.kind == GemmKind::kWgrad ? WarpWgradCandidates<T>(problem)
+                                          : WarpFpropCandidates<T>(problem);
 }
 
-bool ImplicitGemmPlan::IsFast(const ImplicitGemmProblem& problem) {
-  // Of one tap it is a plain product of matrices, which libraries have. Of more channels on one
-  // side, some blocks read again what others have read.
-  return GemmVolume(problem.kernel) > 1 &&
-         std::max(problem.in_channels, problem.out_channels) <= kGemmMaxChannels;
+std::vector<std::unique_ptr<const ImplicitGemmPlan>> ImplicitGemmPlan::Candidates(
+    const ImplicitGemmProblem& problem) {
+  if (IsWarpgroupGemm(problem)) {
+    auto plans = WarpgroupGemmCandidates(problem);
+    if (problem.type != GemmType::kTf32) return plans;
+    // Floats may not fit into shared memory, or be rounded too slowly there.
+    auto by_warps = WarpCandidates<float>(problem);
+    if (plans.empty()) return by_warps;
+    if (!by_warps.empty()) plans.push_back(std::move(by_warps.front()));
+    return plans;
+  }
+  switch (problem.type) {
+    case GemmType::kF16:
+      return WarpCandidates<__half>(problem);
+    case GemmType::kBF16:
+      return WarpCandidates<__nv_bfloat16>(problem);
+    default:
+      return WarpCandidates<float>(problem);
+  }
+}
+
+bool ImplicitGemmPlan::IsFast(const ImplicitGemmProblem& p) {
+  // Of floats, the weights of 16 output channels, which a block of fprop or dgrad has at least:
+  // with more, its shared memory has no room for planes that warpgroups need.
+  constexpr int64_t kMaxFloatWeights = 32 * 1024;
+  const int64_t taps = GemmVolume(p.kernel);
+  const bool has_few_weights =
+      p.type != GemmType::kTf32 || p.kind == GemmKind::kWgrad ||
+      16 * taps * (p.kind == GemmKind::kFprop ? p.in_channels : p.out_channels) <= kMaxFloatWeights;
+  const auto serves = [](int64_t channels) {
+    return channels >= 8 && channels % 8 == 0 && channels <= kGemmMaxChannels;
+  };
+  // Of one tap it is a plain product of matrices, which libraries have. Of more channels, some
+  // blocks read again what others have read.
+  return p.device.has_warpgroups && p.strides == ImplicitGemmProblem::PerAxis{1, 1, 1} &&
+         taps > 1 && has_few_weights && serves(p.in_channels) && serves(p.out_channels) &&
+         IsCountableGemm(p);
 }
 
 }  // namespace jax_convgrad

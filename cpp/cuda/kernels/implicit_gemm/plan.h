@@ -1,16 +1,19 @@
-// Convolutions of 8 to 64 channels at high resolution, of 16-bit elements, as products of matrices
-// by the warpgroups of a Hopper device (compute capability 9.0). Knows the CUDA runtime and nothing
-// of XLA or cuDNN. benchmarks/implicit_gemm_kernels.cu measures these kernels alone.
+// Convolutions of 8 to 64 channels at high resolution as products of matrices, of 16-bit elements
+// or of floats as TF32. Knows the CUDA runtime and nothing of XLA or cuDNN.
+// benchmarks/implicit_gemm_kernels.cu measures these kernels alone.
 //
 // Arrays lie batch, z, y, x, channel. The weights are read as they lie, in either order. Sums are
-// in float32. All strides are 1; kernels, paddings and dilations are any that fit. Channels are
-// multiples of 8, and padded with zeros to 16, 32 or 64 in shared memory; those of the result of
-// fprop or dgrad may be up to 256. No image is laid out as a matrix: the device copies boxes of it
-// into shared memory, zeros where a box reaches out of it, and a tap is another place in them where
-// the tensor cores begin to read. So what lies around an image is mostly multiplied as zeros: a NaN
-// among the weights may be in all results whose windows reach there.
+// in float32. Kernels, paddings and dilations are any that fit. Channels are multiples of 8, of
+// floats of 4, and padded with zeros in shared memory. No image is laid out as a matrix: boxes of
+// it are copied into shared memory, zeros where a box reaches out of it, and a tap is another place
+// in them from which on the tensor cores' operands are read. So what lies around an image is mostly
+// multiplied as zeros: a NaN among the weights may be in all results whose windows reach there.
 //
-// fprop.cuh has fprop and dgrad, which is fprop with y's gradient as the image and reversed taps.
+// warpgroup/ is for Hopper devices (compute capability 9.0): stride 1, up to 64 channels, and up to
+// 256 of the result of fprop or dgrad; of floats no wgrad. All else is for warp/.
+//
+// warpgroup/fprop.cuh has fprop and dgrad, which is fprop with y's gradient as the image and
+// reversed taps.
 //
 //   Tile: of a plane, 1 to 4 warpgroups with 64 positions each, 8x8 or a row, by all output
 //   channels; or by 16, 32 or 64 of them, so that the weights fit, while other blocks read the same
@@ -21,14 +24,21 @@
 //
 //   One form has products of one tap, of 16, 32 or 64 columns, which take 5/8, 3/4 and 1 of the
 //   same time, since the pixels are read for each; 8 to 32 sums a thread. The other,
-//   fprop_planes.cuh, has those of all 3, 5 or 7 taps along the walk: 48, 80 or 112 columns for 16
-//   output channels, 96 or 160 for 32, and half as many sums; those of 80 or more take a time in
-//   proportion to their columns. It reads planes in front of a block's first step that the first
-//   form reads without multiplying them. So it pays for long walks and 16 or 32 channels; of 64,
-//   products of one tap keep the tensor cores as busy. Registers: more than 112 columns leave room
-//   for 3 warpgroups.
+//   warpgroup/fprop_planes.cuh, has those of all 3, 5 or 7 taps along the walk: 48, 80 or 112
+//   columns for 16 output channels, 96 or 160 for 32, and half as many sums; those of 80 or more
+//   take a time in proportion to their columns. It reads planes in front of a block's first step
+//   that the first form reads without multiplying them. So it pays for long walks and 16 or 32
+//   channels; of 64, products of one tap keep the tensor cores as busy. Registers: more than 112
+//   columns leave room for 3 warpgroups.
 //
-// wgrad.cuh has wgrad.
+//   Floats (warpgroup/fprop_floats.cuh) are padded to 8, 16, 32 or 64 channels. A product has half
+//   the depth, so that they take the tensor cores twice the time of 16 bits, and everything twice
+//   the room: the weights of 27 taps of 32 by 32 channels, or of 64 by 16, fill half of it. The
+//   tensor cores leave out the last bits, so weights are rounded when they are read, and planes in
+//   shared memory, by 3 warps beside the one that loads; each byte of the image passes there three
+//   times instead of once, 10 to 20 % of what the products read. Results are stored from registers.
+//
+// warpgroup/wgrad.cuh has wgrad.
 //
 //   Tile: 64 rows are pixels of y's gradient, 1, 2 or 4 of them by 64, 32 or 16 channels, and up to
 //   192 columns pixels of x by their channels, so that one product is of several taps; its depth is
@@ -36,6 +46,28 @@
 //   have other taps or share positions. Shared memory: rings of planes, or tiles, of x and of y's
 //   gradient. Registers: 8 to 96 sums a thread. Bound: the tensor cores where taps are many, else
 //   memory; of small images the partial sums, which a second kernel adds in a fixed order.
+//
+// warp/fprop.cuh has fprop and dgrad, of image channels up to 128 and those of the result up to
+// 256. With strides, a tile of dgrad has positions of y's gradient, and all positions of x between
+// them are summed one phase after the other, each with its own taps.
+//
+//   Tile: of a plane, 4 to 8 warps with 32 or 64 positions each, by 16, 32 or 64 output channels. A
+//   block walks along z, or y or the images if there is no z. Shared memory: the weights, or a ring
+//   of chunks of them, which a first kernel lays out in the workspace as the products read them;
+//   and a ring of planes, in which those are that a step reads and some of later steps. Of a
+//   strided walk, planes may come one at a time. Registers: 32 or 64 sums a thread; of floats with
+//   3 taps along the walk, 96, since a plane is multiplied for all 3 planes of results that read
+//   it, and is the only one that is held. Bound: memory where taps or channels are few, else the
+//   tensor cores, or shared memory, which gives operands in about the same time.
+//
+// warp/wgrad.cuh has wgrad, of up to 128 channels on both sides.
+//
+//   Tile: up to 16 warps, each with the sums of one or several taps, of 16 input channels by 16 or
+//   32 output channels each; warps that are left over share the positions. What does not fit a
+//   block is split over blocks, which read the images again through the second cache. Shared
+//   memory: rings of planes of x and of y's gradient; floats are rounded there once, by the threads
+//   that copied them. Registers: up to 64 sums a thread. Bound: shared memory, else memory; of
+//   small images the partial sums.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_PLAN_H_
 #define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_PLAN_H_
@@ -51,7 +83,7 @@
 namespace jax_convgrad {
 
 enum class GemmKind { kFprop, kDgrad, kWgrad };
-enum class GemmType { kF16, kBF16 };
+enum class GemmType { kF16, kBF16, kTf32 };  // kTf32: arrays of float32, multiplied as TF32
 // How weights lie: output channel, z, y, x, input channel; or z, y, x, input channel, output
 // channel.
 enum class GemmWeights { kOutIn, kInOut };
@@ -60,6 +92,7 @@ struct GemmDevice {
   int64_t multiprocessors = 1;
   int64_t shared_bytes = 0;        // of a multiprocessor
   int64_t block_shared_bytes = 0;  // of a block, at most
+  bool has_warpgroups = false;     // compute capability 9.0
 };
 
 // The convolution x -> y without groups. Arrays lie batch, z, y, x, channel. An axis that is not
@@ -81,7 +114,7 @@ struct ImplicitGemmProblem {
   PerAxis dilation{1, 1, 1};
   int64_t alignment = 16;       // bytes, of every array
   int64_t workspace_limit = 0;  // bytes
-  GemmDevice device;            // of compute capability 9.0
+  GemmDevice device;            // of compute capability 8.0 or more
 };
 
 struct ImplicitGemmArrays {

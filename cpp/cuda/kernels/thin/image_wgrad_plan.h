@@ -12,9 +12,9 @@
 #include <string>
 #include <utility>
 
+#include "cuda/kernels/common/parts_sum.cuh"
 #include "cuda/kernels/thin/image_wgrad.cuh"
 #include "cuda/kernels/thin/launch.h"
-#include "cuda/kernels/thin/parts_sum.cuh"
 #include "cuda/kernels/thin/plan.h"
 #include "ffi/integers.h"
 

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/kernels/common/parts_sum.cuh"
 #include "cuda/kernels/common/warp_product.cuh"
-#include "cuda/kernels/thin/parts_sum.cuh"
 #include "cuda/kernels/thin/plan.h"
 #include "cuda/kernels/thin/starts.cuh"
 #include "ffi/integers.h"

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/kernels/common/parts_sum.cuh"
 #include "cuda/kernels/thin/launch.h"
-#include "cuda/kernels/thin/parts_sum.cuh"
 #include "cuda/kernels/thin/plan.h"
 #include "cuda/kernels/thin/windows_copies.cuh"
 #include "ffi/integers.h"

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/kernels/common/parts_sum.cuh"
 #include "cuda/kernels/thin/launch.h"
-#include "cuda/kernels/thin/parts_sum.cuh"
 #include "cuda/kernels/thin/plan.h"
 #include "cuda/kernels/thin/windows.cuh"
 #include "cuda/kernels/thin/windows_plan.h"

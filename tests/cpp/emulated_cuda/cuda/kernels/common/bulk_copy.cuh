@@ -1,5 +1,6 @@
-// cuda/kernels/common/bulk_copy.cuh on the processor. A copy arrives when the first thread waits
-// for it, and not before. Compiled with EMULATED_BULK_COPIES=1 the kernels use it.
+// cuda/kernels/common/bulk_copy.cuh on the processor. A copy overwrites what was there when it
+// begins, and arrives when the first thread waits for it, and not before. Compiled with
+// EMULATED_BULK_COPIES=1 the kernels use it.
 
 #ifndef JAX_CONVGRAD_TESTS_EMULATED_CUDA_BULK_COPY_CUH_
 #define JAX_CONVGRAD_TESTS_EMULATED_CUDA_BULK_COPY_CUH_
@@ -133,16 +134,14 @@ class BulkBarrier {
   void Expect(int bytes) {
     Check();
     emulated_cuda::bulk_rounds[this].expected += bytes;
-    Arrive();
+    Count();
   }
 
+  // Others go on first: those who wait for what this thread should not use any more.
   void Arrive() {
     Check();
-    emulated_cuda::BulkRounds& rounds = emulated_cuda::bulk_rounds[this];
-    if (rounds.arrived == rounds.arrivals) emulated_cuda::Fail("it arrives once too often");
-    ++rounds.arrived;
-    if (rounds.arrived == rounds.arrivals && rounds.expected == 0) Finish(&rounds);
-    emulated_cuda::Progress();
+    Count();
+    emulated_cuda::WaitAs(emulated_cuda::State::kPolling);
   }
 
   void Wait(uint32_t odd) {
@@ -163,6 +162,14 @@ class BulkBarrier {
 
  private:
   static constexpr uint64_t kState = 0x0123456789abcdef;
+
+  void Count() {
+    emulated_cuda::BulkRounds& rounds = emulated_cuda::bulk_rounds[this];
+    if (rounds.arrived == rounds.arrivals) emulated_cuda::Fail("it arrives once too often");
+    ++rounds.arrived;
+    if (rounds.arrived == rounds.arrivals && rounds.expected == 0) Finish(&rounds);
+    emulated_cuda::Progress();
+  }
 
   static int64_t BytesOf(const emulated_cuda::BulkRounds& rounds) {
     int64_t bytes = 0;
@@ -211,8 +218,13 @@ inline void BulkCopy(void* to, const TensorMap& map, int channel, int x, int y, 
                      BulkBarrier* barrier) {
   emulated_cuda::CheckBox(to, map);
   if (channel < 0) emulated_cuda::Fail("a box begins in front of the channels");
-  emulated_cuda::bulk_rounds[barrier].begun.push_back(
-      {static_cast<unsigned char*>(to), &map, {channel, x, y, z, image}});
+  const emulated_cuda::BulkCopy copy{
+      static_cast<unsigned char*>(to), &map, {channel, x, y, z, image}};
+  // What was there is gone from now on.
+  emulated_cuda::ForBox(copy, [](unsigned char* staged, const unsigned char*, size_t bytes) {
+    std::memset(staged, 0xff, bytes);
+  });
+  emulated_cuda::bulk_rounds[barrier].begun.push_back(copy);
 }
 
 }  // namespace jax_convgrad

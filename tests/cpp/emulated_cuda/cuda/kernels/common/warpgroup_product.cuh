@@ -137,17 +137,18 @@ class SwizzledLines {
     if (described >> 48 & 0x3fff) emulated_cuda::Fail("an operand's distances are too large");
   }
 
-  // Of a row of a, or a column of b.
+  // Of a row of a, or a column of b. Of floats, what the tensor cores take.
   template <typename T>
   float At(int row, int depth) const {
-    const int elements = line_bytes_ / 2;
+    const int bytes = static_cast<int>(sizeof(T)), elements = line_bytes_ / bytes;
     const int offset = across_ ? row / elements * next_bytes_ + depth / 8 * group_bytes_ +
-                                     depth % 8 * line_bytes_ + row % elements * 2
-                               : row / 8 * group_bytes_ + row % 8 * line_bytes_ + depth * 2;
+                                     depth % 8 * line_bytes_ + row % elements * bytes
+                               : row / 8 * group_bytes_ + row % 8 * line_bytes_ + depth * bytes;
     const uint32_t at = first_ + static_cast<uint32_t>(offset);
     if (at >= kSharedBytes_) emulated_cuda::Fail("an operand is outside of shared memory");
     T value;
     std::memcpy(&value, emulated_cuda::Swizzled(shared_memory + at, line_bytes_), sizeof value);
+    if constexpr (sizeof(T) == 4) return emulated_cuda::Tf32(value);
     return Widen(value);
   }
 
@@ -189,25 +190,31 @@ template <int kColumns, typename T, typename A, typename B>
 void MultiplySwizzled(const T*, const A& a, const B& b, bool adds, float* sums) {
   static_assert((kColumns % 16 == 0 && kColumns <= 128) || (kColumns % 32 == 0 && kColumns <= 256),
                 "as there are instructions for");
+  static_assert(sizeof(T) == 2 || !(A::kAcross || B::kAcross), "as there are instructions");
+  constexpr int kDepth = 32 / static_cast<int>(sizeof(T));
   const SwizzledLines rows(a.described(), A::kAcross), columns(b.described(), B::kAcross);
   emulated_cuda::products[threadIdx.x].begun.push_back([=] {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-    float of_a[2][16];
+    float of_a[2][kDepth];
     for (int half = 0; half < 2; ++half) {
-      for (int k = 0; k < 16; ++k) {
+      for (int k = 0; k < kDepth; ++k) {
         of_a[half][k] = rows.template At<T>(warp % 4 * 16 + lane / 4 + half * 8, k);
       }
     }
     for (int i = 0; i < kColumns / 2; ++i) {
       const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
       float sum = adds ? sums[i] : 0;
-      for (int k = 0; k < 16; ++k) sum += of_a[i % 4 / 2][k] * columns.template At<T>(column, k);
+      for (int k = 0; k < kDepth; ++k) {
+        sum += of_a[i % 4 / 2][k] * columns.template At<T>(column, k);
+      }
       sums[i] = sum;
     }
   });
 }
 
 inline int WarpgroupNumber() { return static_cast<int>(threadIdx.x / 128); }
+
+inline int WarpNumber() { return static_cast<int>(threadIdx.x / 32); }
 
 inline void StoreMatrices(void* row, const uint32_t (&matrices)[4]) {
   emulated_cuda::TogetherWithWarp(

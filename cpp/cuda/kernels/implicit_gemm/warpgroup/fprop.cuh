@@ -7,19 +7,24 @@
 // in registers. What a warpgroup has summed it rounds, writes to shared memory and stores from
 // there in the background while it goes on, and while others multiply.
 //
+// Floats are twice as many bytes, and rounded in shared memory before the tensor cores read them:
+// fprop_floats.cuh has what differs for them.
+//
 // There are two forms. Here, a step reads all planes of its taps from the ring, one tap after the
-// other. In fprop_planes.cuh a plane is read once, by the taps of all steps that it belongs to.
+// other. In fprop_planes.cuh a plane is read once, by the taps of all steps that it
+// belongs to.
 //
 // Blocks have all output channels, or 16, 32 or 64 of them, with the weights of these.
 //
-// The weights are the column operand as they lie in memory. If input channels (of dgrad the output
-// channels of the convolution) are neighbors, lines are along the depth; else across it.
+// The weights are the column operand as they lie in memory, but those of floats. If input channels
+// (of dgrad the output channels of the convolution) are neighbors, lines are along the depth; else
+// across it.
 //
 // Channels beyond the image's are zeros in shared memory, in the depth of both operands, and so are
 // columns beyond the output channels, whose sums are not stored.
 
-#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_CUH_
-#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_CUH_
 
 #include <cuda_runtime.h>
 
@@ -29,9 +34,10 @@
 #include "cuda/kernels/common/elements.cuh"
 #include "cuda/kernels/common/tensor_core.cuh"
 #include "cuda/kernels/common/warpgroup_product.cuh"
-#include "cuda/kernels/implicit_gemm/fprop_params.h"
-#include "cuda/kernels/implicit_gemm/fprop_parts.cuh"
-#include "cuda/kernels/implicit_gemm/fprop_planes.cuh"
+#include "cuda/kernels/implicit_gemm/warpgroup/fprop_floats.cuh"
+#include "cuda/kernels/implicit_gemm/warpgroup/fprop_params.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/fprop_parts.cuh"
+#include "cuda/kernels/implicit_gemm/warpgroup/fprop_planes.cuh"
 
 namespace jax_convgrad {
 
@@ -66,16 +72,18 @@ __device__ inline void FpropMultiply(const FpropParams& p, unsigned char* shared
   unsigned char* const staged = shared + p.results_at + warp * kFpropWarpRows * Form::kColumnsLine;
   FpropSlot newest, oldest;
   int held = 0;  // planes, from the oldest on
+  BulkBarrier* const ready = Form::kFloats ? barriers.rounded : barriers.loaded;
+  if constexpr (Form::kFloats) FpropStageWeights<Form>(p, shared, barriers, share.channel);
   barriers.weights->Wait(0);
   for (int step = share.begin; step < share.end;) {
-    const FpropPlace place = FpropPlaceOf(p.walk, p.dilation[0], step, share.end);
+    const GemmPlace place = GemmPlaceOf(p.walk, step, share.end);
     const int y = place.y + own.y * p.part.rows, x = place.x + own.x * p.part.columns;
     // A part without positions has no products, but goes on in turn with the others.
     const bool inside = y < p.out_rows && x < p.out_columns;
     int z = place.z;
     for (int i = 0; i < place.steps; ++i) {
       for (; held < p.kernel[0]; ++held) {
-        barriers.loaded[newest.index].Wait(newest.odd);
+        ready[newest.index].Wait(newest.odd);
         newest.Next(p.stages);
       }
       --held;
@@ -83,10 +91,15 @@ __device__ inline void FpropMultiply(const FpropParams& p, unsigned char* shared
         float sums[Form::kSums];
         FpropSum<Form>(p, pixels, weights, oldest.index, sums);
         FpropRelease(p, barriers, &oldest);
-        uint32_t words[Form::kColumns / 4];
-        FpropRound<Form>(sums, words);
-        FpropStore<Form>(p, words, staged, share.channel, place.image, z,
-                         y + warp % 4 * p.part.warp_rows, x + warp % 4 * p.part.warp_columns);
+        const int warp_y = y + warp % 4 * p.part.warp_rows;
+        const int warp_x = x + warp % 4 * p.part.warp_columns;
+        if constexpr (Form::kFloats) {
+          FpropStoreFloats<Form>(p, sums, share.channel, place.image, z, warp_y, warp_x);
+        } else {
+          uint32_t words[Form::kColumns / 4];
+          FpropRound<Form>(sums, words);
+          FpropStore<Form>(p, words, staged, share.channel, place.image, z, warp_y, warp_x);
+        }
       } else {
         FpropRelease(p, barriers, &oldest);
       }
@@ -99,11 +112,12 @@ __device__ inline void FpropMultiply(const FpropParams& p, unsigned char* shared
   if (threadIdx.x % 32 == 0) WaitForBulkStores<0>();
 }
 
-// kDepth input channels, 16, 32, 48 or 64, and kColumns output channels a block, 16, 32 or 64; all
-// taps of the walk in a product, or, if kTaps is 1, one.
+// kDepth input channels, 16, 32, 48 or 64, or 8, 16, 32 or 64 floats, and kColumns output channels
+// a block, 16, 32 or 64; all taps of the walk in a product, or, if kTaps is 1, one.
 template <typename T, int kDepth, int kColumns, int kTaps, Lines kWeights>
-__global__ void __launch_bounds__(128 * FpropMaxWarpgroups(kTaps * kColumns) + 32, 1)
-    ImplicitGemmFprop(const __grid_constant__ FpropParams p) {
+__global__ void __launch_bounds__(128 * FpropMaxWarpgroups(kTaps * kColumns) +
+                                      FpropHelpers(sizeof(T) == 4),
+                                  1) ImplicitGemmFprop(const __grid_constant__ FpropParams p) {
   using Form = FpropForm<T, kDepth, kColumns, kTaps, kWeights>;
   unsigned char* const shared = SharedMemory<unsigned char>();
   if (threadIdx.x == 0) {
@@ -111,22 +125,29 @@ __global__ void __launch_bounds__(128 * FpropMaxWarpgroups(kTaps * kColumns) + 3
     for (int i = 0; i < p.stages; ++i) {
       barriers.loaded[i].Init();
       barriers.read[i].Init(4 * p.warpgroups);
+      if constexpr (Form::kFloats) barriers.rounded[i].Init(kFpropRoundThreads / 32);
     }
-    barriers.weights->Init();
+    barriers.weights->Init(Form::kFloats ? 4 * p.warpgroups : 1);
   }
   __syncthreads();
-  const int loader = 128 * p.warpgroups;
+  const int helper = static_cast<int>(threadIdx.x) - 128 * p.warpgroups;
   if (WarpgroupNumber() < p.warpgroups) {
     if constexpr (kTaps > 1) {
       FpropMultiplyByPlanes<Form>(p, shared);
     } else {
       FpropMultiply<Form>(p, shared);
     }
-  } else if (static_cast<int>(threadIdx.x) == loader) {
-    FpropLoad<Form>(p, shared);
+    return;
   }
+  if constexpr (Form::kFloats) {
+    if (WarpNumber() > 4 * p.warpgroups) {
+      FpropRoundPlanes<Form>(p, shared, helper - 32);
+      return;
+    }
+  }
+  if (helper == 0) FpropLoad<Form>(p, shared);
 }
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_CUH_

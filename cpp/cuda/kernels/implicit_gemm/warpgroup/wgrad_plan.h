@@ -1,7 +1,7 @@
 // Plans for the weight gradient.
 
-#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_PLAN_H_
-#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_PLAN_H_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_PLAN_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_PLAN_H_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -18,10 +18,11 @@
 #include "cuda/kernels/common/tensor_map.h"
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
-#include "cuda/kernels/implicit_gemm/wgrad.cuh"
-#include "cuda/kernels/implicit_gemm/wgrad_params.h"
-#include "cuda/kernels/implicit_gemm/wgrad_search.h"
-#include "cuda/kernels/implicit_gemm/wgrad_tiling.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/image.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/wgrad.cuh"
+#include "cuda/kernels/implicit_gemm/warpgroup/wgrad_params.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/wgrad_search.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/wgrad_tiling.h"
 #include "ffi/integers.h"
 
 namespace jax_convgrad {
@@ -183,4 +184,4 @@ inline std::vector<std::unique_ptr<const ImplicitGemmPlan>> WgradCandidates(
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_PLAN_H_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_PLAN_H_

@@ -1,15 +1,16 @@
 // How long a tiling of the weight gradient is likely to take, by a count of what the kernel does.
 
-#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_COST_H_
-#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_COST_H_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_COST_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_COST_H_
 
 #include <algorithm>
 #include <cstdint>
 
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
-#include "cuda/kernels/implicit_gemm/wgrad_params.h"
-#include "cuda/kernels/implicit_gemm/wgrad_tiling.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/image.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/wgrad_params.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/wgrad_tiling.h"
 #include "ffi/integers.h"
 
 namespace jax_convgrad {
@@ -84,4 +85,4 @@ inline double CyclesOf(const ImplicitGemmProblem& p, const WgradTiling& t) {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_COST_H_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_COST_H_

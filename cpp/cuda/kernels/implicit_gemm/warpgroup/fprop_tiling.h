@@ -1,18 +1,20 @@
-// How fprop and dgrad of stride 1 are cut (fprop.cuh): how a problem's axes become those of the
-// walk, the tiles of a plane and of the output channels, which part of all each block has, and what
-// that costs.
+// How fprop and dgrad of stride 1 are cut (fprop.cuh): how a problem's axes become those
+// of the walk, the tiles of a plane and of the output channels, which part of all each block has,
+// and what that costs.
 
-#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_TILING_H_
-#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_TILING_H_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_TILING_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_TILING_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "cuda/kernels/implicit_gemm/fprop_params.h"
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/fprop_params.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/image.h"
 #include "ffi/integers.h"
 
 namespace jax_convgrad {
@@ -79,9 +81,23 @@ inline std::vector<FpropTile> FpropTiles(bool rows) {
   return tiles;
 }
 
-// The depth of products, and its line in shared memory, by the image's channels.
+inline bool FpropIsOfFloats(const ImplicitGemmProblem& p) { return p.type == GemmType::kTf32; }
+inline int64_t FpropElementBytes(const ImplicitGemmProblem& p) {
+  return FpropIsOfFloats(p) ? 4 : kGemmElementBytes;
+}
+
+// The depth of products, by the image's channels.
 inline int64_t FpropDepth(const ImplicitGemmProblem& p) {
-  return std::max<int64_t>(16, RoundUp(p.in_channels, int64_t{16}));
+  if (FpropIsOfFloats(p)) return p.in_channels <= 8 ? 8 : GemmLine(p.in_channels);
+  return RoundUp(p.in_channels, int64_t{16});
+}
+
+// The channels of a line in shared memory, at most 128 bytes, and the lines of a pixel.
+inline int64_t FpropLine(const ImplicitGemmProblem& p) {
+  return FpropIsOfFloats(p) ? std::min<int64_t>(FpropDepth(p), 32) : GemmLine(p.in_channels);
+}
+inline int64_t FpropHalves(const ImplicitGemmProblem& p) {
+  return CeilDivide(FpropDepth(p), FpropLine(p));
 }
 
 // The output channels of a block and the taps of the walk that a product has. There is one, or all.
@@ -91,9 +107,16 @@ struct FpropColumns {
   int64_t product() const { return taps * columns; }
 };
 
-// The most columns with which there is one for all taps of the walk; none if 0.
-inline int64_t FpropMostColumns(int64_t taps) {
-  return taps == 3 || taps == 5 ? 32 : taps == 7 ? 16 : 0;
+// The most columns with which there is one for all taps of the walk; none if 0. Of floats there are
+// fewer, since more taps of more channels do not fit into shared memory.
+inline int64_t FpropMostColumns(const ImplicitGemmProblem& p) {
+  const int64_t taps = p.kernel[0];
+  if (taps == 3) return 32;
+  if (FpropIsOfFloats(p)) {
+    const int64_t depth = FpropDepth(p);
+    return (taps == 5 || taps == 7) && (depth == 16 || depth == 32) ? 16 : 0;
+  }
+  return taps == 5 ? 32 : taps == 7 ? 16 : 0;
 }
 
 // The choices for a problem whose axes are those of the walk, those of the most columns first.
@@ -101,7 +124,7 @@ inline std::vector<FpropColumns> FpropColumnsOf(const ImplicitGemmProblem& p) {
   std::vector<FpropColumns> all;
   for (int64_t columns = GemmLine(p.out_channels); columns >= 16; columns /= 2) {
     all.push_back({columns, 1});
-    if (columns <= FpropMostColumns(p.kernel[0])) all.push_back({columns, p.kernel[0]});
+    if (columns <= FpropMostColumns(p)) all.push_back({columns, p.kernel[0]});
   }
   return all;
 }
@@ -117,6 +140,9 @@ inline int64_t FpropHeld(const ImplicitGemmProblem& p, const FpropColumns& of) {
 // matter here.
 constexpr double kFpropStepCycles = 500, kFpropCopyCycles = 1500, kFpropStartCycles = 3000;
 constexpr double kFpropSharedBytes = 128, kFpropCacheBytes = 44, kFpropMemoryBytes = 14;
+// Bytes of floats that are rounded in a cycle; cycles in which each thread reads some of the
+// weights, and how many bytes.
+constexpr double kFpropRoundedBytes = 40, kFpropWeightsCycles = 900, kFpropWeightsBytes = 128;
 
 // What a step takes; what it takes more to begin one that does not follow the last, and of this
 // what a whole strip does not need.
@@ -127,7 +153,7 @@ struct FpropCycles {
 // Of the steps of all strips, which part each block has: equal ones, or whole strips and equal
 // parts of them if then the last block is done earlier. Sets the blocks and returns the cycles.
 inline double FpropShareSteps(int64_t multiprocessors, const FpropCycles& of, int64_t column_tiles,
-                              FpropWalk* walk) {
+                              GemmWalk* walk) {
   const int64_t most = std::max<int64_t>(1, multiprocessors / column_tiles);
   const int64_t strips = walk->steps / walk->length;
   const int64_t whole =
@@ -156,7 +182,7 @@ inline double FpropShareSteps(int64_t multiprocessors, const FpropCycles& of, in
 // Shares the steps, and returns the cycles of all. `params` have all the rest.
 inline double FpropCost(const ImplicitGemmProblem& p, const FpropTile& tile, const FpropColumns& of,
                         FpropParams* params) {
-  FpropWalk& walk = params->walk;
+  GemmWalk& walk = params->walk;
   const double planes_tiles = static_cast<double>(walk.tiles_y) * walk.tiles_x;
   // A tile's warpgroups take turns at the tensor cores, those without positions left out. A product
   // takes as long as its columns, or as its operands are read from shared memory, 128 bytes in a
@@ -165,32 +191,42 @@ inline double FpropCost(const ImplicitGemmProblem& p, const FpropTile& tile, con
   const double parts = static_cast<double>(CeilDivide(p.out[1], tile.part.rows) *
                                            CeilDivide(p.out[2], tile.part.columns)) /
                        planes_tiles;
+  const int64_t element = FpropElementBytes(p);
+  const bool floats = FpropIsOfFloats(p);
   const double products =
-      parts * static_cast<double>(params->taps / of.taps * (FpropDepth(p) / 16));
+      parts * static_cast<double>(params->taps / of.taps * (FpropDepth(p) * element / 32));
   const double positions = static_cast<double>(p.out[1] * p.out[2]) / planes_tiles;
   const double loaded = static_cast<double>(params->slot_bytes);
-  const double stored = positions * static_cast<double>(of.columns * kGemmElementBytes);
-  const double bytes = positions *
-                       static_cast<double>(kGemmElementBytes * (p.in_channels + p.out_channels)) /
+  const double stored = positions * static_cast<double>(of.columns * element);
+  const double bytes = positions * static_cast<double>(element * (p.in_channels + p.out_channels)) /
                        params->column_tiles;
+  // What is loaded is read and written again to be rounded; results of floats are not there.
+  const double passed = floats ? 3 * loaded + stored : loaded + 2 * stored;
   const double plane_cycles =
       std::max(products * product_columns / 2,
-               products * (16 + product_columns / 4) + (loaded + 2 * stored) / kFpropSharedBytes);
+               products * (16 + product_columns / 4) + passed / kFpropSharedBytes);
+  const double rounding = floats ? loaded / kFpropRoundedBytes : 0;
   FpropCycles cycles;
-  cycles.step =
-      std::max({plane_cycles + kFpropStepCycles / static_cast<double>(tile.warpgroups()),
-                (loaded + stored) / kFpropCacheBytes, bytes / kFpropMemoryBytes,
-                kFpropCopyCycles / static_cast<double>(params->stages - FpropHeld(p, of))});
+  cycles.step = std::max(
+      {plane_cycles + kFpropStepCycles / static_cast<double>(tile.warpgroups()),
+       (loaded + stored) / kFpropCacheBytes, bytes / kFpropMemoryBytes, rounding,
+       (kFpropCopyCycles + rounding) / static_cast<double>(params->stages - FpropHeld(p, of))});
   // The planes that are read before the first step that is stored, unless they are outside.
-  const double extra = std::max(of.taps > 1 ? plane_cycles : 0, loaded / kFpropCacheBytes);
+  const double extra =
+      std::max({of.taps > 1 ? plane_cycles : 0, loaded / kFpropCacheBytes, rounding});
   const FpropPlanes planes = FpropPlanesOf(*params, {0, 0, 0, 0, walk.length}, of.taps > 1);
   const int outside = walk.length + params->kernel[0] - 1 - (planes.end - planes.begin);
-  cycles.begin = kFpropCopyCycles + (params->kernel[0] - 1) * extra;
+  cycles.begin = kFpropCopyCycles + rounding + (params->kernel[0] - 1) * extra;
   cycles.ends = outside * extra;
-  return kFpropStartCycles +
+  const double weights =
+      floats ? kFpropWeightsCycles *
+                   std::ceil(static_cast<double>(int64_t{params->taps} * params->tap_bytes) /
+                             (128 * static_cast<double>(tile.warpgroups()) * kFpropWeightsBytes))
+             : 0;
+  return kFpropStartCycles + weights +
          FpropShareSteps(p.device.multiprocessors, cycles, params->column_tiles, &walk);
 }
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_TILING_H_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_TILING_H_

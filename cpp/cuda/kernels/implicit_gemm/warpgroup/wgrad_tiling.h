@@ -2,8 +2,8 @@
 // among products, which tile a step has, and how long rings of such tiles a block's shared memory
 // has. Arithmetic of the host alone; wgrad_search.h decides.
 
-#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_TILING_H_
-#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_TILING_H_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_TILING_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_TILING_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -13,7 +13,8 @@
 
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
-#include "cuda/kernels/implicit_gemm/wgrad_params.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/image.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/wgrad_params.h"
 #include "ffi/integers.h"
 
 namespace jax_convgrad {
@@ -196,7 +197,7 @@ inline bool ShareSteps(const ImplicitGemmProblem& p, const Range (&range)[3], Wg
     const int64_t tiles_x = CeilDivide(range[2].end - range[2].begin, w.columns);
     steps = 1;
     for (const int64_t factor : {tiles_x, tiles_y, phases, length, t->view.image.in}) {
-      steps *= factor;  // of numbers that IsGemm has bounded
+      steps *= factor;  // of numbers that IsCountableGemm has bounded
       if (steps > kGemmMaxPositions) return false;
     }
     for (int axis = 0; axis < 3; ++axis) w.first[axis] = static_cast<int>(range[axis].begin);
@@ -271,4 +272,4 @@ inline int PlanesOf(const WgradTaps& taps, int sets) {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_TILING_H_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_TILING_H_

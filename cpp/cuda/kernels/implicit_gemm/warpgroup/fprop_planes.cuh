@@ -1,4 +1,5 @@
-// fprop and dgrad with all taps of the walk in one product, a form of the kernel of fprop.cuh.
+// fprop and dgrad with all taps of the walk in one product, a form of the kernel of
+// fprop.cuh.
 //
 // A plane of the image is multiplied once, by the weights of all taps of the walk side by side. So
 // a product has as columns the output channels of as many planes of the result as there are such
@@ -6,8 +7,8 @@
 // is what takes them the most time. After a plane, the first of the sums in registers have met all
 // theirs and are stored, and the others move up. A slot of the ring is read by one step alone.
 
-#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_PLANES_CUH_
-#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_PLANES_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_PLANES_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_PLANES_CUH_
 
 #include <cuda_runtime.h>
 
@@ -16,8 +17,9 @@
 #include "cuda/kernels/common/bulk_copy.cuh"
 #include "cuda/kernels/common/tensor_core.cuh"
 #include "cuda/kernels/common/warpgroup_product.cuh"
-#include "cuda/kernels/implicit_gemm/fprop_params.h"
-#include "cuda/kernels/implicit_gemm/fprop_parts.cuh"
+#include "cuda/kernels/implicit_gemm/warpgroup/fprop_floats.cuh"
+#include "cuda/kernels/implicit_gemm/warpgroup/fprop_params.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/fprop_parts.cuh"
 
 namespace jax_convgrad {
 
@@ -32,9 +34,11 @@ __device__ inline void FpropMultiplyByPlanes(const FpropParams& p, unsigned char
   const typename Form::Weights weights = Form::FirstWeights(p, shared);
   unsigned char* const staged = shared + p.results_at + warp * kFpropWarpRows * Form::kColumnsLine;
   FpropSlot slot;
+  BulkBarrier* const ready = Form::kFloats ? barriers.rounded : barriers.loaded;
+  if constexpr (Form::kFloats) FpropStageWeights<Form>(p, shared, barriers, share.channel);
   barriers.weights->Wait(0);
   for (int step = share.begin; step < share.end;) {
-    const FpropPlace place = FpropPlaceOf(p.walk, p.dilation[0], step, share.end);
+    const GemmPlace place = GemmPlaceOf(p.walk, step, share.end);
     const FpropPlanes planes = FpropPlanesOf(p, place, true);
     const int y = place.y + own.y * p.part.rows, x = place.x + own.x * p.part.columns;
     if (y < p.out_rows && x < p.out_columns) {
@@ -44,21 +48,32 @@ __device__ inline void FpropMultiplyByPlanes(const FpropParams& p, unsigned char
       for (float& sum : sums) sum = 0;
       // Of the first sums; in front of the first step they are of some of its planes, and dropped.
       int z = place.z + (planes.begin - (Form::kTaps - 1)) * p.dilation[0];
-      const auto complete = [&] {
-        uint32_t words[Form::kColumns / 4];
-        FpropRound<Form>(sums, words);
+      const auto move_up = [&] {
 #pragma unroll
         for (int i = 0; i < Form::kSums; ++i) {
           sums[i] = i + kCompleted < Form::kSums ? sums[i + kCompleted] : 0;
         }
-        if (z >= place.z) {
-          FpropStore<Form>(p, words, staged, share.channel, place.image, z,
-                           y + warp % 4 * p.part.warp_rows, x + warp % 4 * p.part.warp_columns);
+      };
+      const auto complete = [&] {
+        const int warp_y = y + warp % 4 * p.part.warp_rows;
+        const int warp_x = x + warp % 4 * p.part.warp_columns;
+        if constexpr (Form::kFloats) {
+          if (z >= place.z) {
+            FpropStoreFloats<Form>(p, sums, share.channel, place.image, z, warp_y, warp_x);
+          }
+          move_up();
+        } else {
+          uint32_t words[Form::kColumns / 4];
+          FpropRound<Form>(sums, words);
+          move_up();
+          if (z >= place.z) {
+            FpropStore<Form>(p, words, staged, share.channel, place.image, z, warp_y, warp_x);
+          }
         }
         z += p.dilation[0];
       };
       for (int plane = planes.begin; plane < planes.end; ++plane) {
-        barriers.loaded[slot.index].Wait(slot.odd);
+        ready[slot.index].Wait(slot.odd);
         typename Form::Weights tap = weights;
         BeginProducts();
         FpropAddPlane<Form>(p, pixels.At(slot.index * p.slot_bytes), &tap, sums);
@@ -73,7 +88,7 @@ __device__ inline void FpropMultiplyByPlanes(const FpropParams& p, unsigned char
     } else {
       // A part without positions has no products, but goes on in turn with the others.
       for (int plane = planes.begin; plane < planes.end; ++plane) {
-        barriers.loaded[slot.index].Wait(slot.odd);
+        ready[slot.index].Wait(slot.odd);
         FpropRelease(p, barriers, &slot);
       }
     }
@@ -84,4 +99,4 @@ __device__ inline void FpropMultiplyByPlanes(const FpropParams& p, unsigned char
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_PLANES_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_PLANES_CUH_

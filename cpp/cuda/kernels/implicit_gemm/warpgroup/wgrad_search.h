@@ -1,7 +1,7 @@
 // Which tilings of the weight gradient a problem is offered.
 
-#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_SEARCH_H_
-#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_SEARCH_H_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_SEARCH_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_SEARCH_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -11,9 +11,10 @@
 
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
-#include "cuda/kernels/implicit_gemm/wgrad_cost.h"
-#include "cuda/kernels/implicit_gemm/wgrad_params.h"
-#include "cuda/kernels/implicit_gemm/wgrad_tiling.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/image.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/wgrad_cost.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/wgrad_params.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/wgrad_tiling.h"
 #include "ffi/integers.h"
 
 namespace jax_convgrad {
@@ -77,7 +78,7 @@ inline bool IsTwiceAsWide(const WgradTiling& a, const WgradTiling& b) {
 inline std::vector<WgradTiling> WgradTilings(const ImplicitGemmProblem& p) {
   constexpr double kWorthTrying = 1.25;
   std::vector<WgradTiling> all, tilings;
-  if (!IsGemm(p) || GemmVolume(p.kernel) > wgrad_tiling::kMaxTaps) return tilings;
+  if (GemmVolume(p.kernel) > wgrad_tiling::kMaxTaps) return tilings;
   WgradTiling with;
   with.in_line = static_cast<int>(GemmLine(p.in_channels));
   with.out_line = static_cast<int>(GemmLine(p.out_channels));
@@ -111,4 +112,4 @@ inline std::vector<WgradTiling> WgradTilings(const ImplicitGemmProblem& p) {
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_SEARCH_H_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_SEARCH_H_

@@ -1,8 +1,9 @@
-// Plans for fprop and dgrad of stride 1 (fprop.cuh): where everything lies in shared memory, how
-// many planes are there at once, and which of the tilings (fprop_tiling.h) may be the fastest.
+// Plans for fprop and dgrad of stride 1 (fprop.cuh): where everything lies in shared
+// memory, how many planes are there at once, and which of the tilings (fprop_tiling.h)
+// may be the fastest.
 
-#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_PLAN_H_
-#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_PLAN_H_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_PLAN_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_PLAN_H_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -17,28 +18,31 @@
 #include <vector>
 
 #include "cuda/kernels/common/tensor_map.h"
-#include "cuda/kernels/implicit_gemm/fprop.cuh"
-#include "cuda/kernels/implicit_gemm/fprop_params.h"
-#include "cuda/kernels/implicit_gemm/fprop_tiling.h"
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/fprop.cuh"
+#include "cuda/kernels/implicit_gemm/warpgroup/fprop_params.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/fprop_tiling.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/image.h"
 #include "ffi/integers.h"
 
 namespace jax_convgrad {
 
 using FpropKernel = void (*)(FpropParams);
 
-// The arrays' shapes for the device's copies.
+// The arrays' shapes for the device's copies. Of floats, the image is all that is copied so.
 struct FpropShapes {
   TensorShape image, weights, result;
 };
 
 class FpropPlan : public ImplicitGemmPlan {
  public:
-  FpropPlan(std::string name, bool gradient, const FpropParams& params, const FpropShapes& shapes,
-            FpropKernel kernel, int64_t shared_bytes, int64_t block_shared_bytes)
+  FpropPlan(std::string name, bool gradient, bool floats, const FpropParams& params,
+            const FpropShapes& shapes, FpropKernel kernel, int64_t shared_bytes,
+            int64_t block_shared_bytes)
       : name_(std::move(name)),
         gradient_(gradient),
+        floats_(floats),
         params_(params),
         shapes_(shapes),
         kernel_(kernel),
@@ -53,20 +57,27 @@ class FpropPlan : public ImplicitGemmPlan {
     FpropParams params = params_;
     cudaError_t status =
         EncodeTensorMap(gradient_ ? arrays.y : arrays.x, shapes_.image, &params.image);
-    if (status == cudaSuccess) {
-      status = EncodeTensorMap(arrays.w, shapes_.weights, &params.weights);
-    }
-    if (status == cudaSuccess) {
-      status = EncodeTensorMap(gradient_ ? arrays.x : arrays.y, shapes_.result, &params.result);
+    void* const result = gradient_ ? arrays.x : arrays.y;
+    if (floats_) {
+      params.floats.weights = static_cast<const float*>(arrays.w);
+      params.floats.result = static_cast<float*>(result);
+    } else {
+      if (status == cudaSuccess) {
+        status = EncodeTensorMap(arrays.w, shapes_.weights, &params.weights);
+      }
+      if (status == cudaSuccess) {
+        status = EncodeTensorMap(result, shapes_.result, &params.result);
+      }
     }
     if (status != cudaSuccess) return status;
     return LaunchGemm(kernel_, int64_t{params.walk.blocks} * params.column_tiles,
-                      128 * int64_t{params.warpgroups} + 32, shared_bytes_, stream, params);
+                      128 * int64_t{params.warpgroups} + FpropHelpers(floats_), shared_bytes_,
+                      stream, params);
   }
 
  private:
   const std::string name_;
-  const bool gradient_;
+  const bool gradient_, floats_;
   const FpropParams params_;
   const FpropShapes shapes_;
   const FpropKernel kernel_;
@@ -105,6 +116,37 @@ FpropKernel FpropKernelOf(int64_t depth, const FpropColumns& of, bool along_dept
   return FpropKernelOf<T, 64>(of, along_depth);
 }
 
+// The same of floats, whose weights' order is not the kernel's (FpropMostColumns).
+template <int kDepth>
+FpropKernel FpropFloatKernelOf(const FpropColumns& of) {
+  constexpr Lines kLines = Lines::kAlongDepth;
+  if (of.taps == 3) {
+    if (of.columns == 16) return ImplicitGemmFprop<float, kDepth, 16, 3, kLines>;
+    return ImplicitGemmFprop<float, kDepth, 32, 3, kLines>;
+  }
+  if constexpr (kDepth == 16 || kDepth == 32) {
+    if (of.taps == 5) return ImplicitGemmFprop<float, kDepth, 16, 5, kLines>;
+    if (of.taps == 7) return ImplicitGemmFprop<float, kDepth, 16, 7, kLines>;
+  }
+  if (of.columns == 16) return ImplicitGemmFprop<float, kDepth, 16, 1, kLines>;
+  if (of.columns == 32) return ImplicitGemmFprop<float, kDepth, 32, 1, kLines>;
+  return ImplicitGemmFprop<float, kDepth, 64, 1, kLines>;
+}
+
+inline FpropKernel FpropFloatKernelOf(int64_t depth, const FpropColumns& of) {
+  if (depth == 8) return FpropFloatKernelOf<8>(of);
+  if (depth == 16) return FpropFloatKernelOf<16>(of);
+  if (depth == 32) return FpropFloatKernelOf<32>(of);
+  return FpropFloatKernelOf<64>(of);
+}
+
+inline FpropKernel FpropKernelOf(GemmType type, int64_t depth, const FpropColumns& of,
+                                 bool along_depth) {
+  if (type == GemmType::kTf32) return FpropFloatKernelOf(depth, of);
+  if (type == GemmType::kF16) return FpropKernelOf<__half>(depth, of, along_depth);
+  return FpropKernelOf<__nv_bfloat16>(depth, of, along_depth);
+}
+
 struct FpropChoice {
   std::string name;
   FpropColumns columns{};
@@ -138,12 +180,29 @@ inline TensorShape FpropWeightsShape(const ImplicitGemmProblem& p, bool along_de
   return shape;
 }
 
+// How floats of the weights follow each other. `p` as for FpropWeightsShape.
+inline FpropFloats FpropFloatsOf(const ImplicitGemmProblem& p, bool along_depth) {
+  const bool out_in = p.weights == GemmWeights::kOutIn;
+  const int64_t inner = along_depth ? p.in_channels : p.out_channels;
+  const int64_t rows = along_depth ? p.out_channels : p.in_channels;
+  const int row_step = static_cast<int>(out_in ? GemmVolume(p.kernel) * inner : inner);
+  FpropFloats floats{};
+  floats.tap_step = static_cast<int>(out_in ? inner : rows * inner);
+  floats.depth_step = along_depth ? 1 : row_step;
+  floats.column_step = along_depth ? row_step : 1;
+  floats.in_channels = static_cast<int>(p.in_channels);
+  floats.out_channels = static_cast<int>(p.out_channels);
+  floats.out_planes = static_cast<int>(p.out[0]);
+  return floats;
+}
+
 // Whether all fits into shared memory and is countable; then what it costs.
 inline bool ChooseFprop(const FpropView& view, bool gradient, const FpropColumns& of,
                         const FpropTile& tile, FpropChoice* choice) {
   const ImplicitGemmProblem& p = view.problem;
-  const int64_t depth = FpropDepth(p), line = GemmLine(p.in_channels);
-  const int64_t columns = of.columns, pixel = line * kGemmElementBytes;
+  const bool floats = FpropIsOfFloats(p);
+  const int64_t depth = FpropDepth(p), line = FpropLine(p), element = FpropElementBytes(p);
+  const int64_t columns = of.columns, pixel = line * element;
   const int64_t column_tiles = CeilDivide(p.out_channels, columns);
   if (tile.warpgroups() > FpropMaxWarpgroups(of.product())) return false;
   const int64_t taps = GemmVolume(p.kernel);
@@ -159,27 +218,33 @@ inline bool ChooseFprop(const FpropView& view, bool gradient, const FpropColumns
   const int64_t box_columns =
       boxes > 1 ? RoundUp(CeilDivide(slot_columns, boxes), int64_t{8}) : slot_columns;
   const int64_t box_bytes = box_columns * slot_rows * pixel;
-  const int64_t slot_bytes = RoundUp(boxes * box_bytes, int64_t{kSwizzleBytes});
+  const int64_t half_bytes = RoundUp(boxes * box_bytes, int64_t{kSwizzleBytes});
+  const int64_t slot_bytes = FpropHalves(p) * half_bytes;
 
-  choice->shapes.image = GemmImage(p.in, p.batch, p.in_channels, line, box_columns, slot_rows);
-  choice->shapes.result = GemmImage(p.out, p.batch, p.out_channels, columns,
-                                    std::min(tile.part.columns, kFpropWarpRows),
-                                    kFpropWarpRows / std::min(tile.part.columns, kFpropWarpRows));
-  choice->shapes.weights = FpropWeightsShape(p, along_depth, depth, columns);
-  const TensorShape& weights = choice->shapes.weights;
-  const int64_t tap_bytes = weights.box[1] * weights.line_bytes;
+  choice->shapes.image =
+      GemmImage(p.in, p.batch, p.in_channels, element, line, box_columns, slot_rows);
+  int64_t tap_bytes = columns * depth * element;
+  if (!floats) {
+    choice->shapes.result = GemmImage(p.out, p.batch, p.out_channels, element, columns,
+                                      std::min(tile.part.columns, kFpropWarpRows),
+                                      kFpropWarpRows / std::min(tile.part.columns, kFpropWarpRows));
+    choice->shapes.weights = FpropWeightsShape(p, along_depth, depth, columns);
+    const TensorShape& weights = choice->shapes.weights;
+    tap_bytes = weights.box[1] * weights.line_bytes;
+  }
 
   // As many slots as there is room for. A step reads one, or those of all taps of the walk, and
   // frees one; at least one more is on its way.
   const int64_t weights_bytes = RoundUp(taps * tap_bytes, int64_t{kSwizzleBytes});
-  const int64_t results_bytes = tile.warpgroups() * 64 * columns * kGemmElementBytes;
-  constexpr int64_t kBarriersBytes = (2 * kFpropMaxStages + 1) * int64_t{sizeof(BulkBarrier)};
-  const int64_t room = p.device.block_shared_bytes - weights_bytes - results_bytes - kBarriersBytes;
+  const int64_t results_bytes = floats ? 0 : tile.warpgroups() * 64 * columns * element;
+  const int64_t barriers_bytes =
+      ((floats ? 3 : 2) * kFpropMaxStages + 1) * int64_t{sizeof(BulkBarrier)};
+  const int64_t room = p.device.block_shared_bytes - weights_bytes - results_bytes - barriers_bytes;
   const int64_t stages = std::min<int64_t>(kFpropMaxStages, room / slot_bytes);
   if (room < 0 || stages < FpropHeld(p, of) + 1) return false;
-  choice->shared_bytes = weights_bytes + stages * slot_bytes + results_bytes + kBarriersBytes;
+  choice->shared_bytes = weights_bytes + stages * slot_bytes + results_bytes + barriers_bytes;
 
-  FpropWalk& walk = params.walk;
+  GemmWalk& walk = params.walk;
   const int64_t tiles_y = CeilDivide(p.out[1], tile.rows());
   const int64_t tiles_x = CeilDivide(p.out[2], tile.columns());
   const int64_t phases = std::min(p.dilation[0], p.out[0]);
@@ -224,6 +289,8 @@ inline bool ChooseFprop(const FpropView& view, bool gradient, const FpropColumns
   params.part_column_bytes = static_cast<int>(tile.part.columns * pixel);
   params.part_row_bytes = static_cast<int>(tile.part.rows * row_bytes);
   params.group_bytes = static_cast<int>(tile.part.rows > 1 ? row_bytes : 8 * pixel);
+  params.half_bytes = static_cast<int>(half_bytes);
+  if (floats) params.floats = FpropFloatsOf(p, along_depth);
 
   choice->cost = FpropCost(p, tile, of, &params);
   choice->columns = of;
@@ -278,17 +345,14 @@ inline std::vector<std::unique_ptr<const ImplicitGemmPlan>> FpropCandidates(
   const int64_t depth = FpropDepth(fprop);
   std::vector<std::unique_ptr<const ImplicitGemmPlan>> plans;
   for (const FpropChoice* choice : FpropBest(choices)) {
-    const FpropKernel kernel =
-        problem.type == GemmType::kF16
-            ? FpropKernelOf<__half>(depth, choice->columns, along_depth)
-            : FpropKernelOf<__nv_bfloat16>(depth, choice->columns, along_depth);
-    plans.push_back(std::make_unique<FpropPlan>(choice->name, gradient, choice->params,
-                                                choice->shapes, kernel, choice->shared_bytes,
-                                                problem.device.block_shared_bytes));
+    const FpropKernel kernel = FpropKernelOf(problem.type, depth, choice->columns, along_depth);
+    plans.push_back(std::make_unique<FpropPlan>(
+        choice->name, gradient, FpropIsOfFloats(problem), choice->params, choice->shapes, kernel,
+        choice->shared_bytes, problem.device.block_shared_bytes));
   }
   return plans;
 }
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_PLAN_H_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_PLAN_H_

@@ -1,8 +1,8 @@
-// wgrad of 8 to 64 channels on Hopper, as wgrad_params.h has it: warpgroups multiply tiles of x and
-// y's gradient that bulk copies have brought into shared memory, in the order they lie in. A
-// product's operands are lines of channels, one for each position, that the tensor cores read
-// across. Lines may begin at any pixel, since the swizzling of pieces goes by their address. So all
-// taps read the same copy of a pixel, and nothing is gathered or transposed.
+// wgrad of 8 to 64 channels on Hopper, as wgrad_params.h has it: warpgroups multiply
+// tiles of x and y's gradient that bulk copies have brought into shared memory, in the order they
+// lie in. A product's operands are lines of channels, one for each position, that the tensor cores
+// read across. Lines may begin at any pixel, since the swizzling of pieces goes by their address.
+// So all taps read the same copy of a pixel, and nothing is gathered or transposed.
 //
 // One warp loads. Barriers tell the others what has arrived, and it what they are done with. Each
 // warpgroup has sums of its taps in registers through all steps of the block. At the end these go
@@ -14,8 +14,8 @@
 // gradient in those of all taps of its own, also of taps that read it nowhere. No other channel's
 // gradients have it.
 
-#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_CUH_
-#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_CUH_
 
 #include <cuda_runtime.h>
 
@@ -24,7 +24,7 @@
 #include "cuda/kernels/common/bulk_copy.cuh"
 #include "cuda/kernels/common/elements.cuh"
 #include "cuda/kernels/common/warpgroup_product.cuh"
-#include "cuda/kernels/implicit_gemm/wgrad_params.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/wgrad_params.h"
 
 namespace jax_convgrad {
 
@@ -348,4 +348,4 @@ __global__ void __launch_bounds__(kWgradSumThreads)
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_CUH_

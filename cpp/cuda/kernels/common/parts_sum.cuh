@@ -1,8 +1,8 @@
 // The second half of a weight gradient: blocks have left the sums of their parts of the windows in
 // the workspace, and here these are added in a fixed order.
 
-#ifndef JAX_CONVGRAD_CUDA_KERNELS_THIN_PARTS_SUM_CUH_
-#define JAX_CONVGRAD_CUDA_KERNELS_THIN_PARTS_SUM_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_COMMON_PARTS_SUM_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_COMMON_PARTS_SUM_CUH_
 
 #include <cuda_runtime.h>
 
@@ -57,4 +57,4 @@ __global__ void __launch_bounds__(kPartsSumColumns* kPartsSumSegments)
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_KERNELS_THIN_PARTS_SUM_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_COMMON_PARTS_SUM_CUH_

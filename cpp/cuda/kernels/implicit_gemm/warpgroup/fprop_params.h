@@ -4,14 +4,15 @@
 // Axes here are those of the walk, z, y, x: planes lie along z, and what a problem has no use for
 // has size 1 (fprop_plan.h).
 
-#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_PARAMS_H_
-#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_PARAMS_H_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_PARAMS_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_PARAMS_H_
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
 #include "cuda/kernels/common/tensor_map.h"
+#include "cuda/kernels/implicit_gemm/walk.h"
 
 namespace jax_convgrad {
 
@@ -22,44 +23,10 @@ constexpr int FpropMaxWarpgroups(int64_t columns) {
 }
 constexpr int kFpropMaxStages = 16;
 constexpr int kFpropWarpRows = 16;  // positions of a warp
-
-// Positions of the result are cut into tiles of a plane. Blocks walk along z in steps of the
-// dilation, so that planes follow each other whose taps read the same planes of the image. A strip
-// is what such a walk passes: an image, a phase, which is z modulo the dilation, and a tile. A step
-// is one plane of it; blocks share the steps of all strips in equal parts that lie together. The
-// last steps of a strip may be behind the last plane, and are not stored.
-struct FpropWalk {
-  int rows, columns;     // of a tile
-  int tiles_y, tiles_x;  // of a plane
-  int phases;
-  int length;  // steps of a strip
-  int steps;   // of all strips
-  int blocks;  // that share them
-};
-
-struct FpropPlace {
-  int image, z, y, x;  // the first position of a step
-  int steps;           // up to the strip's end, or to the block's
-};
-
-__host__ __device__ inline int FpropBegin(const FpropWalk& w, int block) {
-  return static_cast<int>(static_cast<int64_t>(w.steps) * block / w.blocks);
-}
-
-__host__ __device__ inline FpropPlace FpropPlaceOf(const FpropWalk& w, int dilation, int step,
-                                                   int end) {
-  FpropPlace place;
-  int strip = step / w.length;
-  const int along = step - strip * w.length;
-  place.steps = w.length - along < end - step ? w.length - along : end - step;
-  place.x = strip % w.tiles_x * w.columns;
-  strip /= w.tiles_x;
-  place.y = strip % w.tiles_y * w.rows;
-  strip /= w.tiles_y;
-  place.z = strip % w.phases + along * dilation;
-  place.image = strip / w.phases;
-  return place;
-}
+// Threads beside those of the warpgroups that multiply: a warp that loads; of floats, the other
+// warps of its warpgroup round what it has loaded.
+constexpr int kFpropRoundThreads = 96;
+constexpr int FpropHelpers(bool floats) { return floats ? 32 + kFpropRoundThreads : 32; }
 
 // A warpgroup has 64 positions of the tile: 8 rows of 8, or one row.
 struct FpropPart {
@@ -68,9 +35,17 @@ struct FpropPart {
   int warp_rows, warp_columns;  // from one warp's positions to the next one's
 };
 
+// What floats need (fprop_floats.cuh), whose weights and results are not copied in boxes.
+struct FpropFloats {
+  const float* weights;
+  float* result;
+  int tap_step, depth_step, column_step;  // from one weight to the next; one of the last two is 1
+  int in_channels, out_channels, out_planes;
+};
+
 struct FpropParams {
   TensorMap image, weights, result;
-  FpropWalk walk;
+  GemmWalk walk;
   FpropPart part;
   int warpgroups;
   int planes_in;     // of the image
@@ -82,7 +57,7 @@ struct FpropParams {
 
   // Shared memory: the weights of one tap after the other, or of all of the walk, the last one
   // first, for one place in a plane after the other; a ring of slots, a plane of the image with all
-  // that the tile's taps read of it each; the results of each warp; barriers.
+  // that the tile's taps read of it each; the results of each warp, but of floats; barriers.
   int tap_bytes;
   int ring_at, results_at, barriers_at;
   int stages, slot_bytes;
@@ -92,6 +67,8 @@ struct FpropParams {
   int tap_column_bytes, tap_row_bytes;
   int part_column_bytes, part_row_bytes;
   int group_bytes;  // from 8 positions of a warpgroup to the next 8
+  int half_bytes;   // from the first 32 floats of all pixels of a slot to their others
+  FpropFloats floats;
 };
 
 // The planes of the image that are multiplied for the steps of a place: from `begin` to `end`,
@@ -102,7 +79,7 @@ struct FpropPlanes {
 
 // All that the steps read; or, if `inside`, without those that are in front of the image, as long
 // as they complete no step, and without those behind it.
-__host__ __device__ inline FpropPlanes FpropPlanesOf(const FpropParams& p, const FpropPlace& place,
+__host__ __device__ inline FpropPlanes FpropPlanesOf(const FpropParams& p, const GemmPlace& place,
                                                      bool inside) {
   const int kernel = p.kernel[0], all = place.steps + kernel - 1;
   if (!inside) return {0, all};
@@ -119,4 +96,4 @@ __host__ __device__ inline FpropPlanes FpropPlanesOf(const FpropParams& p, const
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_PARAMS_H_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_PARAMS_H_

@@ -15,8 +15,8 @@
 //
 // A set is the units of one warpgroup. What a product has beyond the kernel is not stored.
 
-#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_PARAMS_H_
-#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_PARAMS_H_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_PARAMS_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_PARAMS_H_
 
 #include <cuda_runtime.h>
 
@@ -247,4 +247,4 @@ __host__ __device__ inline WgradPackPlace WgradPackPlaceOf(const GemmWgradSumPar
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WGRAD_PARAMS_H_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_WGRAD_PARAMS_H_

@@ -1,32 +1,44 @@
-// What the forms of the kernel of fprop and dgrad share (fprop.cuh, fprop_planes.cuh): the ring of
-// planes and the thread that fills it, the taps of one plane, and the way of sums to the result.
+// What the forms of the kernel of fprop and dgrad share (fprop.cuh,
+// fprop_planes.cuh): the ring of planes and the thread that fills it, the taps of one
+// plane, and the way of sums to the result.
 
-#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_PARTS_CUH_
-#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_PARTS_CUH_
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_PARTS_CUH_
+#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_PARTS_CUH_
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/kernels/common/bulk_copy.cuh"
 #include "cuda/kernels/common/elements.cuh"
 #include "cuda/kernels/common/warp_product.cuh"
 #include "cuda/kernels/common/warpgroup_product.cuh"
-#include "cuda/kernels/implicit_gemm/fprop_params.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/fprop_params.h"
 
 namespace jax_convgrad {
 
-// What one kernel is made for: the depth, input channels in 16s; the output channels of a block,
-// whole lines of results; taps of the walk that one product has; and how the weights lie.
+// What one kernel is made for: the depth, input channels in 16s, or 8, 16, 32 or 64 floats; the
+// output channels of a block, whole lines of results; taps of the walk that one product has; and
+// how the weights lie.
 template <typename T_, int kDepth_, int kColumns_, int kTaps_, Lines kWeights>
 struct FpropForm {
   using T = T_;
   static constexpr int kDepth = kDepth_, kColumns = kColumns_, kTaps = kTaps_;
   static constexpr int kProductColumns = kTaps * kColumns, kSums = kProductColumns / 2;
-  static constexpr int kDepthLine = (kDepth <= 32 ? kDepth : 64) * 2, kColumnsLine = kColumns * 2;
+  static constexpr bool kFloats = std::is_same_v<T, float>;
+  static constexpr int kDepthBytes = kDepth * static_cast<int>(sizeof(T));
+  static constexpr int kDepthLine = kDepthBytes <= 64 ? kDepthBytes : 128;
+  static constexpr int kColumnsLine = kColumns * 2;  // of 16-bit elements
+  // More than a line has is in a second half of a slot, and of a product's weights.
+  static constexpr int kHalves = kDepthBytes <= 128 ? 1 : 2;
+  static constexpr int kWeightsHalf = kProductColumns * kDepthLine;
   static constexpr bool kAcross = kWeights == Lines::kAcrossDepth;
   static constexpr int kWeightsLine = kAcross ? kColumnsLine : kDepthLine;
-  static constexpr int kMaxThreads = 128 * FpropMaxWarpgroups(kProductColumns) + 32;
+  static constexpr int kMaxThreads =
+      128 * FpropMaxWarpgroups(kProductColumns) + FpropHelpers(kFloats);
+  static_assert(kDepthBytes % 32 == 0 && kDepthBytes <= kHalves * 128, "as products take it");
+  static_assert(!(kFloats && kAcross), "floats are not transposed");
 
   using Pixels = SwizzledOperand<Lines::kAlongDepth, kDepthLine>;
   using Weights = SwizzledOperand<kWeights, kWeightsLine>;
@@ -43,11 +55,13 @@ struct FpropBarriers {
   __device__ FpropBarriers(const FpropParams& p, unsigned char* shared)
       : loaded(reinterpret_cast<BulkBarrier*>(shared + p.barriers_at)),
         read(loaded + p.stages),
-        weights(read + p.stages) {}
+        weights(read + p.stages),
+        rounded(weights + 1) {}
 
   BulkBarrier* loaded;   // of each slot: its plane is there
   BulkBarrier* read;     // of each slot: all warps have multiplied it
   BulkBarrier* weights;  // they are there
+  BulkBarrier* rounded;  // of each slot: its floats are rounded
 };
 
 // A place in the ring that goes around.
@@ -67,8 +81,8 @@ struct FpropSlot {
 struct FpropShare {
   __device__ FpropShare(const FpropParams& p, int columns) {
     const int block = static_cast<int>(blockIdx.x);
-    begin = FpropBegin(p.walk, block / p.column_tiles);
-    end = FpropBegin(p.walk, block / p.column_tiles + 1);
+    begin = GemmWalkBegin(p.walk, block / p.column_tiles);
+    end = GemmWalkBegin(p.walk, block / p.column_tiles + 1);
     channel = block % p.column_tiles * columns;
   }
 
@@ -88,11 +102,10 @@ struct FpropOwn {
   int y, x;  // which of the parts
 };
 
-// By one thread: loads the weights and all planes that a block reads.
+// By one thread: loads the weights of a block, of 16-bit elements.
 template <typename Form>
-__device__ inline void FpropLoad(const FpropParams& p, unsigned char* shared) {
-  const FpropBarriers barriers(p, shared);
-  const FpropShare share(p, Form::kColumns);
+__device__ inline void FpropLoadWeights(const FpropParams& p, unsigned char* shared,
+                                        const FpropBarriers& barriers, const FpropShare& share) {
   const int channel = Form::kAcross ? share.channel : 0, row = Form::kAcross ? 0 : share.channel;
   const int together = p.taps / Form::kTaps;  // places in a plane, or all taps
   barriers.weights->Expect(p.taps * p.tap_bytes);
@@ -101,9 +114,17 @@ __device__ inline void FpropLoad(const FpropParams& p, unsigned char* shared) {
     BulkCopy(shared + place * p.tap_bytes, p.weights, channel, row,
              p.reversed ? p.taps - 1 - tap : tap, 0, 0, barriers.weights);
   }
+}
+
+// By one thread: loads all planes that a block reads, and the weights but of floats.
+template <typename Form>
+__device__ inline void FpropLoad(const FpropParams& p, unsigned char* shared) {
+  const FpropBarriers barriers(p, shared);
+  const FpropShare share(p, Form::kColumns);
+  if constexpr (!Form::kFloats) FpropLoadWeights<Form>(p, shared, barriers, share);
   FpropSlot slot;
   for (int step = share.begin; step < share.end;) {
-    const FpropPlace place = FpropPlaceOf(p.walk, p.dilation[0], step, share.end);
+    const GemmPlace place = GemmPlaceOf(p.walk, step, share.end);
     const int x = place.x - p.padding[2], y = place.y - p.padding[1];
     const FpropPlanes planes = FpropPlanesOf(p, place, Form::kTaps > 1);
     int z = place.z - p.padding[0] + planes.begin * p.dilation[0];
@@ -111,11 +132,14 @@ __device__ inline void FpropLoad(const FpropParams& p, unsigned char* shared) {
       // The first time around nothing has been there to read.
       barriers.read[slot.index].Wait(slot.odd ^ 1);
       BulkBarrier* const loaded = barriers.loaded + slot.index;
-      loaded->Expect(p.boxes * p.box_bytes);
+      loaded->Expect(Form::kHalves * p.boxes * p.box_bytes);
       unsigned char* const to = shared + p.ring_at + slot.index * p.slot_bytes;
-      for (int box = 0; box < p.boxes; ++box) {
-        BulkCopy(to + box * p.box_bytes, p.image, 0, x + box * p.box_columns, y, z, place.image,
-                 loaded);
+#pragma unroll
+      for (int half = 0; half < Form::kHalves; ++half) {
+        for (int box = 0; box < p.boxes; ++box) {
+          BulkCopy(to + half * p.half_bytes + box * p.box_bytes, p.image, half * 32,
+                   x + box * p.box_columns, y, z, place.image, loaded);
+        }
       }
       z += p.dilation[0];
       slot.Next(p.stages);
@@ -139,8 +163,6 @@ __device__ inline void FpropRelease(const FpropParams& p, const FpropBarriers& b
 template <typename Form>
 __device__ inline void FpropAddPlane(const FpropParams& p, const typename Form::Pixels& plane,
                                      typename Form::Weights* weights, float (&sums)[Form::kSums]) {
-  // From 16 of the depth to the next.
-  constexpr int kWeightsStep = Form::kAcross ? 16 * Form::kColumnsLine : 32;
   const int tap_bytes = Form::kTaps * p.tap_bytes;
   typename Form::Pixels row = plane;
   int rows = p.kernel[1];
@@ -150,10 +172,13 @@ __device__ inline void FpropAddPlane(const FpropParams& p, const typename Form::
 #pragma unroll 1
     do {
 #pragma unroll
-      for (int k = 0; k < Form::kDepth / 16; ++k) {
+      for (int k = 0; k < Form::kDepthBytes / 32; ++k) {
+        // 32 bytes of a line, or 16 lines.
+        const int of_weights =
+            Form::kAcross ? k * 16 * Form::kColumnsLine : k / 4 * Form::kWeightsHalf + k % 4 * 32;
         MultiplySwizzled<Form::kProductColumns>(static_cast<const typename Form::T*>(nullptr),
-                                                at.At(k * 32), weights->At(k * kWeightsStep), true,
-                                                sums);
+                                                at.At(k / 4 * p.half_bytes + k % 4 * 32),
+                                                weights->At(of_weights), true, sums);
       }
       at = at.At(p.tap_column_bytes);
       *weights = weights->At(tap_bytes);
@@ -202,4 +227,4 @@ __device__ inline void FpropStore(const FpropParams& p, const uint32_t (&words)[
 
 }  // namespace jax_convgrad
 
-#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_FPROP_PARTS_CUH_
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WARPGROUP_FPROP_PARTS_CUH_

@@ -1,0 +1,52 @@
+// How blocks share the positions of a result. Plain arithmetic, for the host and the device.
+//
+// Positions are cut into tiles of a plane. Blocks walk along z, in steps of the dilation if windows
+// are dilated, so that planes follow each other whose taps read the same planes of the image. A
+// strip is what such a walk passes: an image, a phase, which is z modulo the dilation, and a tile.
+// A step is one plane of it; blocks share the steps of all strips in equal parts that lie together.
+// The last steps of a strip may be behind the last plane, and are not stored.
+
+#ifndef JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WALK_H_
+#define JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WALK_H_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace jax_convgrad {
+
+struct GemmWalk {
+  int rows, columns;     // of a tile
+  int tiles_y, tiles_x;  // of a plane
+  int phases;            // planes from one step of a strip to the next
+  int length;            // steps of a strip
+  int steps;             // of all strips
+  int blocks;            // that share them
+};
+
+struct GemmPlace {
+  int image, z, y, x;  // the first position of a step
+  int steps;           // up to the strip's end, or to the block's
+};
+
+__host__ __device__ inline int GemmWalkBegin(const GemmWalk& w, int block) {
+  return static_cast<int>(static_cast<int64_t>(w.steps) * block / w.blocks);
+}
+
+__host__ __device__ inline GemmPlace GemmPlaceOf(const GemmWalk& w, int step, int end) {
+  GemmPlace place;
+  int strip = step / w.length;
+  const int along = step - strip * w.length;
+  place.steps = w.length - along < end - step ? w.length - along : end - step;
+  place.x = strip % w.tiles_x * w.columns;
+  strip /= w.tiles_x;
+  place.y = strip % w.tiles_y * w.rows;
+  strip /= w.tiles_y;
+  place.z = strip % w.phases + along * w.phases;
+  place.image = strip / w.phases;
+  return place;
+}
+
+}  // namespace jax_convgrad
+
+#endif  // JAX_CONVGRAD_CUDA_KERNELS_IMPLICIT_GEMM_WALK_H_
