@@ -491,7 +491,7 @@ def test_heuristic_and_exhaustive_search(rng: np.random.Generator) -> None:
             ]
             assert (len(engines) > 0) == (search != "heuristic")
             if search == "default":
-                assert len(engines) <= 13
+                assert len(engines) <= 16  # of cuDNN's the best guesses, and all of this project's
             if search != "heuristic":
                 chosen = (plan["microseconds"], plan["workspace_bytes"])
                 assert chosen in engines

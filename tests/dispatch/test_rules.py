@@ -245,6 +245,7 @@ def test_the_lists_of_rules_without_evidence_name_rules():
         ("cuda", "h100/preparations.json"),
         ("cuda", "h200/preparations.json"),
         ("cuda", "h200/highres.json"),
+        ("cuda", "h200/highres_f32.json"),
     ],
 )
 def test_no_measurement_against_a_rule_is_left_out(platform: str, file: str):

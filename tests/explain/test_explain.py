@@ -298,7 +298,7 @@ def test_on_cuda_the_reasons_are_cuda_s(monkeypatch: pytest.MonkeyPatch):
         y = lax.conv_transpose(x, w, (2, 2), "SAME")
         return jnp.sum(conv(y, next_w) ** 2)
 
-    shapes = ((2, 8, 8, 32), (4, 4, 32, 32), (3, 3, 32, 32))
+    shapes = ((2, 8, 8, 32), (4, 4, 32, 32), (3, 3, 32, 96))
     x, w, next_w = (np.ones(shape, np.float32) for shape in shapes)
     jaxpr = jax.make_jaxpr(jax.value_and_grad(f, (0, 1)))(x, w).jaxpr
     found = walk.find(jaxpr, functools.partial(equations.is_described, "cuda"))
@@ -308,7 +308,7 @@ def test_on_cuda_the_reasons_are_cuda_s(monkeypatch: pytest.MonkeyPatch):
     assert ours and backend.name == "cudnn"
     assert backend.reason.startswith("XLA inserts the zeros of the strides")
     assert any("dcgan4" in case for case in backend.evidence) and backend.measured_on == "sm_90"
-    ours, backend = said["conv_fprop", "2x16x16, 32 to 32, k3 s1 p1"]
+    ours, backend = said["conv_fprop", "2x16x16, 32 to 96, k3 s1 p1"]
     assert not ours and backend.name == "xla"
     assert backend.reason.startswith("times tie, and XLA adds the bias")
     assert backend.evidence and backend.measured_on == "sm_90"

@@ -1,6 +1,7 @@
 """The backend of a convolution on CUDA, as measured on an H100, benchmarks/h100/backends.json, thin.json and
 thin_f32.json, and on H200s: benchmarks/h200/windows.json (windows side by side in 16 bits), thin_odd.json
-(channels of odd numbers beside thin images) and highres.json (8 to 64 channels in 16 bits).
+(channels of odd numbers beside thin images), highres.json and highres_f32.json (8 to 64 channels in 16 bits and
+in TF32).
 
 Where cuDNN and XLA's program for the same operator tie, the rule chooses XLA, which fuses, unless other
 layers of the rule gain from cuDNN or there is nothing to fuse.
@@ -34,6 +35,10 @@ def _thin_odd(case: str, *passes: str) -> tuple[str, ...]:
 
 def _highres(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"h200/highres.json#{case}#{pass_}" for pass_ in passes)
+
+
+def _highres_f32(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"h200/highres_f32.json#{case}#{pass_}" for pass_ in passes)
 
 
 def _in_a_program(pass_: str, *programs: str) -> tuple[str, ...]:
@@ -405,22 +410,22 @@ SM_90 = RuleTable(
                 *_highres(
                     "conv wavenet_64 bf16 (4x16000, 64 to 64, k3 s1 p8 d8)", "fprop", "dx", "dw"
                 ),
-                *_highres("conv unetpp_32 f32 (8x256x256, 32 to 32, k3 s1 p1)", "fprop"),
-                *_highres("conv edsr_64 f32 (16x96x96, 64 to 64, k3 s1 p1)", "fprop"),
-                *_highres("conv dncnn_64 f32 (128x50x50, 64 to 64, k3 s1 p1)", "fprop"),
-                *_highres("conv stylegan2_64 f32 (4x256x256, 64 to 64, k3 s1 p1)", "fprop"),
-                *_highres("conv hrnet_w32 f32 (32x64x64, 32 to 32, k3 s1 p1)", "fprop"),
-                *_highres(
+                *_highres_f32("conv unetpp_32 f32 (8x256x256, 32 to 32, k3 s1 p1)", "fprop"),
+                *_highres_f32("conv edsr_64 f32 (16x96x96, 64 to 64, k3 s1 p1)", "fprop"),
+                *_highres_f32("conv dncnn_64 f32 (128x50x50, 64 to 64, k3 s1 p1)", "fprop"),
+                *_highres_f32("conv stylegan2_64 f32 (4x256x256, 64 to 64, k3 s1 p1)", "fprop"),
+                *_highres_f32("conv hrnet_w32 f32 (32x64x64, 32 to 32, k3 s1 p1)", "fprop"),
+                *_highres_f32(
                     "conv hifigan_32 f32 (16x8192, 32 to 32, k11 s1 p25 d5)", "fprop", "dx", "dw"
                 ),
-                *_highres(
+                *_highres_f32(
                     "conv hifigan_64 f32 (16x4096, 64 to 64, k7 s1 p9 d3)", "fprop", "dx", "dw"
                 ),
-                *_highres("conv bigvgan_24 f32 (8x32768, 24 to 24, k11 s1 p5)", "fprop"),
-                *_highres(
+                *_highres_f32("conv bigvgan_24 f32 (8x32768, 24 to 24, k11 s1 p5)", "fprop"),
+                *_highres_f32(
                     "conv spliceai_k11 f32 (12x15000, 32 to 32, k11 s1 p20 d4)", "fprop", "dx", "dw"
                 ),
-                *_highres("conv waveunet_15 f32 (16x16384, 24 to 48, k15 s1 p7)", "fprop"),
+                *_highres_f32("conv waveunet_15 f32 (16x16384, 24 to 48, k15 s1 p7)", "fprop"),
             ),
         ),
         Rule(

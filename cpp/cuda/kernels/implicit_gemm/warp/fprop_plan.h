@@ -320,7 +320,7 @@ template <typename T>
 std::vector<std::unique_ptr<const ImplicitGemmPlan>> WarpFpropCandidates(
     const ImplicitGemmProblem& problem) {
   constexpr double kWorthTrying = 1.4;
-  constexpr size_t kMostPlans = 3;
+  constexpr size_t kMaxPlans = 3;
   const bool gradient = problem.kind == GemmKind::kDgrad;
   const WarpFpropChannels channels{gradient ? problem.out_channels : problem.in_channels,
                                    gradient ? problem.in_channels : problem.out_channels,
@@ -330,13 +330,13 @@ std::vector<std::unique_ptr<const ImplicitGemmPlan>> WarpFpropCandidates(
   const std::vector<WarpView> views = WarpViews(problem);
   std::vector<WarpFpropChoice> choices;
   // Smaller tiles leave warps idle, and are for planes of which no others fit.
-  constexpr int64_t kMostDivisor = 1024;
-  for (int64_t divisor = 1; choices.empty() && divisor <= kMostDivisor; divisor *= 2) {
+  constexpr int64_t kMaxDivisor = 1024;
+  for (int64_t divisor = 1; choices.empty() && divisor <= kMaxDivisor; divisor *= 2) {
     choices = WarpFpropChoices(views, channels, problem.device, problem.workspace_limit, divisor);
   }
   std::vector<std::array<int64_t, 5>> tried;
   for (const WarpFpropChoice& choice : choices) {
-    if (plans.size() == kMostPlans || choice.cost > kWorthTrying * choices[0].cost) break;
+    if (plans.size() == kMaxPlans || choice.cost > kWorthTrying * choices[0].cost) break;
     // What differs by the tile's shape alone, or by the blocks that share a multiprocessor, is
     // about as fast.
     const WarpFpropTiling& t = choice.tiling;

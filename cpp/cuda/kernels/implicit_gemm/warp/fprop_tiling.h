@@ -124,8 +124,8 @@ inline std::vector<int64_t> WarpFpropColumns(int64_t groups_x, int64_t positions
   for (int64_t columns = 8; columns <= positions && columns < groups_x; columns *= 2) {
     all.push_back(columns);
   }
-  constexpr int64_t kMostParts = 6;
-  for (int64_t parts = 1; parts <= kMostParts; ++parts) {
+  constexpr int64_t kMaxParts = 6;
+  for (int64_t parts = 1; parts <= kMaxParts; ++parts) {
     const int64_t columns = CeilDivide(groups_x, parts);
     if (columns <= positions) all.push_back(columns);
   }

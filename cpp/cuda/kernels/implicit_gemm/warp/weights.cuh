@@ -32,9 +32,9 @@ __device__ inline int WarpWeightPlace(int columns, int taps, int units, int tap,
                                       int column) {
   const int stored = WarpStored<T>(columns), of_store = column % (2 * stored);
   const int product = column / (8 * stored) * stored + of_store / 2;
-  const int of_product = column % (8 * stored) / (2 * stored) * 2 + of_store % 2;
+  const int in_pair = column % (8 * stored) / (2 * stored) * 2 + of_store % 2;
   const int block = (tap / taps * units + depth_word / 8) * taps + tap % taps;
-  const int lane = of_product * 4 + depth_word % 4;
+  const int lane = in_pair * 4 + depth_word % 4;
   return ((block * (columns / 16) + product / 2) * 32 + lane) * 4 + product % 2 * 2 +
          depth_word % 8 / 4;
 }
