@@ -1,7 +1,7 @@
 """The backend of a convolution on CUDA, as measured on an H100, benchmarks/h100/backends.json, thin.json and
 thin_f32.json, and on H200s: benchmarks/h200/windows.json (windows side by side in 16 bits), thin_odd.json
-(channels of odd numbers beside thin images), highres.json and highres_f32.json (8 to 64 channels in 16 bits and
-in TF32).
+(channels of odd numbers beside thin images), highres.json and highres_f32.json (8 to 64 channels in 16 bits
+and in TF32).
 
 Where cuDNN and XLA's program for the same operator tie, the rule chooses XLA, which fuses, unless other
 layers of the rule gain from cuDNN or there is nothing to fuse.
