@@ -1,4 +1,4 @@
-"""The thin kernels keep everything in registers. Needs nvcc, and no GPU.
+"""The kernels for tensor cores keep everything in registers. Needs nvcc, and no GPU.
 
 They leave the first cache to shared memory, so that a spilled register is a trip to the second. A build
 with warnings as errors sees to it for the architectures it compiles for: CI makes one for 90,
@@ -8,6 +8,7 @@ workflow "Wheels" compiles for all of a release.
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import re
@@ -20,7 +21,8 @@ pytestmark = pytest.mark.cpp
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # For all devices, and for Hopper alone.
-KERNELS, HOPPER = "cpp/cuda/kernels/thin/plan.cu", "cpp/cuda/kernels/thin/windows_warpgroup.cu"
+KERNELS = ("thin/plan.cu", "implicit_gemm/plan.cu")
+HOPPER = ("thin/windows_warpgroup.cu", "implicit_gemm/warpgroup/plan.cu")
 CAPABILITIES = os.environ.get("JAX_CONVGRAD_SPILL_CAPABILITIES", "80").split()
 
 
@@ -40,14 +42,14 @@ def nvcc() -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kernels, capability",
-    [*((KERNELS, capability) for capability in CAPABILITIES), (HOPPER, "90a")],
+    [*itertools.product(KERNELS, CAPABILITIES), *((kernels, "90a") for kernels in HOPPER)],
 )
 def test_no_register_is_spilled(
     nvcc: str, kernels: str, capability: str, tmp_path: pathlib.Path
 ) -> None:
     options = ["-std=c++17", "-O3", "-Icpp", f"-arch=sm_{capability}", "-Xptxas=-v", "-cubin"]
     done = subprocess.run(
-        [nvcc, *options, kernels, "-o", tmp_path / "kernels.cubin"],
+        [nvcc, *options, f"cpp/cuda/kernels/{kernels}", "-o", tmp_path / "kernels.cubin"],
         cwd=ROOT,
         capture_output=True,
         text=True,

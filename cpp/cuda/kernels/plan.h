@@ -27,11 +27,11 @@ struct NativePlans {
 // "native_thin_...", convolutions without groups that memory bounds, in 16 bits or float32 as TF32,
 // with sums in float32. thin/plan.h has the names and what each serves.
 //
-// "native_implicit_gemm_...", convolutions of 8 to 64 channels without groups or strides, in 16
-// bits, on a Hopper device. implicit_gemm/plan.h has what each serves.
+// "native_implicit_gemm_...", convolutions of 8 to 64 channels without groups, in 16 bits or
+// float32 as TF32. implicit_gemm/plan.h has what each serves.
 //
-// These two read the weights in either order, the others as kOXI (reordered.h). All
-// are deterministic. The current device is the problem's.
+// The last two read the weights in either order, the others as kOXI (reordered.h). All are
+// deterministic. The current device is the problem's.
 ffi::ErrorOr<NativePlans> MakeNativePlans(const ConvProblem& problem);
 
 }  // namespace jax_convgrad
