@@ -37,7 +37,28 @@ int64_t RandomChannels(GemmType type, Random* random) {
   return OneOf(random, {8, 16, 16, 24, 32, 32, 48, 64});
 }
 
+// Windows of three planes that lie further apart than the result has planes: of those that a walk
+// reads before its first result, none follows in steps of the result.
+ImplicitGemmProblem RandomShortWalk(Random* random) {
+  ImplicitGemmProblem p;
+  p.kind = static_cast<GemmKind>(Between(random, 0, 1));
+  p.type = GemmType::kTf32;
+  p.weights = static_cast<GemmWeights>(Between(random, 0, 1));
+  p.batch = Between(random, 1, 3);
+  p.in_channels = OneOf(random, {8, 16});
+  p.out_channels = OneOf(random, {8, 16});
+  p.dilation = {Between(random, 3, 5), 1, 1};
+  p.in = p.out = {2, Between(random, 12, 24), Between(random, 12, 24)};
+  p.kernel = {3, 3, 3};
+  p.padding_low = p.dilation;
+  p.workspace_limit = int64_t{1} << 24;
+  p.device = RandomDevice(random);
+  p.device.has_warpgroups = false;
+  return p;
+}
+
 ImplicitGemmProblem RandomProblem(Random* random) {
+  if (Between(random, 0, 3) == 0) return RandomShortWalk(random);
   ImplicitGemmProblem p;
   p.kind = static_cast<GemmKind>(Between(random, 0, 2));
   p.type = static_cast<GemmType>(Between(random, 0, 2));

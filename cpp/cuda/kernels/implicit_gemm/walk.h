@@ -18,7 +18,7 @@ namespace jax_convgrad {
 struct GemmWalk {
   int rows, columns;     // of a tile
   int tiles_y, tiles_x;  // of a plane
-  int phases;            // planes from one step of a strip to the next
+  int phases;            // planes from one step of a strip to the next, if it has several
   int length;            // steps of a strip
   int steps;             // of all strips
   int blocks;            // that share them

@@ -55,7 +55,7 @@ class alignas(16) WarpFpropSteps {
       BeginStrip(p);
     } else if (++part_ == p.parts) {
       part_ = 0;
-      z_ += p.walk.phases;
+      z_ += p.next_z;
     }
   }
 
@@ -373,7 +373,7 @@ __global__ void __launch_bounds__(kWarpFpropThreads, 1)
         if (chunk + 1 < p.chunks) continue;
         if (step.stores) {
           WarpFpropStep completed = step;
-          completed.z -= p.lead * p.walk.phases;
+          completed.z -= p.lead * p.next_z;
           StoreWarpSums<T, kFragments, kColumns>(p, completed, first, first_channel, 0, sums[0]);
         }
 #pragma unroll

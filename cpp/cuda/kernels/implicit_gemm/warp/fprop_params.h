@@ -71,6 +71,7 @@ struct WarpFpropParams {
   int steps[3], first[3];
   // The planes that a step reads, how far apart they are, and how many the step before does not.
   int held, spacing, advance;
+  int next_z;  // groups from one step's to the next one's of a strip
   // Steps that read the planes of the same groups one after the other, each `held` of them.
   int parts;
   // In front of a strip's first results, planes that are multiplied for results of later steps.

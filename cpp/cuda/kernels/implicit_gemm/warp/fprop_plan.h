@@ -235,6 +235,7 @@ inline WarpFpropParams WarpFpropParamsOf(const WarpFpropChoice& choice,
   params.held = static_cast<int>(t.planes.held);
   params.spacing = static_cast<int>(t.planes.spacing);
   params.advance = static_cast<int>(t.planes.advance);
+  params.next_z = static_cast<int>(t.planes.walk_phases);
   params.lead = static_cast<int>(t.form.planes - 1);
   params.parts = static_cast<int>(t.parts);
   params.products = static_cast<int>(t.products);
