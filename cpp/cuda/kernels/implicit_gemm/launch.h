@@ -15,7 +15,7 @@
 
 namespace jax_convgrad {
 
-// Sums of a few sizes and products of two of these fit an int.
+// Sums of a few sizes fit an int, and so does a size times a kernel.
 constexpr int64_t kGemmMaxPositions = int64_t{1} << 30;
 constexpr int64_t kGemmMaxSize = int64_t{1} << 24;  // of an axis, its padding and its steps
 constexpr int64_t kGemmMaxKernel = 64;              // along an axis

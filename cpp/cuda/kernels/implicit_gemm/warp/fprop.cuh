@@ -84,29 +84,7 @@ class alignas(16) WarpFpropSteps {
 };
 
 static_assert(sizeof(WarpFpropSteps) <= kWarpFpropKeptBytes, "the room that a warp has");
-
-// Waits until all but the last `pending` groups of this thread have arrived.
-__device__ inline void WaitForPending(int pending) {
-  static_assert(kWarpFpropMaxPending == 8, "the cases");
-  switch (pending) {
-    case 0:
-      return WaitForCopies<0>();
-    case 1:
-      return WaitForCopies<1>();
-    case 2:
-      return WaitForCopies<2>();
-    case 3:
-      return WaitForCopies<3>();
-    case 4:
-      return WaitForCopies<4>();
-    case 5:
-      return WaitForCopies<5>();
-    case 6:
-      return WaitForCopies<6>();
-    default:
-      return WaitForCopies<7>();
-  }
-}
+static_assert(kWarpFpropMaxPending - 1 <= kWarpMaxPending, "those behind the step that is awaited");
 
 // The planes of a step that the step before did not read.
 __device__ inline void CopyWarpFpropStep(const WarpFpropParams& p, const WarpFpropStep& step,
@@ -315,13 +293,13 @@ __global__ void __launch_bounds__(kWarpFpropThreads, 1)
     if (pending == 0) {  // a strip begins for which there was no room
       __syncthreads();
       copy(*kept, kept->step(p).planes, at);
-      if (streams) WaitForPending(0);
+      if (streams) WaitForPendingCopies(0);
     }
     --pending;
     int phase = 0;
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
       // Of chunks, the last ones may be on their way. A step's planes were begun with one before.
-      WaitForPending(streams ? p.chunk_slots - 2 : pending);
+      WaitForPendingCopies(streams ? p.chunk_slots - 2 : pending);
       __syncthreads();
       const WarpFpropStep& step = steps[at];
       if (chunk == 0 && more) copy(*kept, step.planes, at + 1);
@@ -388,7 +366,7 @@ __global__ void __launch_bounds__(kWarpFpropThreads, 1)
       }
     }
   }
-  WaitForPending(0);  // chunks that no step reads
+  WaitForPendingCopies(0);  // chunks that no step reads
 }
 
 }  // namespace jax_convgrad

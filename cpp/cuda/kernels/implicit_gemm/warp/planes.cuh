@@ -13,6 +13,32 @@
 
 namespace jax_convgrad {
 
+// Groups of copies that a thread may leave on their way while it waits for older ones.
+constexpr int kWarpMaxPending = 7;
+
+// Waits until all but the last `pending` groups of this thread have arrived.
+__device__ inline void WaitForPendingCopies(int pending) {
+  static_assert(kWarpMaxPending == 7, "the cases");
+  switch (pending) {
+    case 0:
+      return WaitForCopies<0>();
+    case 1:
+      return WaitForCopies<1>();
+    case 2:
+      return WaitForCopies<2>();
+    case 3:
+      return WaitForCopies<3>();
+    case 4:
+      return WaitForCopies<4>();
+    case 5:
+      return WaitForCopies<5>();
+    case 6:
+      return WaitForCopies<6>();
+    default:
+      return WaitForCopies<7>();
+  }
+}
+
 // Which part of a plane a box has.
 struct WarpBox {
   int image, z, y, x;   // its first pixel

@@ -19,26 +19,7 @@
 
 namespace jax_convgrad {
 
-// Waits for all but the last `pending` groups of copies, at most kWarpWgradMaxAhead.
-__device__ inline void WaitForWarpWgradCopies(int pending) {
-  static_assert(kWarpWgradMaxAhead == 6, "one of these for each");
-  switch (pending) {
-    case 0:
-      return WaitForCopies<0>();
-    case 1:
-      return WaitForCopies<1>();
-    case 2:
-      return WaitForCopies<2>();
-    case 3:
-      return WaitForCopies<3>();
-    case 4:
-      return WaitForCopies<4>();
-    case 5:
-      return WaitForCopies<5>();
-    default:
-      return WaitForCopies<6>();
-  }
-}
+static_assert(kWarpWgradMaxAhead <= kWarpMaxPending, "those behind the step that is awaited");
 
 __device__ inline WarpWgradBlock* WarpWgradBlockOf(const WarpWgradParams& p,
                                                    unsigned char* shared) {
@@ -172,7 +153,7 @@ __device__ inline void WaitForWarpWgradStep(const WarpWgradParams& p, int step, 
     __syncthreads();
     *copied = CopyWarpWgradAhead<T, kFragments>(p, step, *copied, shared);
   }
-  WaitForWarpWgradCopies(*copied - step - 1);
+  WaitForPendingCopies(*copied - step - 1);
   // Floats are rounded once, and not for each tap, before others may read them.
   if constexpr (sizeof(T) == 4) {
     RoundWarpWgradStep(p, WarpWgradBlockOf(p, shared)->steps[step % kWarpWgradSteps], shared);

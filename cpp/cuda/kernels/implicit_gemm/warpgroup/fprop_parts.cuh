@@ -35,8 +35,6 @@ struct FpropForm {
   static constexpr int kWeightsHalf = kProductColumns * kDepthLine;
   static constexpr bool kAcross = kWeights == Lines::kAcrossDepth;
   static constexpr int kWeightsLine = kAcross ? kColumnsLine : kDepthLine;
-  static constexpr int kMaxThreads =
-      128 * FpropMaxWarpgroups(kProductColumns) + FpropHelpers(kFloats);
   static_assert(kDepthBytes % 32 == 0 && kDepthBytes <= kHalves * 128, "as products take it");
   static_assert(!(kFloats && kAcross), "floats are not transposed");
 
