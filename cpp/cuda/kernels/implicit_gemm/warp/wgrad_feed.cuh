@@ -50,7 +50,7 @@ __device__ inline WarpWgradStep NextWarpWgradStep(const WarpWgradParams& p,
     next.place = GemmPlaceOf(p.walk, next.end - next.left, next.end);
     next.planes = p.held;
   }
-  next.plane += next.planes;
+  next.plane += static_cast<unsigned>(next.planes);
   next.x_slot += next.planes;
   if (next.x_slot >= p.x_slots) next.x_slot -= p.x_slots;
   next.y_slot = next.y_slot + 1 == p.y_slots ? 0 : next.y_slot + 1;
@@ -89,13 +89,10 @@ template <typename T, int kFragments>
 __device__ inline int CopyWarpWgradAhead(const WarpWgradParams& p, int step, int copied,
                                          unsigned char* shared) {
   WarpWgradBlock* const block = WarpWgradBlockOf(p, shared);
-  const int first_plane = block->steps[step % kWarpWgradSteps].plane;
+  const unsigned first_plane = block->steps[step % kWarpWgradSteps].plane;
   while (copied - step < p.y_slots) {
     const WarpWgradStep& next = block->steps[copied % kWarpWgradSteps];
-    // The difference counts, should the numbers ever overflow.
-    const int used =
-        static_cast<int>(static_cast<unsigned>(next.plane) - static_cast<unsigned>(first_plane)) +
-        p.held;
+    const int used = static_cast<int>(next.plane - first_plane) + p.held;
     if (next.left == 0 || used > p.x_slots) break;
     CopyWarpWgradStep<T, kFragments>(p, block->tile, next, shared);
     ++copied;

@@ -105,10 +105,10 @@ __host__ __device__ inline int WarpWgradFirstUnit(int units, int group, int grou
 // What is known of a step of a block. The one behind its last step has nothing but `left`.
 struct alignas(16) WarpWgradStep {
   GemmPlace place;
-  int left;    // steps of the block from this one on
-  int end;     // of the block, among all
-  int plane;   // of x, its first, among all that the block copies
-  int x_slot;  // of that plane
+  int left;        // steps of the block from this one on
+  int end;         // of the block, among all
+  unsigned plane;  // of x, its first, among all that the block copies; differences count
+  int x_slot;      // of that plane
   int y_slot;
   int planes;  // of x that it does not share with the step before
   int unused;

@@ -27,7 +27,8 @@ struct View {
 
 // Whether each position reads only its own along an axis, so that it may as well be of images.
 inline bool AxisIsFree(const ImplicitGemmProblem& p, size_t axis) {
-  return p.kernel[axis] == 1 && p.padding_low[axis] == 0 && p.in[axis] == p.out[axis];
+  return p.kernel[axis] == 1 && p.strides[axis] == 1 && p.padding_low[axis] == 0 &&
+         p.in[axis] == p.out[axis];
 }
 
 // Makes images, which are next to it, positions along z.
@@ -37,7 +38,7 @@ inline void FoldImages(ImplicitGemmProblem* p) {
   p->batch = 1;
 }
 
-// A single tap has no dilation, and a single position, or one that reads only its own, no stride.
+// A single tap has no dilation, and a single position no stride.
 inline ImplicitGemmProblem WithoutNeedless(ImplicitGemmProblem p) {
   for (size_t axis = 0; axis < 3; ++axis) {
     if (p.kernel[axis] == 1) p.dilation[axis] = 1;
