@@ -227,8 +227,11 @@ def test_precision_reaches_the_handler(cuda_handlers: None):
     "numbers", [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")], ids=["NHWC", "NCHW"]
 )
 def test_dense_layers_on_cuda(numbers: tuple[str, str, str], cuda_handlers: None):
-    """The gradients are calls, which command buffers hold; the forward pass is XLA's, unchanged."""
-    shapes = ((2, 8, 8, 32), (3, 3, 32, 32)), ((2, 32, 8, 8), (32, 32, 3, 3))
+    """The gradients are calls, which command buffers hold; the forward pass is XLA's, unchanged.
+
+    Of 96 channels: the forward pass of 8 to 64 is a call too.
+    """
+    shapes = ((2, 8, 8, 96), (3, 3, 96, 96)), ((2, 96, 8, 8), (96, 96, 3, 3))
     x, w = (jax.ShapeDtypeStruct(s, np.float32) for s in shapes[numbers[0] == "NCHW"])
     layer = lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=numbers)  # noqa: E731
     both = jax.grad(lambda x, w: jnp.sum(layer(x, w) ** 2), (0, 1))
