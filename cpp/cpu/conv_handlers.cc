@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cpu/handlers.h"
+#include "cpu/kernels/depthwise/conv.h"
 #include "cpu/kernels/direct.h"
 #include "cpu/kernels/thin/conv.h"
 #include "cpu/onednn/conv_limits.h"
@@ -49,7 +50,7 @@ struct RawCall {
   }
 };
 
-enum class Method { kZeros, kDirect, kThin, kOnednn };
+enum class Method { kZeros, kDirect, kThin, kDepthwise, kOnednn };
 
 // A checked call and what computes it: everything except the addresses of its arrays.
 struct CheckedCall {
@@ -62,6 +63,7 @@ Method MethodFor(const ConvProblem& problem) {
   if (problem.geometry.IsAllZero()) return Method::kZeros;
   if (NeedsDirectConv(problem.geometry)) return Method::kDirect;
   if (IsThinConv(problem)) return Method::kThin;
+  if (IsDepthwiseConv(problem)) return Method::kDepthwise;
   return Method::kOnednn;
 }
 
@@ -102,7 +104,7 @@ void Run(const CheckedCall& call, const RawCall& raw, ffi::ThreadPool& pool,
   void* const x = raw.x.untyped_data();
   void* const w = raw.w.untyped_data();
   void* const y = raw.y.untyped_data();
-  const ffi::AnyBuffer& result = raw.result();
+  const ffi::AnyBuffer &operand = raw.operand(), &result = raw.result();
   switch (call.method) {
     case Method::kZeros:
       if (result.element_count() > 0) std::memset(result.untyped_data(), 0, result.size_bytes());
@@ -114,6 +116,9 @@ void Run(const CheckedCall& call, const RawCall& raw, ffi::ThreadPool& pool,
       BeginThinConv(pool, call.problem, static_cast<float*>(x), static_cast<float*>(w),
                     static_cast<float*>(y), completion->promise);
       completion->later = true;
+      return;
+    case Method::kDepthwise:
+      DepthwiseConv(pool, call.problem, operand.untyped_data(), w, result.untyped_data());
       return;
     case Method::kOnednn:
       call.onednn->Run(pool, x, w, y);

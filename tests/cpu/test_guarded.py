@@ -54,6 +54,17 @@ def test_convolutions(seed: int) -> None:
     assert not (what := failure(drawn_convs.Call.draw(rng, dtypes), rng)), what
 
 
+@pytest.mark.parametrize("seed", SEEDS[::2])
+def test_depthwise(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    dtype = str(
+        rng.choice([d for d in ("float32", "bfloat16") if d in registry.require("cpu").dtypes])
+    )
+    operator = str(rng.choice(["conv_fprop", "conv_dgrad", "conv_wgrad"]))
+    case = drawn_convs.draw_depthwise(rng)
+    assert not (what := failure(drawn_convs.Call.of(rng, operator, case, dtype, dtype), rng)), what
+
+
 @pytest.mark.parametrize("seed", SEEDS[::4])
 def test_backward_passes(seed: int) -> None:
     rng = np.random.default_rng(seed)

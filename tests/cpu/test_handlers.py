@@ -186,6 +186,9 @@ CASES = [
     ),
     case("3d-groups", (2, 6, 5, 5, 6), (9, 2, 3, 2, 3), (1, 2, 1), 1, groups=3),
     case("3d-depthwise", (2, 8, 5, 5, 6), (8, 1, 3, 3, 3), pad=1, groups=8),
+    case("1d-depthwise-long", (1, 19, 700), (19, 1, 9), 1, ((3, 7),), groups=19),
+    case("1d-depthwise-stride", (2, 33, 300), (33, 1, 7), 3, ((2, 5),), 2, groups=33),
+    case("3d-depthwise-stride", (1, 17, 6, 9, 40), (17, 1, 3, 2, 5), (2, 1, 2), 1, groups=17),
     case(
         "3d-ndhwc",
         (2, 3, 6, 5, 4),
@@ -206,6 +209,8 @@ SPLIT_CASES = [
     case("2d-dilation", (1, 16, 67, 40), (16, 16, 3, 3), (2, 1), (5, 2), (5, 2)),
     case("2d-wide-kernel", (1, 8, 30, 30), (8, 8, 31, 31), pad=15),
     case("2d-depthwise", (1, 96, 80, 64), (96, 1, 5, 5), pad=2, groups=96),
+    case("2d-depthwise-dilation", (1, 80, 60, 64), (80, 1, 3, 3), pad=6, dilation=6, groups=80),
+    case("1d-depthwise", (1, 128, 3000), (128, 1, 15), pad=7, groups=128),
     case("2d-few-rows", (1, 64, 3, 70), (64, 64, 3, 3), pad=1),
     case("3d-one-image", (1, 8, 17, 16, 18), (16, 8, 3, 3, 3), (2, 1, 1), 1),
     case("1d-one-sequence", (1, 24, 4001), (24, 24, 3), stride=2, pad=((7, 0),), dilation=3),

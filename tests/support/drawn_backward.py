@@ -11,8 +11,6 @@ from support import drawn_convs
 from support.conv_cases import Case, in_layout
 from support.conv_oracle import conv_oracle
 
-_MAX_CHANNELS = 40  # more than two of the widest vectors, and all remainders
-
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -25,7 +23,7 @@ class Call:
 
     @classmethod
     def draw(cls, rng: np.random.Generator, dtype: str) -> Call:
-        case, wanted = _draw_depthwise(rng), int(rng.integers(1, 8))
+        case, wanted = drawn_convs.draw_depthwise(rng), int(rng.integers(1, 8))
         data = [rng.integers(-3, 4, shape).astype(np.float64) for shape in (case.x, case.w, case.y)]
         _, dx, dw = conv_oracle(case, *data)
         db = data[2].sum((0, *range(2, data[2].ndim)))
@@ -49,14 +47,3 @@ class Call:
             if not right.all():
                 return f"{(~right).sum()} of {right.size} wrong in a result of shape {got.shape}"
         return ""
-
-
-def _draw_depthwise(rng: np.random.Generator) -> Case:
-    """A random layer, with one filter for each of as many channels as are drawn."""
-    case, channels = drawn_convs.draw(rng), int(rng.integers(2, _MAX_CHANNELS + 1))
-    return dataclasses.replace(
-        case,
-        x=(case.x[0], channels, *case.x[2:]),
-        w=(channels, 1, *case.w[2:]),
-        groups=channels,
-    )

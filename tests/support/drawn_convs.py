@@ -20,6 +20,7 @@ from jax_convgrad._src.runtime import registry
 from jax_convgrad.bench import drawn
 
 _MAX_PRODUCTS = 3_000_000
+_MAX_DEPTHWISE = 40  # channels: more than two of the widest vectors, and all remainders
 # Operands and result among x, w and y.
 _ROLES = {"conv_fprop": (0, 1, 2), "conv_dgrad": (2, 1, 0), "conv_wgrad": (0, 2, 1)}
 # Of one result to the largest of it, where a part of a sum may have been rounded before.
@@ -132,3 +133,14 @@ def draw(rng: np.random.Generator, order: str = "") -> Case:
         )
         if case.x[0] * math.prod(case.w) * math.prod(case.y[2:]) <= _MAX_PRODUCTS:
             return case
+
+
+def draw_depthwise(rng: np.random.Generator) -> Case:
+    """A random layer, with one filter for each of as many channels as are drawn."""
+    case, channels = draw(rng), int(rng.integers(2, _MAX_DEPTHWISE + 1))
+    return dataclasses.replace(
+        case,
+        x=(case.x[0], channels, *case.x[2:]),
+        w=(channels, 1, *case.w[2:]),
+        groups=channels,
+    )

@@ -70,6 +70,21 @@ struct Lanes {
     for (int64_t i = 0; i < count; ++i) to[i] = values[i];
   }
 
+  // To the nearest, ties to even, as Narrow in bfloat16.h.
+  JAX_CONVGRAD_INLINE static void Store(const Floats& values, int64_t count, BFloat16* to) {
+    Words bits;
+    std::memcpy(&bits, &values, sizeof(bits));
+    const Words rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    const Words nan = bits >> 16 | 0x40u;
+    const Halves halves =
+        __builtin_convertvector((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded, Halves);
+    if (count == kLanes) {
+      std::memcpy(to, &halves, sizeof(halves));
+      return;
+    }
+    for (int64_t i = 0; i < count; ++i) to[i].bits = halves[i];
+  }
+
   JAX_CONVGRAD_INLINE static void Add(const Floats& values, int64_t count, float* to) {
     if (count == kLanes) {
       Floats sum;

@@ -7,6 +7,7 @@
 
 #include "cpu/kernels/bfloat16.h"
 #include "cpu/kernels/depthwise/kernels.h"
+#include "cpu/kernels/depthwise/weights.h"
 #include "cpu/runtime/parallel_for.h"
 #include "cpu/runtime/scratch.h"
 #include "ffi/checked.h"
@@ -18,28 +19,13 @@ namespace ffi = ::xla::ffi;
 
 constexpr int64_t kTasksPerThread = 4;
 
-// Where the taps of w and dw lie, counted row by row, from those of the first tap.
-std::vector<int64_t> PlacesOfTaps(const DepthwiseSizes& g, const DepthwiseBackwardCall& call) {
-  const int64_t taps = g.taps();
-  std::vector<int64_t> places(static_cast<size_t>(taps), 0);
-  for (int64_t tap = 0; tap < taps; ++tap) {
-    int64_t rest = tap;
-    for (int axis = 2; axis >= 0; --axis) {
-      const int from = axis - (3 - call.geometry.spatial);
-      const int64_t stride = from >= 0 ? call.w_strides[static_cast<size_t>(from) + 2] : 0;
-      places[static_cast<size_t>(tap)] += rest % g.kernel[axis] * stride;
-      rest /= g.kernel[axis];
-    }
-  }
-  return places;
-}
-
 template <typename T>
 void Run(ffi::ThreadPool& pool, const DepthwiseBackwardCall& call) {
-  const DepthwiseKernels<T>& kernels = FindDepthwiseKernels<T>();
   const DepthwiseSizes g(call.geometry);
+  const DepthwiseKernels<T>& kernels = FindDepthwiseKernels<T>(g.channels);
   const int64_t lanes = kernels.lanes, taps = g.taps();
-  const int64_t blocks = (g.channels - 1) / lanes + 1, block_sums = (taps + 1) * lanes;
+  const DepthwiseBlocks vectors{g.channels, lanes};
+  const int64_t blocks = vectors.count(), block_sums = (taps + 1) * lanes;
   const int64_t workers = std::min(NumThreads(pool), g.rows_of_x());
 
   // More tasks than threads, as far as their sums fit: a thread may be late.
@@ -61,23 +47,8 @@ void Run(ffi::ThreadPool& pool, const DepthwiseBackwardCall& call) {
   for (int64_t phase = 0; phase < std::min(g.strides[2], g.in[2]); ++phase) {
     reach.push_back(ReachOf(g, 2, phase));
   }
-  const std::vector<int64_t> places = PlacesOfTaps(g, call);
-  const auto weight_at = [&](int64_t channel, int64_t tap) {
-    return channel * call.w_strides[0] + places[static_cast<size_t>(tap)];
-  };
-  const auto channel_of = [&](int64_t block, int64_t lane) {
-    return std::max<int64_t>(0, std::min(block * lanes, g.channels - lanes)) + lane;
-  };
-  for (int64_t block = 0; block < blocks; ++block) {
-    for (int64_t tap = 0; tap < taps; ++tap) {
-      for (int64_t lane = 0; lane < lanes; ++lane) {
-        const int64_t channel = channel_of(block, lane);
-        w[(block * taps + tap) * lanes + lane] =
-            channel < g.channels ? Widen(static_cast<const T*>(call.w)[weight_at(channel, tap)])
-                                 : 0.0f;
-      }
-    }
-  }
+  const DepthwiseWeightPlaces places(g, call.geometry.spatial, call.w_strides);
+  PackWeights(places, vectors, taps, static_cast<const T*>(call.w), w);
   const DepthwiseSweepWork<T> work{
       g,
       static_cast<int64_t>(reach.size()),
@@ -99,11 +70,11 @@ void Run(ffi::ThreadPool& pool, const DepthwiseBackwardCall& call) {
   }
   for (int64_t block = 0; block < blocks; ++block) {
     for (int64_t lane = 0; lane < lanes; ++lane) {
-      const int64_t channel = channel_of(block, lane);
+      const int64_t channel = vectors.channel(block, lane);
       if (channel >= g.channels) break;
       const float* const from = totals + block * block_sums + lane;
       for (int64_t tap = 0; tap < taps && call.dw != nullptr; ++tap) {
-        Narrow(from[tap * lanes], static_cast<T*>(call.dw) + weight_at(channel, tap));
+        Narrow(from[tap * lanes], static_cast<T*>(call.dw) + places.at(channel, tap));
       }
       if (call.db != nullptr) Narrow(from[taps * lanes], static_cast<T*>(call.db) + channel);
     }

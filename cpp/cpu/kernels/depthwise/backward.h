@@ -3,7 +3,7 @@
 // once instead of three times.
 //
 // Serves one filter a channel, 1 to 3 spatial axes, any stride, padding and dilation, float32 and
-// bfloat16. It is fast for at least as many channels as a vector has numbers (16 with AVX-512).
+// bfloat16. It is fast for at least four channels, which fill the shortest vector.
 
 #ifndef JAX_CONVGRAD_CPU_KERNELS_DEPTHWISE_BACKWARD_H_
 #define JAX_CONVGRAD_CPU_KERNELS_DEPTHWISE_BACKWARD_H_

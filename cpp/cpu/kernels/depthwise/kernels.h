@@ -1,5 +1,5 @@
-// The compiled kernels of wgrad.h and backward.h, one set per instruction set. A vector is some
-// channels of one position.
+// The compiled kernels of conv.h, wgrad.h and backward.h, one set per instruction set. A vector is
+// some channels of one position.
 
 #ifndef JAX_CONVGRAD_CPU_KERNELS_DEPTHWISE_KERNELS_H_
 #define JAX_CONVGRAD_CPU_KERNELS_DEPTHWISE_KERNELS_H_
@@ -10,6 +10,17 @@
 #include "cpu/kernels/depthwise/sizes.h"
 
 namespace jax_convgrad {
+
+// A forward pass or an input gradient, and its memory. `operand` is x or dy, `result` y or dx.
+template <typename T>
+struct DepthwiseConvWork {
+  DepthwiseSizes sizes;
+  bool forward;
+  int64_t piece, pieces;  // elements of a row's phases that are computed at once; pieces of a row
+  const T* operand;
+  T* result;
+  const float* w;  // [block][tap][lane]
+};
 
 // A weight gradient and its memory.
 template <typename T>
@@ -39,14 +50,16 @@ struct DepthwiseSweepWork {
 template <typename T>
 struct DepthwiseKernels {
   int64_t lanes;  // floats in a vector
+  // One piece of the result: they are counted along rows, and rows through all images.
+  void (*conv)(const DepthwiseConvWork<T>& work, int64_t piece);
   void (*wgrad)(const DepthwiseWgradWork<T>& work);
   // One task: a part of the rows of x, and the same part of the rows of dy for db.
   void (*sweep)(const DepthwiseSweepWork<T>& work, int64_t task, int64_t worker);
 };
 
-// The best set that this processor supports. T is float or BFloat16.
+// The best set for so many channels that this processor supports. T is float or BFloat16.
 template <typename T>
-const DepthwiseKernels<T>& FindDepthwiseKernels();
+const DepthwiseKernels<T>& FindDepthwiseKernels(int64_t channels);
 
 // The individual sets; not to be called on a processor that lacks their instructions.
 namespace depthwise_avx512 {

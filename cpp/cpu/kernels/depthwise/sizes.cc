@@ -56,4 +56,31 @@ TapReach ReachInside(const DepthwiseSizes& sizes, int axis, int64_t element) {
   return reach;
 }
 
+MeetingTaps MeetingTapsOf(const DepthwiseSizes& sizes, bool forward, int axis, int64_t element) {
+  if (forward) {
+    const int64_t at = element * sizes.strides[axis] - sizes.padding[axis];
+    return {0, 1, sizes.kernel[axis], at, sizes.dilation[axis]};
+  }
+  const TapReach reach = ReachOf(sizes, axis, element);
+  if (reach.count == 0) return {0, 1, 0, 0, 1};
+  const int64_t steps = reach.count - 1;
+  return {reach.first + steps * reach.step, -reach.step, reach.count,
+          reach.window - steps * reach.window_step, reach.window_step};
+}
+
+MeetingTaps MeetingTapsInside(const DepthwiseSizes& sizes, bool forward, int axis,
+                              int64_t element) {
+  MeetingTaps taps = MeetingTapsOf(sizes, forward, axis, element);
+  const int64_t size = forward ? sizes.in[axis] : sizes.out[axis];
+  if (taps.at < 0) {
+    const int64_t outside = std::min(taps.count, (-taps.at - 1) / taps.at_step + 1);
+    taps.first += outside * taps.step;
+    taps.at += outside * taps.at_step;
+    taps.count -= outside;
+  }
+  const int64_t room = size - 1 - taps.at;
+  taps.count = room < 0 ? 0 : std::min(taps.count, room / taps.at_step + 1);
+  return taps;
+}
+
 }  // namespace jax_convgrad

@@ -22,6 +22,18 @@ struct DepthwiseSizes {
   int64_t in[3], out[3], kernel[3], strides[3], padding[3], dilation[3];
 };
 
+// The taps that make one element of y along an axis, or of dx, in the order in which they meet the
+// operand: tap first + t * step meets element at + t * at_step of it, for t from 0 to count.
+// `at_step` is positive. Elements outside of the operand may be among them.
+struct MeetingTaps {
+  int64_t first, step, count, at, at_step;
+};
+
+MeetingTaps MeetingTapsOf(const DepthwiseSizes& sizes, bool forward, int axis, int64_t element);
+
+// The same without the taps that meet no element of the operand.
+MeetingTaps MeetingTapsInside(const DepthwiseSizes& sizes, bool forward, int axis, int64_t element);
+
 // The windows along one axis for which `tap` lies inside x: `last` is exclusive, and never more
 // than there are, also of a tap that lies inside for none.
 struct WindowRange {

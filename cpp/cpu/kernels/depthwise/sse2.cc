@@ -11,12 +11,14 @@
 namespace jax_convgrad {
 namespace depthwise_sse2 {
 
+#include "cpu/kernels/depthwise/conv.inc"
 #include "cpu/kernels/depthwise/simd.inc"
 #include "cpu/kernels/depthwise/sweep.inc"
 #include "cpu/kernels/depthwise/wgrad.inc"
 
-const DepthwiseKernels<float> kFloat = {kLanes, Wgrad<float>, Sweep<float>};
-const DepthwiseKernels<BFloat16> kBFloat16 = {kLanes, Wgrad<BFloat16>, Sweep<BFloat16>};
+const DepthwiseKernels<float> kFloat = {kLanes, Conv<float>, Wgrad<float>, Sweep<float>};
+const DepthwiseKernels<BFloat16> kBFloat16 = {kLanes, Conv<BFloat16>, Wgrad<BFloat16>,
+                                              Sweep<BFloat16>};
 
 }  // namespace depthwise_sse2
 }  // namespace jax_convgrad

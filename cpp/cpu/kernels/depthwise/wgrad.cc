@@ -7,8 +7,9 @@ namespace {
 
 template <typename T>
 void Run(const ConvGeometry& geometry, const void* x, const void* dy, float* dw) {
-  FindDepthwiseKernels<T>().wgrad(
-      {DepthwiseSizes(geometry), static_cast<const T*>(x), static_cast<const T*>(dy), dw});
+  const DepthwiseSizes sizes(geometry);
+  FindDepthwiseKernels<T>(sizes.channels)
+      .wgrad({sizes, static_cast<const T*>(x), static_cast<const T*>(dy), dw});
 }
 
 }  // namespace
