@@ -142,6 +142,7 @@ JET = Feature(
     "jax.experimental.jet",
     "It fails on this package's operators.",
     rules="jax.experimental.jet:jet_rules",
+    jet="jax.experimental.jet:jet",
 )
 
 CHECKIFY = Feature(

@@ -48,6 +48,13 @@ def trace(function: Any, *arguments: Any) -> tuple[Any, list[Any]]:
     return traced.jaxpr.jaxpr, [s for name in _SHARDINGS for s in params.get(name, ())]
 
 
+def jaxpr_of(function: Any, equation: Any) -> Any:
+    """The jaxpr of a function of an equation's operands, with their dtypes whatever JAX has enabled."""
+    operands = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
+    with jax.enable_x64(True):
+        return jax.make_jaxpr(function)(*operands).jaxpr
+
+
 def _trace_objects(function: Any, arguments: tuple[Any, ...]) -> Any:
     """Traces a function of pytrees with leaves that are not arrays, such as Equinox's modules.
 

@@ -161,6 +161,25 @@ def differentiate_like(primitive: Any, model: Any) -> None:
         general = JET.read(rule, "func")
         if general is not None:
             names.rules[primitive] = functools.partial(general, primitive)
+    _check_for_nans(primitive)
+
+
+def differentiate_through(primitive: Any, parts: Any) -> None:
+    """Makes `jet` differentiate ``primitive`` as its parts, and `checkify` check it for NaNs.
+
+    ``parts`` takes the primitive's only parameter, ``problem``, and its operands.
+    """
+    names = JET.resolve()
+    if names is not None:
+
+        def rule(primals: Any, series: Any, *, problem: Any) -> Any:
+            return names.jet(functools.partial(parts, problem), primals, series)
+
+        names.rules[primitive] = rule
+    _check_for_nans(primitive)
+
+
+def _check_for_nans(primitive: Any) -> None:
     names = CHECKIFY.resolve()
     if names is not None:
         names.error_checks[primitive] = functools.partial(names.nan_error_check, primitive)

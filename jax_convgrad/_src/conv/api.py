@@ -17,7 +17,13 @@ from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_convgrad._src import compat, hints, shapes
-from jax_convgrad._src.conv import arguments, backward, phases, primitives
+from jax_convgrad._src.conv import (
+    arguments,
+    backward,
+    phases,
+    primitives,
+    tangent,  # noqa: F401 - gives conv_fprop its JVP
+)
 from jax_convgrad._src.conv.arrays import move_groups, pad_spatial, swap_channels
 from jax_convgrad._src.conv.bias import add_bias
 from jax_convgrad._src.conv.geometry import MAX_SPATIAL_RANK, ConvConfig, ConvGeometry, dilated

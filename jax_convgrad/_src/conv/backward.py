@@ -51,9 +51,7 @@ def parts(problem: ConvBackwardProblem, x: Array, w: Array, dy: Array) -> list[A
 
 def parts_of(equation: Any) -> Any:
     """The jaxpr of the parts of an equation that binds the primitive."""
-    operands = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
-    with jax.enable_x64(True):
-        return jax.make_jaxpr(functools.partial(parts, equation.params["problem"]))(*operands).jaxpr
+    return compat.jaxpr_of(functools.partial(parts, equation.params["problem"]), equation)
 
 
 def _bias(problem: ConvBackwardProblem, dy: Array) -> Array:
@@ -86,12 +84,12 @@ def _jvp(
     dots: list[Any] = []
     for gradient, result in zip(problem.wanted, results, strict=True):
         if gradient == "b":
-            found = [] if _is_zero(dy_dot) else [_bias(problem, dy_dot)]
+            found = [] if is_zero(dy_dot) else [_bias(problem, dy_dot)]
         else:
             found = [
                 primitives.bind(part, first, second)
                 for part, first, second in terms[gradient]
-                if not _is_zero(first) and not _is_zero(second)
+                if not is_zero(first) and not is_zero(second)
             ]
         zero = ad.Zero(jax.typeof(result).to_tangent_aval())
         dots.append(functools.reduce(lax.add, found) if found else zero)
@@ -104,7 +102,7 @@ def _transpose(
     """The cotangents of the operands in which the results are linear: dy, or x and w."""
     found: dict[str, list[Any]] = {"x": [], "w": [], "dy": []}
     for gradient, ct in zip(problem.wanted, cts, strict=True):
-        if _is_zero(ct):
+        if is_zero(ct):
             continue
         if gradient == "b":
             if ad.is_undefined_primal(dy):
@@ -139,7 +137,7 @@ def _spread(problem: ConvBackwardProblem, ct: Array, aval: Any) -> Array:
     return compat.reshard_like(compat.cast(spread, aval.dtype), aval)
 
 
-def _is_zero(value: Any) -> bool:
+def is_zero(value: Any) -> bool:
     return isinstance(value, ad.Zero)
 
 
@@ -198,6 +196,7 @@ conv_backward_p.def_abstract_eval(_abstract)
 ad.primitive_jvps[conv_backward_p] = _jvp
 ad.primitive_transposes[conv_backward_p] = _transpose
 batching.primitive_batchers[conv_backward_p] = _batch
+compat.differentiate_through(conv_backward_p, parts)
 for _platform in (None, "cpu", "cuda"):
     compat.register_lowering(
         conv_backward_p, functools.partial(_lower, _platform), platform=_platform

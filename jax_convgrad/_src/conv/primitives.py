@@ -4,6 +4,7 @@
 
 With one geometry each one's derivatives are the other two, so JVP and transposition stay inside the family
 at every order, and the geometry that was checked where an operator was called serves all of them.
+(`tangent` replaces conv_fprop's JVP where both gradients can be computed in one call.)
 
 Parameters of all three: ``problem`` (`ConvProblem`) and ``decision`` (its backend, where `install` has
 decided before it binds; None elsewhere).
@@ -171,7 +172,7 @@ def batch_operator(
     return batch(bind, tuple(operands), tuple(axes), problem.resolved())
 
 
-def _lax_parameters(params: dict[str, Any]) -> dict[str, Any]:
+def lax_parameters(params: dict[str, Any]) -> dict[str, Any]:
     """The parameters of `lax.conv_general_dilated_p` for the convolution x -> y."""
     problem: ConvProblem = params["problem"]
     config = problem.geometry.config
@@ -215,7 +216,7 @@ def _define(operator: ConvOperator) -> None:
     primitive.def_abstract_eval(functools.partial(abstract_result, operator))
     ad.defbilinear(primitive, functools.partial(transpose, 0), functools.partial(transpose, 1))
     batching.primitive_batchers[primitive] = batch_operator
-    compat.checkpoint_like(primitive, lax.conv_general_dilated_p, _lax_parameters)
+    compat.checkpoint_like(primitive, lax.conv_general_dilated_p, lax_parameters)
     compat.differentiate_like(primitive, lax.conv_general_dilated_p)
     for platform in (None, "cpu", "cuda"):
         compat.register_lowering(primitive, functools.partial(_lower, platform), platform=platform)

@@ -269,7 +269,7 @@ def _decide_backward(problem: ConvBackwardProblem, target: Target) -> Decision:
         return made(PARTS, WITHOUT_CUSTOM_CALLS)
     if target.partitioned:
         return made(PARTS, "XLA divides the program among devices: each part has a sharding rule")
-    if not _has_backward_kernel(problem):
+    if not has_backward_kernel(problem):
         return made(PARTS, "no kernel computes all of it at once")
     if (lack := target.unserved(registry.BACKWARD_TARGET, problem.dtype)) is not None:
         return made(PARTS, f"{lack.reason}, so each part is decided alone", missing=lack.missing)
@@ -286,7 +286,7 @@ def _decide_backward(problem: ConvBackwardProblem, target: Target) -> Decision:
     )
 
 
-def _has_backward_kernel(problem: ConvBackwardProblem) -> bool:
+def has_backward_kernel(problem: ConvBackwardProblem) -> bool:
     """Whether the CPU's kernel computes it: depthwise, one filter a channel, known sizes."""
     geometry, config = problem.geometry, problem.geometry.config
     sizes = (*geometry.x_shape, *geometry.w_shape)

@@ -15,7 +15,13 @@ from jax import lax
 from jax.extend.core import Literal
 
 from jax_convgrad._src import compat
-from jax_convgrad._src.conv import backward
+from jax_convgrad._src.conv import backward, tangent
+
+# Primitives that may be computed by parts, and the jaxprs of these.
+_PARTS = {
+    backward.conv_backward_p: backward.parts_of,
+    tangent.conv_tangent_p: tangent.parts_of,
+}
 
 
 class SourceLine(NamedTuple):
@@ -196,9 +202,9 @@ def _enter(equation: Any, place: _Place, names: tuple[tuple[str, str], ...]) -> 
 
 
 def inner_jaxprs(equation: Any) -> Iterator[Any]:
-    """The programs among an equation's parameters; for a whole backward pass, its parts."""
-    if equation.primitive is backward.conv_backward_p:
-        yield backward.parts_of(equation)
+    """The programs among an equation's parameters; for a whole backward pass or tangent, its parts."""
+    if (parts_of := _PARTS.get(equation.primitive)) is not None:
+        yield parts_of(equation)
         return
     for value in equation.params.values():
         for entry in value if isinstance(value, tuple | list) else (value,):

@@ -14,11 +14,16 @@ from typing import Any
 import numpy as np
 from jax import Array, lax
 
-from jax_convgrad._src import hints
-from jax_convgrad._src.conv import api, primitives
+from jax_convgrad._src import compat, hints
+from jax_convgrad._src.conv import api, backward, primitives
 from jax_convgrad._src.conv.bias import add_bias, bias_gradient
 from jax_convgrad._src.conv.geometry import MAX_SPATIAL_RANK, ConvConfig, ConvGeometry, dilated
-from jax_convgrad._src.dispatch.problem import ConvOperator, ConvProblem
+from jax_convgrad._src.dispatch.problem import (
+    ConvBackwardProblem,
+    ConvOperator,
+    ConvProblem,
+    Gradient,
+)
 from jax_convgrad._src.dtypes import check_float_dtypes
 from jax_convgrad._src.interop.gradients import Contract, call
 from jax_convgrad._src.shapes import Pairs, Shape, is_number
@@ -90,6 +95,9 @@ class Convolution:
         to its operand's sharding in an Explicit mesh, so that of these results is never ambiguous.
         """
         want_data, want_weights, want_bias = mask
+        if want_data and want_weights and not self.transposed:
+            assert src is not None and weights is not None
+            return self._backward(diff_dst, src, weights, want_bias, derivative=derivative)
         data = kernel = None
         if want_data:
             operator: ConvOperator = "conv_fprop" if self.transposed else "conv_dgrad"
@@ -99,22 +107,43 @@ class Convolution:
             kernel = self._run("conv_wgrad", image, gradient, derivative=derivative)
         return data, kernel, bias_gradient(diff_dst, self.dst_channel_axis) if want_bias else None
 
-    def _run(
-        self, operator: ConvOperator, first: Any, second: Any, *, derivative: bool = False
-    ) -> Array:
-        """One operator of the family, with this geometry."""
+    def _backward(
+        self, diff_dst: Array, src: Array, weights: Array, want_bias: bool, *, derivative: bool
+    ) -> tuple[Array | None, Array | None, Array | None]:
+        """Both gradients of a plain convolution, and the bias', by one operator."""
+        wanted: tuple[Gradient, ...] = ("x", "w", "b") if want_bias else ("x", "w")
+        if not self._is_bound(derivative):
+            return api.conv_backward(src, weights, diff_dst, wanted=wanted, **self._attributes)
+        dtype, precision = np.dtype(src.dtype), compat.canonical_precision(None)
+        problem = ConvBackwardProblem(self.geometry, dtype, dtype, precision, wanted)
+        found = backward.bind(problem, src, weights, diff_dst)
+        return found[0], found[1], found[2] if want_bias else None
+
+    def _is_bound(self, derivative: bool) -> bool:
+        """Whether the primitive is bound, and not the public operator called, which checks shardings."""
+        pairs = self.geometry.config.padding
+        return derivative and all(is_number(n) for pair in pairs for n in pair)
+
+    @property
+    def _attributes(self) -> dict[str, Any]:
         config = self.geometry.config
-        if derivative and all(is_number(n) for pair in config.padding for n in pair):
-            dtype = np.dtype(first.dtype)
-            problem = ConvProblem.make(operator, self.geometry, dtype, dtype, None)
-            return primitives.bind(problem, first, second)
-        attributes: dict[str, Any] = {
+        return {
             "strides": config.strides,
             "padding": config.padding,
             "dilation": config.dilation,
             "groups": config.groups,
             "dimension_numbers": config.dimension_numbers,
         }
+
+    def _run(
+        self, operator: ConvOperator, first: Any, second: Any, *, derivative: bool = False
+    ) -> Array:
+        """One operator of the family, with this geometry."""
+        if self._is_bound(derivative):
+            dtype = np.dtype(first.dtype)
+            problem = ConvProblem.make(operator, self.geometry, dtype, dtype, None)
+            return primitives.bind(problem, first, second)
+        attributes = self._attributes
         if operator == "conv_fprop":
             return api.conv_fprop(first, second, **attributes)
         if operator == "conv_dgrad":

@@ -13,10 +13,12 @@
 namespace jax_convgrad {
 namespace depthwise_avx2 {
 
-#include "cpu/kernels/depthwise/conv.inc"
+// clang-format off: the others use what is in the first
 #include "cpu/kernels/depthwise/simd.inc"
+#include "cpu/kernels/depthwise/conv.inc"
 #include "cpu/kernels/depthwise/sweep.inc"
 #include "cpu/kernels/depthwise/wgrad.inc"
+// clang-format on
 
 const DepthwiseKernels<float> kFloat = {kLanes, Conv<float>, Wgrad<float>, Sweep<float>};
 const DepthwiseKernels<BFloat16> kBFloat16 = {kLanes, Conv<BFloat16>, Wgrad<BFloat16>,
