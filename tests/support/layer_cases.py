@@ -23,7 +23,7 @@ from jax_convgrad import conv_fprop, conv_general_dilated, conv_transpose, resiz
 from jax_convgrad._src.runtime import registry
 
 NHWC = ("NHWC", "HWIO", "NHWC")
-OPERATORS = ("conv_fprop", "conv_dgrad", "conv_wgrad", "resample")
+OPERATORS = ("conv_fprop", "conv_dgrad", "conv_wgrad", "conv_backward", "resample")
 
 # One small geometry with everything in it: groups, stride, dilation, uneven padding, an unread row.
 GEOMETRY: dict[str, Any] = {
