@@ -51,6 +51,7 @@ class Layer(NamedTuple):
       padding: "SAME", whose odd element is at the end, or a pair an axis.
       stride: along every axis.
       groups: `feature_group_count`.
+      dilation: of the window, along every axis.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Layer(NamedTuple):
     padding: Any = "SAME"
     stride: int = 1
     groups: int = 1
+    dilation: int = 1
 
     def to_json(self, dtype: str, precision: str | None) -> dict[str, Any]:
         rest = {"dtype": dtype, "precision": precision}
@@ -92,7 +94,6 @@ GROUPS: dict[str, list[Group]] = {
                 Layer(
                     "depthwise 240, k5 s2", _DX, (4, 28, 28, 240), (5, 5), 240, groups=240, stride=2
                 ),
-                Layer("1-D depthwise 64, k5 s2", _DX, (4, 4000, 64), (5,), 64, groups=64, stride=2),
             ],
             ["bf16"],
             None,
@@ -132,7 +133,11 @@ GROUPS: dict[str, list[Group]] = {
                 ),
                 Layer("1-D depthwise 64, k5", _ALL, (4, 4000, 64), (5,), 64, groups=64),
                 Layer("1-D depthwise 256, k31", _ALL, (4, 400, 256), (31,), 256, groups=256),
+                Layer("1-D depthwise 64, k5 s2", _DX, (4, 4000, 64), (5,), 64, groups=64, stride=2),
                 Layer("3-D depthwise 32, k3", _ALL, (2, 16, 16, 16, 32), (3, 3, 3), 32, groups=32),
+                Layer(
+                    "depthwise 128, k3 d2", _DX, (4, 56, 56, 128), (3, 3), 128, "SAME", 1, 128, 2
+                ),
             ],
             ["bf16"],
             None,
@@ -249,6 +254,7 @@ def survey(
     keywords = {
         "strides": layer.stride,
         "padding": layer.padding,
+        "dilation": layer.dilation,
         "groups": layer.groups,
         "dimension_numbers": (f"N{axes}C", f"{axes}IO", f"N{axes}C"),
         "precision": precision,

@@ -156,7 +156,7 @@ def preparation_features_of(layer: dict[str, Any], pass_: str) -> PreparationFea
         weights,
         strides=layer["stride"],
         padding=padding if isinstance(padding, str) else [tuple(pair) for pair in padding],
-        dilation=1,
+        dilation=layer.get("dilation", 1),
         groups=groups,
         dimension_numbers=(f"N{axes}C", f"{axes}IO", f"N{axes}C"),
     )

@@ -129,6 +129,7 @@ class PreparationFeatures:
       is_strict: the operands are float32 and must not be rounded to TF32.
       has_one_filter_a_channel: depthwise without a multiplier.
       is_strided: a stride is above 1.
+      is_dilated: a dilation of the window is above 1.
       taps: the window's number of elements; None if it is symbolic.
       has_uneven_padding: an axis has different padding at its two ends.
       sums_pairs: each group's channels that are summed over are of an even number; None if it is symbolic.
@@ -146,6 +147,7 @@ class PreparationFeatures:
     is_strict: bool
     has_one_filter_a_channel: bool
     is_strided: bool
+    is_dilated: bool
     taps: int | None
     has_uneven_padding: bool
     sums_pairs: bool | None
@@ -271,6 +273,7 @@ def preparation_features(
         is_strict=is_strict(dtype, precision),
         has_one_filter_a_channel=1 < config.groups == in_channels == out_channels,
         is_strided=any(s > 1 for s in config.strides),
+        is_dilated=any(d > 1 for d in config.dilation),
         taps=math.prod(geometry.kernel) if all(map(_is_known, geometry.kernel)) else None,
         has_uneven_padding=any(low != high for low, high in config.padding),
         sums_pairs=None if summed is None else summed // config.groups % 2 == 0,

@@ -4,9 +4,9 @@ NOTE [Pairs of channels]. oneDNN's bfloat16 kernels read the channels that they 
 number is odd, the last channel is paired with the memory behind it, which is the first channel of the next
 group or pixel, and with a weight of zero. A NaN or an infinity there would leak into a wrong element, under
 `jax.vmap` into another example. So such a call gets one more channel, of zeros, or operands in float32. The
-kernels for depthwise problems have no pairs, except those for some strided input gradients: these must run in
-float32. No measurement may send a call of either kind to "none". One of the kernels also reads behind the
-whole array, whoever calls it: that is an erratum in C++ (cpu/onednn/errata.cc).
+kernels for depthwise problems have no pairs, except those for some strided input gradients of two axes: these
+must run in float32. No measurement may send a call of either kind to "none". One of the kernels also reads
+behind the whole array, whoever calls it: that is an erratum in C++ (cpu/onednn/errata.cc).
 
 NOTE [Uneven padding]. cuDNN's errata exclude the engines that are wrong where the two sides of an axis are
 padded differently (NOTE [One padding per axis], cudnn/errata.cc). That leaves one engine for weight
@@ -53,6 +53,31 @@ AVX512 = RuleTable(
             choice="float32",
             reason="whether the channels are pairs is known when the program runs",
             evidence=(),
+        ),
+        Rule(
+            name="depthwise signals, volumes and dilated dX",
+            when=tuple(
+                {
+                    "dtype": "bfloat16",
+                    "widens": False,
+                    "has_one_filter_a_channel": True,
+                    **rest,
+                }
+                for rest in (
+                    {"operator": "conv_fprop", "spatial_rank": none_of(2)},
+                    {"operator": "conv_dgrad", "spatial_rank": none_of(2)},
+                    {"operator": "conv_dgrad", "is_dilated": True},
+                )
+            ),
+            choice="none",
+            reason="this project's own kernel widens bfloat16 once, while it reads it",
+            evidence=(
+                *_measured_cpu("1-D depthwise 64, k5, bf16", "fprop", "dx"),
+                *_measured_cpu("1-D depthwise 64, k5 s2, bf16", "dx"),
+                *_measured_cpu("1-D depthwise 256, k31, bf16", "fprop", "dx"),
+                *_measured_cpu("3-D depthwise 32, k3, bf16", "fprop", "dx"),
+                *_measured_cpu("depthwise 128, k3 d2, bf16", "dx"),
+            ),
         ),
         Rule(
             name="small depthwise windows, no instructions for bfloat16",
@@ -113,7 +138,6 @@ AVX512 = RuleTable(
                 *_measured_cpu("depthwise 64, k3 s2, bf16", "dx"),
                 *_measured_cpu("depthwise 96, k3 s2, bf16", "dx"),
                 *_measured_cpu("depthwise 240, k5 s2, bf16", "dx"),
-                *_measured_cpu("1-D depthwise 64, k5 s2, bf16", "dx"),
                 *_measured_cpu("64 to 64, k3, bf16", "fprop", "dx", "dw"),
                 *_measured_cpu("128 to 256, k3 s2, bf16", "fprop", "dx", "dw"),
                 *_measured_cpu("64 to 256, k1, bf16", "fprop", "dx", "dw"),
@@ -126,9 +150,6 @@ AVX512 = RuleTable(
                 *_measured_cpu("depthwise 128, k3, bf16", "dw"),
                 *_measured_cpu("depthwise 32, k3, bf16", "dw"),
                 *_measured_cpu("depthwise 240, k5, bf16", "fprop", "dw"),
-                *_measured_cpu("1-D depthwise 64, k5, bf16", "fprop", "dx"),
-                *_measured_cpu("1-D depthwise 256, k31, bf16", "fprop", "dx"),
-                *_measured_cpu("3-D depthwise 32, k3, bf16", "fprop", "dx"),
             ),
             against=(*_measured_cpu("depthwise 240, k5, bf16", "dx"),),
         ),
@@ -147,7 +168,6 @@ AVX512 = RuleTable(
                 *_measured_amx("depthwise 64, k3 s2, bf16", "dx"),
                 *_measured_amx("depthwise 96, k3 s2, bf16", "dx"),
                 *_measured_amx("depthwise 240, k5 s2, bf16", "dx"),
-                *_measured_amx("1-D depthwise 64, k5 s2, bf16", "dx"),
             ),
             device_class="amx",
         ),
@@ -193,17 +213,14 @@ AVX512 = RuleTable(
                 *_measured_amx("depthwise 32, k3, bf16", "fprop", "dx", "dw"),
                 *_measured_amx("depthwise 240, k5, bf16", "fprop", "dx"),
                 *_measured_amx("depthwise 672, k5 s2, bf16", "fprop", "dw"),
-                *_measured_amx("1-D depthwise 64, k5, bf16", "fprop", "dw"),
-                *_measured_amx("1-D depthwise 256, k31, bf16", "dx"),
+                *_measured_amx("1-D depthwise 64, k5, bf16", "dw"),
                 *_measured_amx("3-D depthwise 32, k3, bf16", "dw"),
             ),
             against=(
                 *_measured_amx("32 groups, 128 to 128, k3, bf16", "dw"),
                 *_measured_amx("depthwise 96, k7, bf16", "fprop", "dx", "dw"),
                 *_measured_amx("depthwise 240, k5, bf16", "dw"),
-                *_measured_amx("1-D depthwise 64, k5, bf16", "dx"),
-                *_measured_amx("1-D depthwise 256, k31, bf16", "fprop", "dw"),
-                *_measured_amx("3-D depthwise 32, k3, bf16", "fprop", "dx"),
+                *_measured_amx("1-D depthwise 256, k31, bf16", "dw"),
             ),
             device_class="amx",
         ),
