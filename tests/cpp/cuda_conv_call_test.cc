@@ -142,7 +142,7 @@ std::vector<std::unique_ptr<const ThinPlan>> ThinPlan::Candidates(const ThinProb
 bool ThinPlan::IsFast(const ThinProblem&) { return thin.is_fast; }
 
 std::vector<std::unique_ptr<const ImplicitGemmPlan>> ImplicitGemmPlan::Candidates(
-    const ImplicitGemmProblem& problem) {
+    const ImplicitGemmProblem& problem, GemmWanted) {
   return gemm.Candidates<ImplicitGemmPlan, ImplicitGemmArrays>(problem);
 }
 

@@ -327,7 +327,7 @@ ImplicitGemmProblem RandomProblem(Random* random) {
 
 // Those that are offered, and a few of those that are not.
 std::vector<WgradTiling> TilingsOf(const ImplicitGemmProblem& p, Random* random) {
-  std::vector<WgradTiling> tilings = WgradTilings(p);
+  std::vector<WgradTiling> tilings = WgradTilings(p, GemmWanted::kFastest);
   WgradTiling with;
   with.in_line = static_cast<int>(GemmLine(p.in_channels));
   with.out_line = static_cast<int>(GemmLine(p.out_channels));

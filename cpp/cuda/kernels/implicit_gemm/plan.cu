@@ -3,6 +3,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -19,29 +21,31 @@ namespace jax_convgrad {
 
 template <typename T>
 std::vector<std::unique_ptr<const ImplicitGemmPlan>> WarpCandidates(
-    const ImplicitGemmProblem& problem) {
-  return problem.kind == GemmKind::kWgrad ? WarpWgradCandidates<T>(problem)
-                                          : WarpFpropCandidates<T>(problem);
+    const ImplicitGemmProblem& problem, GemmWanted wanted) {
+  return problem.kind == GemmKind::kWgrad ? WarpWgradCandidates<T>(problem, wanted)
+                                          : WarpFpropCandidates<T>(problem, wanted);
 }
 
 std::vector<std::unique_ptr<const ImplicitGemmPlan>> ImplicitGemmPlan::Candidates(
-    const ImplicitGemmProblem& problem) {
+    const ImplicitGemmProblem& problem, GemmWanted wanted) {
   if (IsWarpgroupGemm(problem)) {
-    auto plans = WarpgroupGemmCandidates(problem);
+    auto plans = WarpgroupGemmCandidates(problem, wanted);
     if (problem.type != GemmType::kTf32) return plans;
     // Floats may not fit into shared memory, or be rounded too slowly there.
-    auto by_warps = WarpCandidates<float>(problem);
-    if (plans.empty()) return by_warps;
-    if (!by_warps.empty()) plans.push_back(std::move(by_warps.front()));
+    auto by_warps = WarpCandidates<float>(problem, wanted);
+    const size_t added = plans.empty() || wanted == GemmWanted::kAll
+                             ? by_warps.size()
+                             : std::min<size_t>(1, by_warps.size());
+    for (size_t i = 0; i < added; ++i) plans.push_back(std::move(by_warps[i]));
     return plans;
   }
   switch (problem.type) {
     case GemmType::kF16:
-      return WarpCandidates<__half>(problem);
+      return WarpCandidates<__half>(problem, wanted);
     case GemmType::kBF16:
-      return WarpCandidates<__nv_bfloat16>(problem);
+      return WarpCandidates<__nv_bfloat16>(problem, wanted);
     default:
-      return WarpCandidates<float>(problem);
+      return WarpCandidates<float>(problem, wanted);
   }
 }
 

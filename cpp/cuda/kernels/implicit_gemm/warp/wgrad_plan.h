@@ -102,9 +102,9 @@ class WarpWgradPlan : public ImplicitGemmPlan {
 // For a problem of wgrad with elements of T: what is likely the fastest first.
 template <typename T>
 std::vector<std::unique_ptr<const ImplicitGemmPlan>> WarpWgradCandidates(
-    const ImplicitGemmProblem& problem) {
+    const ImplicitGemmProblem& problem, GemmWanted wanted) {
   std::vector<std::unique_ptr<const ImplicitGemmPlan>> plans;
-  for (const warp_wgrad::Tiling& tiling : warp_wgrad::TilingsOf(problem)) {
+  for (const warp_wgrad::Tiling& tiling : warp_wgrad::TilingsOf(problem, wanted)) {
     plans.push_back(std::make_unique<WarpWgradPlan<T>>(problem, tiling));
   }
   return plans;

@@ -303,12 +303,17 @@ inline bool ChooseFprop(const FpropView& view, bool gradient, const FpropColumns
 }
 
 // Of choices in order of their cost: the first, the next with its form, and the first with the
-// other, which differs most from it; those that may be the fastest.
-inline std::vector<const FpropChoice*> FpropBest(const std::vector<FpropChoice>& choices) {
+// other, which differs most from it, as far as they may be the fastest; or all.
+inline std::vector<const FpropChoice*> FpropBest(const std::vector<FpropChoice>& choices,
+                                                 GemmWanted wanted) {
   constexpr double kWorthTrying = 1.25;
   std::vector<const FpropChoice*> best;
   int64_t left_of_form = 2, left_of_other = 1;
   for (const FpropChoice& choice : choices) {
+    if (wanted == GemmWanted::kAll) {
+      best.push_back(&choice);
+      continue;
+    }
     if (choice.cost > kWorthTrying * choices[0].cost) break;
     // What differs by the order of its parts alone is as fast.
     const auto parts = [](const FpropChoice& of) {
@@ -325,7 +330,7 @@ inline std::vector<const FpropChoice*> FpropBest(const std::vector<FpropChoice>&
 // What is likely the fastest first; none if the weights and the planes that a step reads do not fit
 // into shared memory.
 inline std::vector<std::unique_ptr<const ImplicitGemmPlan>> FpropCandidates(
-    const ImplicitGemmProblem& problem) {
+    const ImplicitGemmProblem& problem, GemmWanted wanted) {
   const bool gradient = problem.kind == GemmKind::kDgrad;
   const ImplicitGemmProblem fprop = gradient ? GemmExchanged(problem) : problem;
   std::vector<FpropChoice> choices;
@@ -344,7 +349,7 @@ inline std::vector<std::unique_ptr<const ImplicitGemmPlan>> FpropCandidates(
   const bool along_depth = gradient == (problem.weights == GemmWeights::kInOut);
   const int64_t depth = FpropDepth(fprop);
   std::vector<std::unique_ptr<const ImplicitGemmPlan>> plans;
-  for (const FpropChoice* choice : FpropBest(choices)) {
+  for (const FpropChoice* choice : FpropBest(choices, wanted)) {
     const FpropKernel kernel = FpropKernelOf(problem.type, depth, choice->columns, along_depth);
     plans.push_back(std::make_unique<FpropPlan>(
         choice->name, gradient, FpropIsOfFloats(problem), choice->params, choice->shapes, kernel,

@@ -174,9 +174,9 @@ class GemmWgradPlan : public ImplicitGemmPlan {
 };
 
 inline std::vector<std::unique_ptr<const ImplicitGemmPlan>> WgradCandidates(
-    const ImplicitGemmProblem& problem) {
+    const ImplicitGemmProblem& problem, GemmWanted wanted) {
   std::vector<std::unique_ptr<const ImplicitGemmPlan>> plans;
-  for (const WgradTiling& tiling : WgradTilings(problem)) {
+  for (const WgradTiling& tiling : WgradTilings(problem, wanted)) {
     plans.push_back(std::make_unique<GemmWgradPlan>(problem, tiling));
   }
   return plans;

@@ -73,9 +73,9 @@ inline bool IsTwiceAsWide(const WgradTiling& a, const WgradTiling& b) {
 }  // namespace wgrad_tiling
 
 // The tilings of a problem, what is likely the fastest first, and one that walks or whose tile
-// differs from it if there is such a one that may be as fast; none if the kernel does not serve the
-// problem, or the workspace limit is too low.
-inline std::vector<WgradTiling> WgradTilings(const ImplicitGemmProblem& p) {
+// differs from it if there is such a one that may be as fast, or all; none if the kernel does not
+// serve the problem, or the workspace limit is too low.
+inline std::vector<WgradTiling> WgradTilings(const ImplicitGemmProblem& p, GemmWanted wanted) {
   constexpr double kWorthTrying = 1.25;
   std::vector<WgradTiling> all, tilings;
   if (GemmVolume(p.kernel) > wgrad_tiling::kMaxTaps) return tilings;
@@ -97,7 +97,7 @@ inline std::vector<WgradTiling> WgradTilings(const ImplicitGemmProblem& p) {
     return a.cycles < b.cycles;
   };
   std::stable_sort(all.begin(), all.end(), faster);
-  if (all.empty()) return tilings;
+  if (all.empty() || wanted == GemmWanted::kAll) return all;
   tilings.push_back(all.front());
   for (const auto differs : {wgrad_tiling::WalksOtherwise, wgrad_tiling::IsTwiceAsWide}) {
     const auto other = std::find_if(all.begin(), all.end(), [&](const WgradTiling& tiling) {
