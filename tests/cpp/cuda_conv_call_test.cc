@@ -75,6 +75,7 @@ class FakeNamedKernels : public Kernels {
       : name_(std::move(name)), workspace_bytes_(workspace_bytes), status_(status) {}
   const std::string& name() const override { return name_; }
   int64_t workspace_bytes() const override { return workspace_bytes_; }
+  bool ReusesSlots() const { return false; }  // of implicit GEMM kernels
   cudaError_t Run(const Arrays&, cudaStream_t) const override { return status_; }
 
  private:

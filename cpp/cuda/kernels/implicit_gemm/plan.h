@@ -88,7 +88,8 @@ enum class GemmType { kF16, kBF16, kTf32 };  // kTf32: arrays of float32, multip
 // channel.
 enum class GemmWeights { kOutIn, kInOut };
 
-// Which of the ways to compute a problem are wanted: those that may be the fastest, or all that fit.
+// Which of the ways to compute a problem are wanted: those that may be the fastest, or all that
+// fit.
 enum class GemmWanted { kFastest, kAll };
 
 struct GemmDevice {
@@ -143,6 +144,9 @@ class ImplicitGemmPlan {
 
   virtual const std::string& name() const = 0;
   virtual int64_t workspace_bytes() const = 0;
+  // Whether some block copies more into a ring of slots in shared memory than it has slots, so that
+  // these are used again. Tests ask for it.
+  virtual bool ReusesSlots() const = 0;
   // Launches and returns; every element of the result is written.
   virtual cudaError_t Run(const ImplicitGemmArrays& arrays, cudaStream_t stream) const = 0;
 };

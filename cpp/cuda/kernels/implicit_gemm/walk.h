@@ -33,18 +33,45 @@ __host__ __device__ inline int GemmWalkBegin(const GemmWalk& w, int block) {
   return static_cast<int>(static_cast<int64_t>(w.steps) * block / w.blocks);
 }
 
-__host__ __device__ inline GemmPlace GemmPlaceOf(const GemmWalk& w, int step, int end) {
+// Of positions from `first` on, z, y and x, in steps that are `apart` planes from each other in a
+// strip.
+__host__ __device__ inline GemmPlace GemmPlaceOf(const GemmWalk& w, const int (&first)[3],
+                                                 int apart, int step, int end) {
   GemmPlace place;
   int strip = step / w.length;
   const int along = step - strip * w.length;
   place.steps = w.length - along < end - step ? w.length - along : end - step;
-  place.x = strip % w.tiles_x * w.columns;
+  const int tile_x = strip % w.tiles_x;
   strip /= w.tiles_x;
-  place.y = strip % w.tiles_y * w.rows;
+  const int tile_y = strip % w.tiles_y;
   strip /= w.tiles_y;
-  place.z = strip % w.phases + along * w.phases;
+  place.z = first[0] + strip % w.phases + along * apart;
   place.image = strip / w.phases;
+  place.y = first[1] + tile_y * w.rows;
+  place.x = first[2] + tile_x * w.columns;
   return place;
+}
+
+// Of all positions.
+__host__ __device__ inline GemmPlace GemmPlaceOf(const GemmWalk& w, int step, int end) {
+  return GemmPlaceOf(w, {0, 0, 0}, w.phases, step, end);
+}
+
+// The most that a block has of what `of_place` counts for each place that it passes.
+template <typename OfPlace>
+int64_t GemmMostOfBlock(const GemmWalk& w, const OfPlace& of_place) {
+  int64_t most = 0;
+  for (int block = 0; block < w.blocks; ++block) {
+    int64_t of_block = 0;
+    const int end = GemmWalkBegin(w, block + 1);
+    for (int step = GemmWalkBegin(w, block); step < end;) {
+      const GemmPlace place = GemmPlaceOf(w, step, end);
+      of_block += of_place(place);
+      step += place.steps;
+    }
+    if (of_block > most) most = of_block;
+  }
+  return most;
 }
 
 }  // namespace jax_convgrad

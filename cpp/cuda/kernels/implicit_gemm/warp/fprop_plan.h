@@ -16,6 +16,7 @@
 
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
+#include "cuda/kernels/implicit_gemm/walk.h"
 #include "cuda/kernels/implicit_gemm/warp/fprop.cuh"
 #include "cuda/kernels/implicit_gemm/warp/fprop_axes.h"
 #include "cuda/kernels/implicit_gemm/warp/fprop_params.h"
@@ -45,10 +46,16 @@ class WarpFpropPlan : public ImplicitGemmPlan {
         params_(params),
         arrange_(arrange),
         launch_(launch),
-        prepared_(AllowGemmBytes(launch.kernel, block_shared_bytes)) {}
+        prepared_(PrepareGemm(launch.kernel, launch.arrange, block_shared_bytes)) {}
 
   const std::string& name() const override { return name_; }
   int64_t workspace_bytes() const override { return launch_.workspace_bytes; }
+  bool ReusesSlots() const override {
+    const WarpFpropParams& p = params_;
+    return GemmMostOfBlock(p.walk, [&p](const GemmPlace& place) {
+             return p.held + (int64_t{place.steps} * p.parts + p.lead - 1) * p.advance;
+           }) > p.slots;
+  }
 
   cudaError_t Run(const ImplicitGemmArrays& arrays, cudaStream_t stream) const override {
     if (prepared_ != cudaSuccess) return prepared_;
@@ -315,8 +322,8 @@ inline bool IsWarpFprop(const ImplicitGemmProblem& p, const WarpFpropChannels& c
          GemmVolume(p.kernel) <= kWarpFpropMaxTaps && phases <= kWarpFpropMaxPhases;
 }
 
-// Of choices in order of their cost, up to three that differ in more than their tile's shape and may
-// be the fastest; or all.
+// Of choices in order of their cost, up to three that differ in more than their tile's shape and
+// may be the fastest; or all.
 inline std::vector<const WarpFpropChoice*> WarpFpropBest(
     const std::vector<WarpFpropChoice>& choices, GemmWanted wanted) {
   constexpr double kWorthTrying = 1.4;
@@ -339,7 +346,8 @@ inline std::vector<const WarpFpropChoice*> WarpFpropBest(
   return best;
 }
 
-// What is likely the fastest first; none if the weights of 16 channels and the planes that a step reads do not fit into shared memory.
+// What is likely the fastest first; none if the weights of 16 channels and the planes that a step
+// reads do not fit into shared memory.
 template <typename T>
 std::vector<std::unique_ptr<const ImplicitGemmPlan>> WarpFpropCandidates(
     const ImplicitGemmProblem& problem, GemmWanted wanted) {

@@ -11,6 +11,7 @@
 
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
+#include "cuda/kernels/implicit_gemm/walk.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/image.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/wgrad_cost.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/wgrad_params.h"
@@ -21,7 +22,7 @@ namespace jax_convgrad {
 namespace wgrad_tiling {
 
 // How many warpgroups share rows, of all that share a tile; the others share columns.
-inline int RowSplitsOf(const WgradWalk& walk, int splits) {
+inline int RowSplitsOf(const GemmWalk& walk, int splits) {
   const int columns = walk.columns / kWgradDepth;
   return walk.rows % splits == 0 || columns < splits ? splits : 1;
 }

@@ -13,6 +13,7 @@
 
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
+#include "cuda/kernels/implicit_gemm/walk.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/image.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/wgrad_params.h"
 #include "ffi/integers.h"
@@ -52,7 +53,8 @@ struct WgradTiling {
   WgradView view;
   int instance = 0;
   WgradTaps taps{};
-  WgradWalk walk{};
+  int first[3] = {};  // position
+  GemmWalk walk{};
   WgradRings rings{};
   int sets = 1, splits = 1, row_splits = 1;  // of a block
   int groups = 1;                            // of blocks
@@ -185,7 +187,7 @@ inline int64_t PartBytes(const WgradTiling& t) {
 // Fills in the strips, and how blocks share them. False if the workspace is too small, or there are
 // too many steps to count.
 inline bool ShareSteps(const ImplicitGemmProblem& p, const Range (&range)[3], WgradTiling* t) {
-  WgradWalk& w = t->walk;
+  GemmWalk& w = t->walk;
   int64_t steps = 0;
   w.phases = w.length = w.tiles_y = w.tiles_x = 1;
   const bool any = std::all_of(range, range + 3, [](const Range& r) { return r.begin < r.end; });
@@ -200,7 +202,7 @@ inline bool ShareSteps(const ImplicitGemmProblem& p, const Range (&range)[3], Wg
       steps *= factor;  // of numbers that IsCountableGemm has bounded
       if (steps > kGemmMaxPositions) return false;
     }
-    for (int axis = 0; axis < 3; ++axis) w.first[axis] = static_cast<int>(range[axis].begin);
+    for (int axis = 0; axis < 3; ++axis) t->first[axis] = static_cast<int>(range[axis].begin);
     w.phases = static_cast<int>(phases);
     w.length = static_cast<int>(length);
     w.tiles_y = static_cast<int>(tiles_y);
@@ -213,7 +215,7 @@ inline bool ShareSteps(const ImplicitGemmProblem& p, const Range (&range)[3], Wg
   if (parts < 1) return false;
   // No more of them than are needed so that none has more steps.
   parts = steps == 0 ? 1 : CeilDivide(steps, CeilDivide(steps, parts));
-  w.parts = static_cast<int>(parts);
+  w.blocks = static_cast<int>(parts);
   return true;
 }
 
