@@ -14,8 +14,10 @@
 #include "cuda/kernels/implicit_gemm/plan.h"
 #include "cuda/kernels/implicit_gemm/warp/fprop_plan.h"
 #include "cuda/kernels/implicit_gemm/warp/wgrad_plan.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/fprop_tiling.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/image.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/plan.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/wgrad_tiling.h"
 
 namespace jax_convgrad {
 
@@ -49,6 +51,12 @@ std::vector<std::unique_ptr<const ImplicitGemmPlan>> ImplicitGemmPlan::Candidate
   }
 }
 
+// Whether warpgroups have plans for a problem of 16-bit elements on a device with enough memory.
+static bool IsWithinWarpgroupLimits(const ImplicitGemmProblem& p) {
+  if (p.kind == GemmKind::kWgrad) return wgrad_tiling::IsWithinLimits(p);
+  return FpropIsWithinLimits(p.kind == GemmKind::kDgrad ? GemmExchanged(p) : p);
+}
+
 bool ImplicitGemmPlan::IsFast(const ImplicitGemmProblem& p) {
   // Of floats, the weights of 16 output channels, which a block of fprop or dgrad has at least:
   // with more, its shared memory has no room for planes that warpgroups need.
@@ -64,7 +72,7 @@ bool ImplicitGemmPlan::IsFast(const ImplicitGemmProblem& p) {
   // blocks read again what others have read.
   return p.device.has_warpgroups && p.strides == ImplicitGemmProblem::PerAxis{1, 1, 1} &&
          taps > 1 && has_few_weights && serves(p.in_channels) && serves(p.out_channels) &&
-         IsCountableGemm(p);
+         IsCountableGemm(p) && (p.type == GemmType::kTf32 || IsWithinWarpgroupLimits(p));
 }
 
 }  // namespace jax_convgrad

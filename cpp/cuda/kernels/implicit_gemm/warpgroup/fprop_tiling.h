@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cuda/kernels/common/tensor_map.h"
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/fprop_params.h"
@@ -132,6 +133,26 @@ inline std::vector<FpropColumns> FpropColumnsOf(const ImplicitGemmProblem& p) {
 // The planes that a step reads from the ring.
 inline int64_t FpropHeld(const ImplicitGemmProblem& p, const FpropColumns& of) {
   return of.taps > 1 ? 1 : p.kernel[0];
+}
+
+// Whether a device with enough memory has a plan for an fprop of 16-bit elements: a ring has slots
+// for all planes that a step reads and one more, and a box for what a tile reads of a plane, unless
+// that is one row.
+inline bool FpropIsWithinLimits(const ImplicitGemmProblem& problem) {
+  for (const FpropView& view : FpropViews(problem)) {
+    const ImplicitGemmProblem& p = view.problem;
+    const int64_t reach_y = (p.kernel[1] - 1) * p.dilation[1];
+    const int64_t reach_x = (p.kernel[2] - 1) * p.dilation[2];
+    const auto fits = [&](const FpropTile& tile) {
+      return std::max(tile.rows() + reach_y, tile.columns() + reach_x) <= kTensorMaxBox;
+    };
+    const std::vector<FpropTile> tiles = FpropTiles(view.rows);
+    if (p.kernel[0] < kFpropMaxStages &&
+        (reach_y == 0 || std::any_of(tiles.begin(), tiles.end(), fits))) {
+      return true;
+    }
+  }
+  return false;
 }
 
 // Cycles of a multiprocessor, as on an H200: what a step takes a warpgroup beside its products,

@@ -37,7 +37,7 @@ inline std::vector<WgradTiling> BestOf(const ImplicitGemmProblem& p, const Wgrad
   };
   std::vector<WgradTiling> tilings;
   const int most = WgradMaxWarpgroups(kWgradInstances[with.instance]);
-  const int64_t most_columns = std::min(kMaxBox, RoundUp(extent(2), kWgradDepth));
+  const int64_t most_columns = std::min(kTensorMaxBox, RoundUp(extent(2), kWgradDepth));
   for (int64_t columns = kWgradDepth; columns <= most_columns; columns += kWgradDepth) {
     std::optional<WgradTiling> best;
     for (int sets = 1; sets <= std::min(most, WgradSets(with.taps)); ++sets) {

@@ -11,6 +11,7 @@
 #include <limits>
 #include <vector>
 
+#include "cuda/kernels/common/tensor_map.h"
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
 #include "cuda/kernels/implicit_gemm/walk.h"
@@ -69,7 +70,6 @@ struct WgradTiling {
 namespace wgrad_tiling {
 
 constexpr int64_t kMaxTaps = 512;
-constexpr int64_t kMaxBox = 256;  // along an axis of what is copied at once
 constexpr int64_t kMaxAhead = 8;  // planes that are loaded before their step
 constexpr int64_t kBarrierBytes = 8;
 
@@ -100,6 +100,17 @@ inline std::vector<WgradView> ViewsOf(const ImplicitGemmProblem& p) {
   if (!IsNeutral(z)) return {{image, z, y, x, "z"}};
   if (IsNeutral(y)) return {{none, none, image, x, "x"}};
   return {{image, none, y, x, "xy"}, {none, y, image, x, "y"}};
+}
+
+// Whether a device with enough memory and workspace has a plan: for the taps, and for boxes of what
+// the smallest tile reads of a plane.
+inline bool IsWithinLimits(const ImplicitGemmProblem& p) {
+  if (GemmVolume(p.kernel) > kMaxTaps) return false;
+  const std::vector<WgradView> views = ViewsOf(p);
+  return std::any_of(views.begin(), views.end(), [](const WgradView& view) {
+    return kWgradDepth + (view.x.kernel - 1) * view.x.dilation <= kTensorMaxBox &&
+           1 + (view.y.kernel - 1) * view.y.dilation <= kTensorMaxBox;
+  });
 }
 
 struct Range {
@@ -233,7 +244,7 @@ inline bool FillRings(const ImplicitGemmProblem& p, WgradTiling* t) {
   r.x_pitch = t->walk.columns + (t->taps.kernel[2] - 1) * dilation[2];
   r.y_pitch = t->walk.columns + pixel_halo;
   r.y_rows = t->walk.rows + (t->taps.kernel[1] - 1) * dilation[1];
-  if (std::max({r.x_pitch, r.y_pitch, r.y_rows}) > kMaxBox) return false;
+  if (std::max({r.x_pitch, r.y_pitch, r.y_rows}) > kTensorMaxBox) return false;
   r.x_box_bytes = r.x_pitch * t->walk.rows * t->in_line * 2;
   r.y_box_bytes = r.y_pitch * r.y_rows * t->out_line * 2;
   r.x_slot_bytes = static_cast<int>(RoundUp(int64_t{r.x_box_bytes}, 1024));
