@@ -176,7 +176,7 @@ bool Check(const ImplicitGemmProblem& p, GemmWanted wanted, Random* random) {
 }
 
 bool CheckRandom(GemmWanted wanted, Random* random) {
-  const int64_t most_products = wanted == GemmWanted::kAll ? 100000 : 3000000;
+  const int64_t most_products = wanted == GemmWanted::kAll ? 50000 : 3000000;
   ImplicitGemmProblem problem = RandomProblem(random);
   while (fuzz::Products(problem) > most_products) problem = RandomProblem(random);
   switch (problem.type) {

@@ -20,7 +20,7 @@ from jax_convgrad._src.dispatch.problem import ConvProblem
 
 OPERATORS = ("conv_fprop", "conv_dgrad", "conv_wgrad")
 DRAWN = 400
-MAX_WEIGHTS = 100 * 1024 // 2  # elements that an H200's shared memory holds beside an image's rows
+ROOM = 220 * 1024  # bytes of an H200's shared memory, beside results and barriers
 
 
 def geometries() -> Iterator[ConvGeometry]:
@@ -122,11 +122,23 @@ def test_the_kernels_serve_what_it_says(
 
 
 def _fit(problem: ConvProblem) -> bool:
-    """Whether a block has room for the weights, of lines of channels, which a weight gradient holds not."""
-    geometry = problem.geometry
+    """Whether a block of an H200 has room for what it holds at least, of 16-bit elements.
+
+    Of fprop and dgrad, all weights of 16 channels and one plane more than a step reads: 8x8 positions, or a
+    row of 64. Without z, rows may be the planes. Of a weight gradient, two planes of each array.
+    """
+    geometry, wgrad = problem.geometry, problem.operator == "conv_wgrad"
     lines = [max(16, n) for n in (geometry.in_channels, geometry.out_channels)]
-    weights = math.prod(geometry.kernel) * math.prod(lines)
-    return problem.operator == "conv_wgrad" or weights <= MAX_WEIGHTS
+    kernel = (1, 1, *geometry.kernel)[-3:]
+    _, y, x = (n - 1 for n in (1, 1, *geometry.dilated_kernel)[-3:])
+    if wgrad:
+        return 2 * 2 * (16 * (1 + y) * lines[1] + (16 + x) * lines[0]) <= ROOM
+    line = lines[problem.operator == "conv_dgrad"]
+    rows = (kernel[0] + 1) * (64 + x)
+    planes = rows if y == 0 else (kernel[0] + 1) * (8 + y) * (8 + x)
+    if geometry.spatial_rank < 3:
+        planes = min(planes, (kernel[1] + 1) * (64 + x))
+    return 2 * (16 * math.prod(kernel) * line + planes * line) <= ROOM
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -21,8 +21,8 @@ MAX_FLOAT_WEIGHTS = 32 * 1024
 # Of 16 bits: planes that a step reads, of fprop or dgrad, and taps of a weight gradient.
 MAX_PLANES, MAX_WGRAD_TAPS = 15, 512
 MAX_BOX = 256  # pixels along an axis of what is copied at once
-# Rows and columns of the smallest tiles of fprop or dgrad, and columns of those of a weight gradient.
-_TILES, _WGRAD_COLUMNS = ((8, 8), (1, 64)), 16
+# Rows and columns of a tile of fprop or dgrad, and the least columns of one of a weight gradient.
+_TILE, _WGRAD_COLUMNS = 8, 16
 _HALVES = {"float16", "bfloat16"}
 
 
@@ -66,9 +66,7 @@ def _is_within_limits(operator: str, geometry: ConvGeometry) -> bool:
         fits_rows = not has_z or 1 + reach[1] <= MAX_BOX
         fits = fits_rows and _WGRAD_COLUMNS + reach[2] <= MAX_BOX
         return fits and math.prod(kernel) <= MAX_WGRAD_TAPS
-    fits = reach[1] == 0 or any(
-        max(rows + reach[1], columns + reach[2]) <= MAX_BOX for rows, columns in _TILES
-    )
+    fits = reach[1] == 0 or _TILE + max(reach[1:]) <= MAX_BOX
     # Without z, blocks may also walk along y: their planes are rows, which come in several boxes.
     walks_rows = kernel[0] == 1 and low == 0 and size == result
     return (kernel[0] <= MAX_PLANES and fits) or (walks_rows and kernel[1] <= MAX_PLANES)

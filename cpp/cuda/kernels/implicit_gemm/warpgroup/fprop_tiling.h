@@ -136,23 +136,17 @@ inline int64_t FpropHeld(const ImplicitGemmProblem& p, const FpropColumns& of) {
 }
 
 // Whether a device with enough memory has a plan for an fprop of 16-bit elements: a ring has slots
-// for all planes that a step reads and one more, and a box for what a tile reads of a plane, unless
-// that is one row.
+// for all planes that a step reads and one more; and what a tile of 8x8 positions reads of a plane,
+// unless that is one row, is one box. A tile that is a row reads too much where that is not so.
 inline bool FpropIsWithinLimits(const ImplicitGemmProblem& problem) {
-  for (const FpropView& view : FpropViews(problem)) {
+  const std::vector<FpropView> views = FpropViews(problem);
+  return std::any_of(views.begin(), views.end(), [](const FpropView& view) {
     const ImplicitGemmProblem& p = view.problem;
     const int64_t reach_y = (p.kernel[1] - 1) * p.dilation[1];
     const int64_t reach_x = (p.kernel[2] - 1) * p.dilation[2];
-    const auto fits = [&](const FpropTile& tile) {
-      return std::max(tile.rows() + reach_y, tile.columns() + reach_x) <= kTensorMaxBox;
-    };
-    const std::vector<FpropTile> tiles = FpropTiles(view.rows);
-    if (p.kernel[0] < kFpropMaxStages &&
-        (reach_y == 0 || std::any_of(tiles.begin(), tiles.end(), fits))) {
-      return true;
-    }
-  }
-  return false;
+    return p.kernel[0] < kFpropMaxStages &&
+           (reach_y == 0 || 8 + std::max(reach_y, reach_x) <= kTensorMaxBox);
+  });
 }
 
 // Cycles of a multiprocessor, as on an H200: what a step takes a warpgroup beside its products,
