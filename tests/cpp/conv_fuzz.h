@@ -84,8 +84,8 @@ std::vector<T> Narrowed(const std::vector<float>& numbers) {
   return narrow;
 }
 
-// Whether these plans for a problem are exact, in arrays of T. With `with_nan` an element of x may be
-// a NaN, which then belongs to the results of its own windows and to no other. `may_be_refused`:
+// Whether these plans for a problem are exact, in arrays of T. With `with_nan` an element of x may
+// be a NaN, which then belongs to the results of its own windows and to no other. `may_be_refused`:
 // there may be no plan. `as_tf32`: kernels multiply floats rounded to TF32, so that elements may be
 // a quarter of its last bit beside the numbers that they stand for; left out, as the tensor cores
 // do it, it would make most of those that are smaller wrong.
