@@ -110,7 +110,7 @@ class TilingCheck {
   std::vector<Load> LoadsOf(int step, int end, int first_plane) const {
     std::vector<Load> loads;
     while (step < end) {
-      const GemmPlace at = GemmPlaceOf(t_.walk, t_.first, dilation_[0], step, end);
+      const GemmPlace at = WgradPlaceOf(t_.walk, t_.first, dilation_[0], step, end);
       const int row = at.y + padding_[1] - (t_.taps.kernel[1] - 1) * dilation_[1];
       for (int i = 1 - t_.rings.planes; i < at.steps; ++i) {
         const int z = at.z + i * dilation_[0];

@@ -33,28 +33,29 @@ __host__ __device__ inline int GemmWalkBegin(const GemmWalk& w, int block) {
   return static_cast<int>(static_cast<int64_t>(w.steps) * block / w.blocks);
 }
 
-// Of positions from `first` on, z, y and x, in steps that are `apart` planes from each other in a
-// strip.
-__host__ __device__ inline GemmPlace GemmPlaceOf(const GemmWalk& w, const int (&first)[3],
-                                                 int apart, int step, int end) {
-  GemmPlace place;
+// Where a step is: which strip, and how many of its steps are before it.
+struct GemmStep {
+  int image, phase, y, x, along;
+  int steps;  // as a place has them
+};
+
+__host__ __device__ inline GemmStep GemmStepOf(const GemmWalk& w, int step, int end) {
+  GemmStep of;
   int strip = step / w.length;
-  const int along = step - strip * w.length;
-  place.steps = w.length - along < end - step ? w.length - along : end - step;
-  const int tile_x = strip % w.tiles_x;
+  of.along = step - strip * w.length;
+  of.steps = w.length - of.along < end - step ? w.length - of.along : end - step;
+  of.x = strip % w.tiles_x * w.columns;
   strip /= w.tiles_x;
-  const int tile_y = strip % w.tiles_y;
+  of.y = strip % w.tiles_y * w.rows;
   strip /= w.tiles_y;
-  place.z = first[0] + strip % w.phases + along * apart;
-  place.image = strip / w.phases;
-  place.y = first[1] + tile_y * w.rows;
-  place.x = first[2] + tile_x * w.columns;
-  return place;
+  of.phase = strip % w.phases;
+  of.image = strip / w.phases;
+  return of;
 }
 
-// Of all positions.
 __host__ __device__ inline GemmPlace GemmPlaceOf(const GemmWalk& w, int step, int end) {
-  return GemmPlaceOf(w, {0, 0, 0}, w.phases, step, end);
+  const GemmStep of = GemmStepOf(w, step, end);
+  return {of.image, of.phase + of.along * w.phases, of.y, of.x, of.steps};
 }
 
 // The most that a block has of what `of_place` counts for each place that it passes.

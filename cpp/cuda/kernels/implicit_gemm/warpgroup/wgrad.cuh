@@ -62,7 +62,7 @@ __device__ inline void LoadWgrad(const GemmWgradParams& p, const WgradShared& sh
   const WgradRings& rings = p.rings;
   RingPlace x, y;
   while (step < end) {
-    const GemmPlace at = GemmPlaceOf(p.walk, p.first, p.dilation[0], step, end);
+    const GemmPlace at = WgradPlaceOf(p.walk, p.first, p.dilation[0], step, end);
     const int y_row = at.y + p.padding[1] - (p.taps.kernel[1] - 1) * p.dilation[1];
     // Ahead of the first step are the planes of y that it needs but the newest.
     for (int i = 1 - rings.planes; i < at.steps; ++i) {

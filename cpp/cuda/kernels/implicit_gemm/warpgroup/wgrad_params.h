@@ -117,6 +117,12 @@ __host__ __device__ inline int WgradTapOf(const WgradTaps& t, const WgradUnit& u
 // y is zero, so positions may be more than there are. Those from `first` on are walked through
 // (walk.h), in steps of the dilation along z; the walk's blocks are parts of the sums, and its
 // tiles have a multiple of 16 columns.
+__host__ __device__ inline GemmPlace WgradPlaceOf(const GemmWalk& walk, const int (&first)[3],
+                                                  int dilation_z, int step, int end) {
+  const GemmStep of = GemmStepOf(walk, step, end);
+  return {of.image, first[0] + of.phase + of.along * dilation_z, first[1] + of.y, first[2] + of.x,
+          of.steps};
+}
 
 // Shared memory has a ring of planes of x, each of which one step reads, and a ring of planes of
 // y's gradient, of which a step reads `planes` that follow each other, as many as the block's units
