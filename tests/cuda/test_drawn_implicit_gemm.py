@@ -62,12 +62,11 @@ def test_every_problem_has_a_plan_and_every_walk_problems(program: pathlib.Path)
         walks = {"_".join(name.split("_")[:2]) for name in names.split()}
         assert walks <= WALKS[call.operator], f"{call}: {answer}"
         counts.update(walks)
-        wrap[f"{call.operator} {call.operands[0].dtype}"] += int(reusing) > 0
+        wrap[call.operator] += int(reusing) > 0
     assert set(counts) == set().union(*WALKS.values())
-    assert min(counts.values()) > CASES / 50, counts
-    # Of each operator and dtype, so many problems use slots of shared memory again.
-    assert len(wrap) == 9 and min(wrap.values()) > CASES / 100, wrap
-    assert sum(wrap.values()) > CASES / 4, wrap
+    assert min(counts.values()) > CASES / 100, counts
+    # Of each operator, so many problems use slots of shared memory again.
+    assert len(wrap) == 3 and min(wrap.values()) > CASES / 20, wrap
     assert sum(_is_short_walk(call) for call in calls) > CASES / 50
 
 
@@ -86,7 +85,7 @@ def test_problems_of_the_benchmark_use_slots_again(program: pathlib.Path) -> Non
     found = re.findall(r"(\w+ by \w+): (\d+) served, (\d+) use slots again", answer)
     assert len(found) == 6, answer
     for _, served, reusing in found:
-        assert int(served) > CASES / 50 and int(reusing) > int(served) / 4, answer
+        assert int(served) > CASES / 50 and int(reusing) > CASES / 50, answer
     short_walks = re.search(r"^(\d+) short walks$", answer, re.MULTILINE)
     assert short_walks and int(short_walks[1]) > CASES / 50, answer
 
