@@ -41,7 +41,7 @@ def geometries() -> Iterator[ConvGeometry]:
 
 
 def near_limits() -> Iterator[ConvGeometry]:
-    """Some on either side of what rings, boxes and sums of 16-bit elements can be, with few channels."""
+    """Some on either side of what rings, boxes and sums of 16-bit elements can be. Of 8 or 16 channels."""
     rng = np.random.default_rng(22)
     for _ in range(DRAWN):
         axes = int(rng.integers(1, 4))
