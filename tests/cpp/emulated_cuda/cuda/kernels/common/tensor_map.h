@@ -50,12 +50,12 @@ struct TensorStrides {
 // behind it: where pieces lie in shared memory follows from that.
 inline const char* TensorMapFault(const void* array, const TensorShape& shape,
                                   const TensorMap* map) {
-  constexpr int64_t kPiece = 16, kMaxStride = int64_t{1} << 40, kMaxSize = int64_t{1} << 32;
+  constexpr int64_t kAligned = 16;
   if (shape.element_bytes != 2 && shape.element_bytes != 4) return "no type has such elements";
-  if (reinterpret_cast<uintptr_t>(array) % kPiece != 0) return "the array is not aligned to 16";
+  if (reinterpret_cast<uintptr_t>(array) % kAligned != 0) return "the array is not aligned to 16";
   if (reinterpret_cast<uintptr_t>(map) % 64 != 0) return "the description is not aligned to 64";
   for (int axis = 0; axis < kTensorAxes; ++axis) {
-    if (shape.sizes[axis] < 1 || shape.sizes[axis] > kMaxSize) return "a size is not 1 to 2^32";
+    if (shape.sizes[axis] < 1 || shape.sizes[axis] > int64_t{1} << 32) return "a size is not 1 to 2^32";
     if (shape.box[axis] < 1 || shape.box[axis] > 256) return "a side of the box is not 1 to 256";
   }
   for (const int64_t stride : shape.strides) {
@@ -63,12 +63,12 @@ inline const char* TensorMapFault(const void* array, const TensorShape& shape,
   }
   const TensorStrides strides(shape);
   for (int axis = 1; axis < kTensorAxes; ++axis) {
-    if (strides.bytes[axis] % kPiece != 0) return "a stride is no multiple of 16";
-    if (strides.bytes[axis] >= kMaxStride) return "a stride is not below 2^40";
+    if (strides.bytes[axis] % kAligned != 0) return "a stride is no multiple of 16";
+    if (strides.bytes[axis] >= int64_t{1} << 40) return "a stride is not below 2^40";
   }
   const int64_t line = shape.line_bytes, inner = shape.box[0] * shape.element_bytes;
   if (line != 32 && line != 64 && line != 128) return "no swizzle has such lines";
-  if (inner % kPiece != 0) return "the box's channels are no multiple of 16 bytes";
+  if (inner % kAligned != 0) return "the box's channels are no multiple of 16 bytes";
   if (inner > line) return "the box's channels are wider than the swizzle";
   if (inner < line) return "the box's channels do not fill a line";
   return nullptr;
