@@ -55,7 +55,8 @@ inline const char* TensorMapFault(const void* array, const TensorShape& shape,
   if (reinterpret_cast<uintptr_t>(array) % kAligned != 0) return "the array is not aligned to 16";
   if (reinterpret_cast<uintptr_t>(map) % 64 != 0) return "the description is not aligned to 64";
   for (int axis = 0; axis < kTensorAxes; ++axis) {
-    if (shape.sizes[axis] < 1 || shape.sizes[axis] > int64_t{1} << 32) return "a size is not 1 to 2^32";
+    if (shape.sizes[axis] < 1 || shape.sizes[axis] > int64_t{1} << 32)
+      return "a size is not 1 to 2^32";
     if (shape.box[axis] < 1 || shape.box[axis] > 256) return "a side of the box is not 1 to 256";
   }
   for (const int64_t stride : shape.strides) {
