@@ -5,8 +5,7 @@
 //     benchmarks/implicit_gemm_kernels.cu cpp/cuda/kernels/implicit_gemm/{plan,warpgroup/plan}.cu
 //     -o implicit_gemm_kernels
 //   ./implicit_gemm_kernels [parts of rows' names, such as "unet_64" or "wgrad HWIO"]
-//   ./implicit_gemm_kernels --random COUNT SEED     small random problems, as on devices of other
-//                                                   sizes
+//   ./implicit_gemm_kernels --random COUNT SEED     small random problems (implicit_gemm_draws.h)
 
 #include <cuda_runtime.h>
 
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "cuda/kernels/implicit_gemm/plan.h"
+#include "implicit_gemm_draws.h"
 #include "kernel_program.cuh"
 
 namespace {
@@ -151,52 +151,6 @@ ImplicitGemmProblem ProblemOf(const Case& of, const GemmDevice& device) {
   return p;
 }
 
-int64_t Between(std::mt19937_64* random, int64_t low, int64_t high) {
-  return std::uniform_int_distribution<int64_t>(low, high)(*random);
-}
-
-// One that is likely to have a plan. Of the axes that are not there, all has neutral values.
-ImplicitGemmProblem RandomProblem(const GemmDevice& device, std::mt19937_64* random) {
-  const auto between = [&](int64_t low, int64_t high) { return Between(random, low, high); };
-  while (true) {
-    ImplicitGemmProblem p;
-    p.kind = static_cast<GemmKind>(between(0, 2));
-    p.type = static_cast<GemmType>(between(0, 2));
-    p.weights = between(0, 1) == 0 ? GemmWeights::kInOut : GemmWeights::kOutIn;
-    p.in_channels = 8 * between(1, between(1, 8));
-    p.out_channels = 8 * between(1, between(1, 8));
-    p.batch = between(1, 5);
-    const int64_t axes = between(1, 3);
-    const bool strided = between(0, 2) == 0;
-    int64_t positions = p.batch;
-    bool good = true;
-    for (size_t i = static_cast<size_t>(3 - axes); i < 3; ++i) {
-      const int64_t most = axes == 3 ? 40 : axes == 2 ? 150 : 3000;
-      p.in[i] = between(1, between(0, 2) == 0 ? 12 : most);
-      p.kernel[i] = between(0, 1) == 0 ? 3 : between(1, axes == 3 ? 5 : axes == 2 ? 7 : 15);
-      p.dilation[i] = between(0, 2) > 0 ? 1 : between(2, 4);
-      const int64_t reach = (p.kernel[i] - 1) * p.dilation[i];
-      p.padding_low[i] = between(0, 2) > 0 ? reach / 2 : between(-2, reach + 2);
-      const int64_t padding_high = between(0, 2) > 0 ? reach - reach / 2 : between(-2, reach + 2);
-      if (strided) p.strides[i] = between(1, between(0, 3) == 0 ? 5 : 2);
-      const int64_t last = p.in[i] + p.padding_low[i] + padding_high - reach - 1;
-      p.out[i] = last / p.strides[i] + 1;
-      good = good && last >= 0;
-      positions *= std::max(p.in[i], p.out[i]);
-    }
-    if (!good || positions > 60000 || Volume(p.kernel) > 130) continue;
-    p.workspace_limit = int64_t{1} << (between(0, 3) == 0 ? between(18, 24) : 28);
-    p.device = device;
-    // As on devices of other sizes.
-    if (between(0, 3) > 0) p.device.multiprocessors = between(1, 40);
-    p.device.has_warpgroups = between(0, 1) == 0;
-    if (between(0, 2) == 0) {
-      p.device.block_shared_bytes = between(32, device.block_shared_bytes / 1024) * 1024;
-    }
-    return p;
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -215,7 +169,7 @@ int main(int argc, char** argv) {
   if (parts.size() == 3 && parts[0] == "--random") {
     return RunRandoms<ImplicitGemmPlan, ImplicitGemmArrays>(
         std::atoi(parts[1].c_str()), std::strtoull(parts[2].c_str(), nullptr, 10),
-        [&](std::mt19937_64* random) { return RandomProblem(device, random); });
+        [&](std::mt19937_64* random) { return DrawGemmProblem(device, random); });
   }
   PrintHeader(properties);
   bool right = true;

@@ -84,14 +84,14 @@ std::vector<T> Narrowed(const std::vector<float>& numbers) {
   return narrow;
 }
 
-// Whether all plans for a problem are exact, in arrays of T. With `with_nan` an element of x may be
-// a NaN, which then belongs to the results of its own windows and to no other. `may_be_refused`:
+// Whether these plans for a problem are exact, in arrays of T. With `with_nan` an element of x may
+// be a NaN, which then belongs to the results of its own windows and to no other. `may_be_refused`:
 // there may be no plan. `as_tf32`: kernels multiply floats rounded to TF32, so that elements may be
 // a quarter of its last bit beside the numbers that they stand for; left out, as the tensor cores
 // do it, it would make most of those that are smaller wrong.
-template <typename T, typename Plan, typename Arrays, typename Problem>
-bool PlansAreExact(const Problem& p, Random* random, bool with_nan, bool may_be_refused,
-                   bool as_tf32 = false) {
+template <typename T, typename Arrays, typename Plans, typename Problem>
+bool PlansAreExact(const Problem& p, const Plans& plans, Random* random, bool with_nan,
+                   bool may_be_refused, bool as_tf32 = false) {
   using Kind = decltype(p.kind);
   using Weights = decltype(p.weights);
   // Sums are exact in float32; what is rounded to 16 bits is rounded once. Sums beyond the largest
@@ -135,7 +135,6 @@ bool PlansAreExact(const Problem& p, Random* random, bool with_nan, bool may_be_
     }
   });
 
-  const auto plans = Plan::Candidates(p);
   if (plans.empty() && !may_be_refused) {
     Print(p, "not taken");
     return false;

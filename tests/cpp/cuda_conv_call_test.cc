@@ -75,6 +75,7 @@ class FakeNamedKernels : public Kernels {
       : name_(std::move(name)), workspace_bytes_(workspace_bytes), status_(status) {}
   const std::string& name() const override { return name_; }
   int64_t workspace_bytes() const override { return workspace_bytes_; }
+  bool ReusesSlots() const { return false; }  // of implicit GEMM kernels
   cudaError_t Run(const Arrays&, cudaStream_t) const override { return status_; }
 
  private:
@@ -142,7 +143,7 @@ std::vector<std::unique_ptr<const ThinPlan>> ThinPlan::Candidates(const ThinProb
 bool ThinPlan::IsFast(const ThinProblem&) { return thin.is_fast; }
 
 std::vector<std::unique_ptr<const ImplicitGemmPlan>> ImplicitGemmPlan::Candidates(
-    const ImplicitGemmProblem& problem) {
+    const ImplicitGemmProblem& problem, GemmWanted) {
   return gemm.Candidates<ImplicitGemmPlan, ImplicitGemmArrays>(problem);
 }
 

@@ -47,7 +47,8 @@ class Array {
   const size_t size_;
 };
 
-// Runs a plan twice and says what is wrong through print(text). `widen` makes numbers of elements,
+// Runs a plan twice and says what is wrong through print(text); also that kernels were not loaded
+// when the plan was made. `widen` makes numbers of elements,
 // which are compared, and not their bits: zero has two signs.
 template <typename T, typename Plan, typename Arrays, typename Widen, typename Print>
 bool RunsExactly(const Plan& plan, Arrays arrays, const Array<T>& result,
@@ -63,6 +64,10 @@ bool RunsExactly(const Plan& plan, Arrays arrays, const Array<T>& result,
     std::free(arrays.workspace);
     if (status != cudaSuccess) {
       print("not launched");
+      return false;
+    }
+    if (emulated_cuda::late_loads > 0) {
+      print("loads a kernel at its first launch");
       return false;
     }
     for (size_t i = 0; i < expected.size(); ++i) {
@@ -93,6 +98,7 @@ int Main(int argc, char** argv, const char* name, const Check& check) {
   int failures = 0;
   for (int64_t i = 0; i < count; ++i) {
     Random random(seed + static_cast<uint64_t>(i));
+    emulated_cuda::UnloadAll();
     if (!check(&random)) {
       std::printf("again: %s %llu 1\n", name,
                   static_cast<unsigned long long>(seed + static_cast<uint64_t>(i)));

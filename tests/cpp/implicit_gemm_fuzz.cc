@@ -1,12 +1,14 @@
 // The implicit GEMM kernels on the processor, over random problems: exact against plain loops,
-// inside their arrays, every element of the result written, the same bits again. Every plan for a
-// problem. Bulk copies, stores and the operands of products are emulated byte by byte.
+// inside their arrays, every element of the result written, the same bits again. Bulk copies,
+// stores and the operands of products are emulated byte by byte.
 //
-//   implicit_gemm_fuzz SEED COUNT
+//   implicit_gemm_fuzz SEED COUNT      the plans that a problem is offered
+//   implicit_gemm_fuzz all SEED COUNT  all that fit, of smaller problems
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 
 #include "conv_fuzz.h"
@@ -17,6 +19,7 @@ namespace {
 
 using jax_convgrad::GemmKind;
 using jax_convgrad::GemmType;
+using jax_convgrad::GemmWanted;
 using jax_convgrad::GemmWeights;
 using jax_convgrad::ImplicitGemmArrays;
 using jax_convgrad::ImplicitGemmPlan;
@@ -158,29 +161,42 @@ bool WarpgroupsAreFirst(const ImplicitGemmProblem& p) {
   return false;
 }
 
+int64_t checked = 0;  // plans
+
 template <typename T>
-bool Check(const ImplicitGemmProblem& p, Random* random) {
+bool Check(const ImplicitGemmProblem& p, GemmWanted wanted, Random* random) {
   // A NaN of x is in the results of its own windows alone; other passes multiply what is around an
   // array as zeros.
   const bool with_nan = p.kind == GemmKind::kFprop && p.type == GemmType::kBF16;
-  return WarpgroupsAreFirst(p) && fuzz::PlansAreExact<T, ImplicitGemmPlan, ImplicitGemmArrays>(
-                                      p, random, with_nan, IsLarge(p), p.type == GemmType::kTf32);
+  const auto plans = ImplicitGemmPlan::Candidates(p, wanted);
+  checked += static_cast<int64_t>(plans.size());
+  return WarpgroupsAreFirst(p) &&
+         fuzz::PlansAreExact<T, ImplicitGemmArrays>(p, plans, random, with_nan, IsLarge(p),
+                                                    p.type == GemmType::kTf32);
+}
+
+bool CheckRandom(GemmWanted wanted, Random* random) {
+  const int64_t most_products = wanted == GemmWanted::kAll ? 50000 : 3000000;
+  ImplicitGemmProblem problem = RandomProblem(random);
+  while (fuzz::Products(problem) > most_products) problem = RandomProblem(random);
+  switch (problem.type) {
+    case GemmType::kF16:
+      return Check<__half>(problem, wanted, random);
+    case GemmType::kBF16:
+      return Check<__nv_bfloat16>(problem, wanted, random);
+    default:
+      return Check<float>(problem, wanted, random);
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return fuzz::Main(argc, argv, "implicit_gemm_fuzz", [](Random* random) {
-    constexpr int64_t kMaxProducts = 3000000;
-    ImplicitGemmProblem problem = RandomProblem(random);
-    while (fuzz::Products(problem) > kMaxProducts) problem = RandomProblem(random);
-    switch (problem.type) {
-      case GemmType::kF16:
-        return Check<__half>(problem, random);
-      case GemmType::kBF16:
-        return Check<__nv_bfloat16>(problem, random);
-      default:
-        return Check<float>(problem, random);
-    }
-  });
+  const bool all = argc == 4 && std::string(argv[1]) == "all";
+  const GemmWanted wanted = all ? GemmWanted::kAll : GemmWanted::kFastest;
+  const int status =
+      fuzz::Main(argc - all, argv + all, all ? "implicit_gemm_fuzz all" : "implicit_gemm_fuzz",
+                 [&](Random* random) { return CheckRandom(wanted, random); });
+  std::printf("%lld plans\n", static_cast<long long>(checked));
+  return status;
 }

@@ -11,9 +11,11 @@
 #include <cstdio>
 #include <vector>
 
+#include "check.h"
 #include "conv_fuzz.h"
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
+#include "cuda/kernels/implicit_gemm/walk.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/wgrad_params.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/wgrad_search.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/wgrad_tiling.h"
@@ -23,15 +25,6 @@ namespace {
 
 using fuzz::Between;
 using fuzz::Random;
-
-// In a function that says whether all is right.
-#define HOLDS(condition)                                                \
-  do {                                                                  \
-    if (!(condition)) {                                                 \
-      std::printf("line %d: %s does not hold\n", __LINE__, #condition); \
-      return false;                                                     \
-    }                                                                   \
-  } while (false)
 
 using Place = std::array<int64_t, 4>;  // z, y, x, image
 
@@ -81,9 +74,9 @@ class TilingCheck {
 
   bool IsRight() {
     HOLDS(IsWithinLimits());
-    HOLDS(WgradPartBegin(t_.walk, 0) == 0);
-    HOLDS(WgradPartBegin(t_.walk, t_.walk.parts) == t_.walk.steps);
-    for (int part = 0; part < t_.walk.parts; ++part) {
+    HOLDS(GemmWalkBegin(t_.walk, 0) == 0);
+    HOLDS(GemmWalkBegin(t_.walk, t_.walk.blocks) == t_.walk.steps);
+    for (int part = 0; part < t_.walk.blocks; ++part) {
       for (int group = 0; group < t_.groups; ++group) HOLDS(BlockIsRight(part, group * t_.sets));
     }
     return MeetsEachTapOnce() && StoresEachElementOnce();
@@ -98,7 +91,7 @@ class TilingCheck {
   bool IsWithinLimits() const {
     const WgradInstance& instance = kWgradInstances[t_.instance];
     const WgradRings& r = t_.rings;
-    const WgradWalk& w = t_.walk;
+    const GemmWalk& w = t_.walk;
     HOLDS(t_.threads() <= WgradMaxWarpgroups(instance) * 128 + 32);
     HOLDS(t_.splits % t_.row_splits == 0);
     HOLDS(r.x_slots >= 2 && r.y_slots >= r.planes + 1);
@@ -107,9 +100,9 @@ class TilingCheck {
     HOLDS(t_.barrier_offset % 8 == 0);
     HOLDS(t_.barrier_offset + 16 * (r.x_slots + r.y_slots) <= t_.shared_bytes);
     HOLDS(t_.shared_bytes <= p_.device.block_shared_bytes);
-    const int64_t blocks = int64_t{t_.groups} * w.parts;
+    const int64_t blocks = int64_t{t_.groups} * w.blocks;
     HOLDS(blocks <= std::max<int64_t>(p_.device.multiprocessors, t_.groups));
-    HOLDS(w.parts * wgrad_tiling::PartBytes(t_) <= p_.workspace_limit);
+    HOLDS(w.blocks * wgrad_tiling::PartBytes(t_) <= p_.workspace_limit);
     return true;
   }
 
@@ -117,7 +110,7 @@ class TilingCheck {
   std::vector<Load> LoadsOf(int step, int end, int first_plane) const {
     std::vector<Load> loads;
     while (step < end) {
-      const WgradPlace at = WgradPlaceOf(t_.walk, dilation_[0], step, end);
+      const GemmPlace at = WgradPlaceOf(t_.walk, t_.first, dilation_[0], step, end);
       const int row = at.y + padding_[1] - (t_.taps.kernel[1] - 1) * dilation_[1];
       for (int i = 1 - t_.rings.planes; i < at.steps; ++i) {
         const int z = at.z + i * dilation_[0];
@@ -134,8 +127,8 @@ class TilingCheck {
   bool BlockIsRight(int part, int first_set) {
     const int first_plane = WgradFirstPlane(t_.taps, t_.rings, first_set);
     HOLDS(first_plane >= 0);
-    int step = WgradPartBegin(t_.walk, part);
-    const int end = WgradPartBegin(t_.walk, part + 1);
+    int step = GemmWalkBegin(t_.walk, part);
+    const int end = GemmWalkBegin(t_.walk, part + 1);
     const std::vector<Load> loads = LoadsOf(step, end, first_plane);
     Ring x(t_.rings.x_slots), y(t_.rings.y_slots);
     size_t loaded = 0;
@@ -147,7 +140,7 @@ class TilingCheck {
     };
     size_t of_x = 0, newest = 0;  // numbers of planes
     while (step < end) {
-      const int steps = WgradPlaceOf(t_.walk, dilation_[0], step, end).steps;
+      const int steps = GemmPlaceOf(t_.walk, step, end).steps;
       HOLDS(steps > 0);
       for (int i = 1; i < t_.rings.planes; ++i) {
         load();
@@ -327,7 +320,7 @@ ImplicitGemmProblem RandomProblem(Random* random) {
 
 // Those that are offered, and a few of those that are not.
 std::vector<WgradTiling> TilingsOf(const ImplicitGemmProblem& p, Random* random) {
-  std::vector<WgradTiling> tilings = WgradTilings(p);
+  std::vector<WgradTiling> tilings = WgradTilings(p, GemmWanted::kFastest);
   WgradTiling with;
   with.in_line = static_cast<int>(GemmLine(p.in_channels));
   with.out_line = static_cast<int>(GemmLine(p.out_channels));

@@ -7,6 +7,7 @@ no access outside the arrays, no element left unwritten, on any machine with g++
 from __future__ import annotations
 
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -51,7 +52,28 @@ def fuzz(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_random_problems(fuzz: pathlib.Path, rng: np.random.Generator) -> None:
     problems = PROBLEMS[fuzz.stem.removesuffix("_fuzz")]
     printed = native.run(fuzz, str(rng.integers(2**32)), str(problems))
-    assert printed.splitlines()[-1] == f"{problems} problems, 0 failures"
+    assert f"{problems} problems, 0 failures" in printed.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fuzz", ["implicit_gemm bulk"], indirect=True)
+def test_all_plans_that_fit(fuzz: pathlib.Path, rng: np.random.Generator) -> None:
+    """Also those that a problem is not offered, since they are likely slower."""
+    problems = 4
+    printed = native.run(fuzz, "all", str(rng.integers(2**32)), str(problems))
+    assert f"{problems} problems, 0 failures" in printed.splitlines()
+    plans = re.search(r"^(\d+) plans$", printed, re.MULTILINE)
+    assert plans and int(plans[1]) > 5 * problems, printed
+
+
+def test_tensor_maps_are_refused_as_by_the_driver(tmp_path: pathlib.Path) -> None:
+    native.run(
+        native.build(
+            tmp_path,
+            ["tests/cpp/emulated_tensor_map_test.cc"],
+            headers=("tests/cpp/emulated_cuda", "tests/cpp", "cpp"),
+        )
+    )
 
 
 @pytest.mark.slow

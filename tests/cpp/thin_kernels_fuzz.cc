@@ -228,7 +228,8 @@ bool Check(const ThinProblem& p, Random* random) {
       p.kind == ThinKind::kDgrad ||
       (p.kind == ThinKind::kWgrad && jax_convgrad::IsThin(p, p.out_channels) && !HasStrides(p));
   const bool with_nan = !every_tap && p.type != ThinType::kF16;
-  return fuzz::PlansAreExact<T, ThinPlan, ThinArrays>(p, random, with_nan, IsLarge(p));
+  return fuzz::PlansAreExact<T, ThinArrays>(p, ThinPlan::Candidates(p), random, with_nan,
+                                            IsLarge(p));
 }
 
 }  // namespace

@@ -2,7 +2,8 @@
 
 4 to 64 channels, 16 bits or float32, the weights in either order. Windows are dilated, strided and padded,
 and do not fill tiles. On a Hopper device those of 16 bits without strides are for its warpgroups, all others
-for warps. What a plan may be refused for is not drawn: weights and planes that are too large for a
+for warps. Some walks are so long that slots of shared memory are used again, and some shorter than the
+dilation. What a plan may be refused for is not drawn: weights and planes that are too large for a
 block's shared memory. implicit_gemm/plan.h says what the kernels serve.
 
 Handlers take no negative padding, which this package crops before it calls them. But the window of a gradient
@@ -12,6 +13,7 @@ with respect to x is padded by what is left of it: by less than nothing, where i
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from support.conv_cases import Case
@@ -26,6 +28,9 @@ _MAX_PLANES_BYTES = 100 * 1024  # that a step of it reads, and the next
 # 16, 32 and 64 fill the lines of shared memory. Floats are copied by fours.
 _CHANNELS = (8, 16, 16, 24, 32, 32, 40, 48, 56, 64, 64)
 _CHANNELS_OF_FLOATS = (*_CHANNELS, 4, 12, 20, 36, 44, 60)
+# Planes of a long walk. An H200's 132 multiprocessors have one block of warpgroups each, with a ring of up to
+# 16 slots, or two of warps.
+_LONG = (2600, 4200)
 
 
 def draw(rng: np.random.Generator) -> Call:
@@ -33,7 +38,7 @@ def draw(rng: np.random.Generator) -> Call:
     while True:
         operator = str(rng.choice(OPERATORS))
         dtype = str(rng.choice(_DTYPES))
-        case = _case(rng, _CHANNELS_OF_FLOATS if dtype == "float32" else _CHANNELS)
+        case = _FAMILIES[rng.integers(len(_FAMILIES))](rng, dtype == "float32")
         if case.x[0] * math.prod(case.w) * math.prod(case.y[2:]) > _MAX_PRODUCTS:
             continue
         if operator != "conv_wgrad" and not _fits(operator, case, dtype):
@@ -54,7 +59,7 @@ def weights_order(call: Call) -> str:
     return "OXI" if call.case.layout[1].startswith("O") else "XIO"
 
 
-def _case(rng: np.random.Generator, of_channels: tuple[int, ...]) -> Case:
+def _any(rng: np.random.Generator, floats: bool) -> Case:
     axes = int(rng.integers(1, 4))
     most_kernel, most_extra = ((), (40, 600), (7, 60), (3, 14))[axes]
     kernel, dilation, padding, spatial = [], [], [], []
@@ -71,13 +76,72 @@ def _case(rng: np.random.Generator, of_channels: tuple[int, ...]) -> Case:
         padding.append((low, high))
         more = most_extra if rng.random() < 0.85 else 3  # results shorter than the dilation
         spatial.append(max(1, window - low - high) + int(rng.integers(0, more)))
-    letters = "DHW"[-axes:]
-    weights = f"O{letters}I" if rng.random() < 0.5 else f"{letters}IO"
+    of_channels = _CHANNELS_OF_FLOATS if floats else _CHANNELS
     channels, outputs = (int(rng.choice(of_channels)) for _ in range(2))
+    x = (int(rng.integers(1, 4)), channels, *spatial)
+    return _case(rng, x, (outputs, channels, *kernel), strides, padding, dilation)
+
+
+def _long_walk(rng: np.random.Generator, floats: bool) -> Case:
+    """Through so many planes that also a block of a large device uses their slots again.
+
+    Blocks share the planes, of which a walk has thousands, each with few positions: along the images of
+    one axis, or along the outermost of three. Of two, blocks would have tiles of both.
+    """
+    axes = int(rng.choice((1, 3)))
+    batch, spatial, kernel, padding, dilation, strides = 1, [], [], [], [], []
+    for axis in range(axes):
+        walked = axes == 3 and axis == 0
+        k = int(rng.choice((1, 2, 3, 3)))
+        d = 1 if rng.random() < 0.7 else 2
+        window = (k - 1) * d + 1
+        kernel.append(k)
+        dilation.append(d)
+        padding.append(_padding(rng, window))
+        strides.append(1 if rng.random() < 0.8 else 2)
+        size = int(rng.integers(*_LONG) if walked else rng.integers(1, 9 if axes < 3 else 4))
+        spatial.append(max(1, window - sum(padding[-1])) + size * (strides[-1] if walked else 1))
+    if axes == 1:
+        batch = int(rng.integers(*_LONG))
+    channels, outputs = (int(rng.choice((8, 8, 8, 16, 4 if floats else 8))) for _ in range(2))
+    x = (batch, channels, *spatial)
+    return _case(rng, x, (outputs, channels, *kernel), strides, padding, dilation)
+
+
+def _short_walk(rng: np.random.Generator, floats: bool) -> Case:
+    """Planes of a window lie further apart than the result has planes.
+
+    Of those that a walk reads before its first result, none follows in steps of the result.
+    """
+    planes = int(rng.integers(1, 4))
+    dilation = (planes + int(rng.integers(0, 3)), 1, 1)
+    padding = [(d, d) for d in dilation]
+    of_channels = (8, 16, 4) if floats else (8, 16)
+    channels, outputs = (int(rng.choice(of_channels)) for _ in range(2))
+    spatial = (planes, *(int(n) for n in rng.integers(4, 40, 2)))
+    x = (int(rng.integers(1, 4)), channels, *spatial)
+    return _case(rng, x, (outputs, channels, 3, 3, 3), (1, 1, 1), padding, dilation)
+
+
+# How a problem is drawn, by how often.
+_FAMILIES = (*(_any,) * 7, *(_long_walk,) * 3, _short_walk)
+
+
+def _case(
+    rng: np.random.Generator,
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+) -> Case:
+    """Channels last, with the weights in either order."""
+    letters = "DHW"[-len(strides) :]
+    weights = f"O{letters}I" if rng.random() < 0.5 else f"{letters}IO"
     return Case(
         "implicit_gemm",
-        (int(rng.integers(1, 4)), channels, *spatial),
-        (outputs, channels, *kernel),
+        x,
+        w,
         strides=tuple(strides),
         padding=tuple(padding),
         dilation=tuple(dilation),

@@ -18,6 +18,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <set>
 #include <vector>
 
 #define __global__
@@ -31,6 +32,8 @@
 enum cudaError_t { cudaSuccess, cudaErrorInvalidConfiguration };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 using cudaStream_t = void*;
+
+struct cudaFuncAttributes {};
 
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
@@ -224,6 +227,16 @@ inline size_t& SharedLimit(void* kernel) {
   return limits.try_emplace(kernel, size_t{48} << 10).first->second;
 }
 
+// Kernels that are loaded, and how many launches had to load theirs.
+inline std::set<void*> loaded;
+inline int late_loads = 0;
+
+// Forgets what is loaded, as a new process.
+inline void UnloadAll() {
+  loaded.clear();
+  late_loads = 0;
+}
+
 }  // namespace emulated_cuda
 
 template <typename Params>
@@ -234,6 +247,7 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Params), dim3 blocks, dim3 threads, 
       shared_bytes > emulated_cuda::SharedLimit(reinterpret_cast<void*>(kernel))) {
     return cudaErrorInvalidConfiguration;
   }
+  emulated_cuda::late_loads += emulated_cuda::loaded.insert(reinterpret_cast<void*>(kernel)).second;
   unsigned char* const shared = jax_convgrad::shared_memory;
   emulated_cuda::Block& block = emulated_cuda::block;
   block.kernel = reinterpret_cast<void*>(kernel);
@@ -255,9 +269,16 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Params), dim3 blocks, dim3 threads, 
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 
 template <typename Params>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, void (*kernel)(Params)) {
+  emulated_cuda::loaded.insert(reinterpret_cast<void*>(kernel));
+  return cudaSuccess;
+}
+
+template <typename Params>
 cudaError_t cudaFuncSetAttribute(void (*kernel)(Params), cudaFuncAttribute, int bytes) {
   if (bytes > static_cast<int>(jax_convgrad::kSharedBytes_)) return cudaErrorInvalidConfiguration;
   emulated_cuda::SharedLimit(reinterpret_cast<void*>(kernel)) = static_cast<size_t>(bytes);
+  emulated_cuda::loaded.insert(reinterpret_cast<void*>(kernel));
   return cudaSuccess;
 }
 

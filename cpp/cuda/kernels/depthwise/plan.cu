@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "cuda/kernels/common/elements.cuh"
+#include "cuda/kernels/common/load_kernel.h"
 #include "cuda/kernels/depthwise/gather.cuh"
 #include "cuda/kernels/depthwise/plan.h"
 #include "cuda/kernels/depthwise/wgrad.cuh"
@@ -79,11 +80,13 @@ class GatherPlan : public DepthwisePlan {
         gradient_(gradient),
         blocks_(blocks),
         threads_(threads),
-        shared_bytes_(shared_bytes) {}
+        shared_bytes_(shared_bytes),
+        prepared_(LoadKernel(kernel)) {}
 
   int64_t workspace_bytes() const override { return 0; }
 
   cudaError_t Run(const DepthwiseArrays& arrays, cudaStream_t stream) const override {
+    if (prepared_ != cudaSuccess) return prepared_;
     GatherParams params = params_;
     params.source = gradient_ ? arrays.y : arrays.x;
     params.w = arrays.w;
@@ -96,6 +99,7 @@ class GatherPlan : public DepthwisePlan {
   const GatherKernel kernel_;
   const bool gradient_;
   const int64_t blocks_, threads_, shared_bytes_;
+  const cudaError_t prepared_;
 };
 
 // A kernel and how it divides the result among positions.
@@ -220,11 +224,13 @@ class WgradPlan : public DepthwisePlan {
         shared_bytes_(shared_bytes),
         sum_(sum),
         sum_kernel_(sum_kernel),
-        bytes_of_sum_(bytes_of_sum) {}
+        bytes_of_sum_(bytes_of_sum),
+        prepared_(Prepare(kernel, sum_kernel)) {}
 
   int64_t workspace_bytes() const override { return sum_.parts * sum_.weights * bytes_of_sum_; }
 
   cudaError_t Run(const DepthwiseArrays& arrays, cudaStream_t stream) const override {
+    if (prepared_ != cudaSuccess) return prepared_;
     WgradParams params = params_;
     params.x = arrays.x;
     params.dy = arrays.y;
@@ -239,12 +245,18 @@ class WgradPlan : public DepthwisePlan {
   }
 
  private:
+  static cudaError_t Prepare(WgradKernel kernel, SumKernel sum_kernel) {
+    const cudaError_t status = LoadKernel(kernel);
+    return status != cudaSuccess ? status : LoadKernel(sum_kernel);
+  }
+
   const WgradParams params_;
   const WgradKernel kernel_;
   const int64_t blocks_, threads_, shared_bytes_;
   const SumPartsParams sum_;
   const SumKernel sum_kernel_;
   const int64_t bytes_of_sum_;
+  const cudaError_t prepared_;
 };
 
 struct WgradChoice {

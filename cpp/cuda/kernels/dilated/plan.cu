@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "cuda/kernels/common/load_kernel.h"
 #include "cuda/kernels/dilated/matmul.cuh"
 #include "cuda/kernels/dilated/plan.h"
 #include "ffi/integers.h"
@@ -107,13 +108,7 @@ class Plan : public DilatedPlan {
  public:
   using Params = typename Work::Params;
 
-  explicit Plan(const Params& params)
-      : params_(params),
-        prepared_(cudaFuncSetAttribute(DilatedSum<Work, Tile>,
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       kDilatedSharedBytes<Work, Tile>)) {
-    if (prepared_ != cudaSuccess) (void)cudaGetLastError();
-  }
+  explicit Plan(const Params& params) : params_(params), prepared_(Prepare()) {}
 
   int64_t workspace_bytes() const override {
     int64_t floats = params_.streamed ? int64_t{params_.workers} * Tile::kOuter * Tile::kInner : 0;
@@ -149,6 +144,18 @@ class Plan : public DilatedPlan {
 
  private:
   static constexpr bool kWgrad = std::is_same_v<Params, DilatedWgradParams>;
+
+  static cudaError_t Prepare() {
+    cudaError_t status =
+        cudaFuncSetAttribute(DilatedSum<Work, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             kDilatedSharedBytes<Work, Tile>);
+    if (status != cudaSuccess) (void)cudaGetLastError();
+    if (status == cudaSuccess) status = LoadKernel(DilatedAdd<Work, Tile>);
+    if constexpr (kWgrad) {
+      if (status == cudaSuccess) status = LoadKernel(DilatedTranspose<Params>);
+    }
+    return status;
+  }
 
   const Params params_;
   const cudaError_t prepared_;

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "cuda/kernels/common/load_kernel.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
 
 namespace jax_convgrad {
@@ -37,6 +38,14 @@ cudaError_t AllowGemmBytes(void (*kernel)(Params), int64_t block_shared_bytes) {
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(block_shared_bytes));
   if (status != cudaSuccess) (void)cudaGetLastError();
   return status;
+}
+
+// The same, and loads a second kernel that the plan launches.
+template <typename Params, typename OtherParams>
+cudaError_t PrepareGemm(void (*kernel)(Params), void (*other)(OtherParams),
+                        int64_t block_shared_bytes) {
+  const cudaError_t status = AllowGemmBytes(kernel, block_shared_bytes);
+  return status != cudaSuccess ? status : LoadKernel(other);
 }
 
 inline int64_t GemmVolume(const ImplicitGemmProblem::PerAxis& sizes) {

@@ -88,6 +88,10 @@ enum class GemmType { kF16, kBF16, kTf32 };  // kTf32: arrays of float32, multip
 // channel.
 enum class GemmWeights { kOutIn, kInOut };
 
+// Which of the ways to compute a problem are wanted: those that may be the fastest, or all that
+// fit.
+enum class GemmWanted { kFastest, kAll };
+
 struct GemmDevice {
   int64_t multiprocessors = 1;
   int64_t shared_bytes = 0;        // of a multiprocessor
@@ -131,15 +135,18 @@ class ImplicitGemmPlan {
   virtual ~ImplicitGemmPlan() = default;
 
   // The plans for a problem, what is likely the fastest first; none if no kernel serves it, a size
-  // is beyond what the kernels count to, or the workspace limit is too low.
+  // is beyond what the kernels count to, or the workspace limit is too low. Tests want all.
   static std::vector<std::unique_ptr<const ImplicitGemmPlan>> Candidates(
-      const ImplicitGemmProblem& problem);
+      const ImplicitGemmProblem& problem, GemmWanted wanted = GemmWanted::kFastest);
 
   // Whether the first of them is likely to be faster than a library's kernels, as on an H200.
   static bool IsFast(const ImplicitGemmProblem& problem);
 
   virtual const std::string& name() const = 0;
   virtual int64_t workspace_bytes() const = 0;
+  // Whether some block copies more into a ring of slots in shared memory than it has slots, so that
+  // these are used again. Tests ask for it.
+  virtual bool ReusesSlots() const = 0;
   // Launches and returns; every element of the result is written.
   virtual cudaError_t Run(const ImplicitGemmArrays& arrays, cudaStream_t stream) const = 0;
 };

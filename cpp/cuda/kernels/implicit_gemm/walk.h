@@ -33,18 +33,46 @@ __host__ __device__ inline int GemmWalkBegin(const GemmWalk& w, int block) {
   return static_cast<int>(static_cast<int64_t>(w.steps) * block / w.blocks);
 }
 
-__host__ __device__ inline GemmPlace GemmPlaceOf(const GemmWalk& w, int step, int end) {
-  GemmPlace place;
+// Where a step is: which strip, and how many of its steps are before it.
+struct GemmStep {
+  int image, phase, y, x, along;
+  int steps;  // as a place has them
+};
+
+__host__ __device__ inline GemmStep GemmStepOf(const GemmWalk& w, int step, int end) {
+  GemmStep of;
   int strip = step / w.length;
-  const int along = step - strip * w.length;
-  place.steps = w.length - along < end - step ? w.length - along : end - step;
-  place.x = strip % w.tiles_x * w.columns;
+  of.along = step - strip * w.length;
+  of.steps = w.length - of.along < end - step ? w.length - of.along : end - step;
+  of.x = strip % w.tiles_x * w.columns;
   strip /= w.tiles_x;
-  place.y = strip % w.tiles_y * w.rows;
+  of.y = strip % w.tiles_y * w.rows;
   strip /= w.tiles_y;
-  place.z = strip % w.phases + along * w.phases;
-  place.image = strip / w.phases;
-  return place;
+  of.phase = strip % w.phases;
+  of.image = strip / w.phases;
+  return of;
+}
+
+__host__ __device__ inline GemmPlace GemmPlaceOf(const GemmWalk& w, int step, int end) {
+  const GemmStep of = GemmStepOf(w, step, end);
+  return {of.image, of.phase + of.along * w.phases, of.y, of.x, of.steps};
+}
+
+// The most that a block has of what `of_place` counts for each place that it passes.
+template <typename OfPlace>
+int64_t GemmMostOfBlock(const GemmWalk& w, const OfPlace& of_place) {
+  int64_t most = 0;
+  for (int block = 0; block < w.blocks; ++block) {
+    int64_t of_block = 0;
+    const int end = GemmWalkBegin(w, block + 1);
+    for (int step = GemmWalkBegin(w, block); step < end;) {
+      const GemmPlace place = GemmPlaceOf(w, step, end);
+      of_block += of_place(place);
+      step += place.steps;
+    }
+    if (of_block > most) most = of_block;
+  }
+  return most;
 }
 
 }  // namespace jax_convgrad

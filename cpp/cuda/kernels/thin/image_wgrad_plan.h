@@ -30,10 +30,9 @@ class ImageWgradPlan : public KernelPlan<ImageWgradParams> {
       : KernelPlan(std::move(name), params, kernel,
                    {kImageWgradThreads, shared_bytes, block_shared_bytes}),
         exchanged_(exchanged),
-        sum_(sum),
-        sum_kernel_(sum_kernel) {}
+        adder_(sum_kernel, sum) {}
 
-  int64_t workspace_bytes() const override { return PartsSumBytes(sum_); }
+  int64_t workspace_bytes() const override { return adder_.workspace_bytes(); }
 
   cudaError_t Run(const ThinArrays& arrays, cudaStream_t stream) const override {
     ImageWgradParams called = params();
@@ -43,13 +42,12 @@ class ImageWgradPlan : public KernelPlan<ImageWgradParams> {
     const int64_t blocks = int64_t{called.parts} * called.row_tiles * called.channel_tiles;
     const cudaError_t status = LaunchWith(called, blocks, stream);
     if (status != cudaSuccess) return status;
-    return LaunchPartsSum(sum_kernel_, sum_, arrays, stream);
+    return adder_.Run(arrays, stream);
   }
 
  private:
   const bool exchanged_;
-  const PartsSumParams sum_;
-  const PartsSumKernel sum_kernel_;
+  const PartsAdder adder_;
 };
 
 constexpr int64_t kImageWgradTileWindows = 1024;  // of a tile, at most

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/kernels/common/load_kernel.h"
 #include "cuda/kernels/common/parts_sum.cuh"
 #include "cuda/kernels/common/warp_product.cuh"
 #include "cuda/kernels/thin/plan.h"
@@ -138,19 +139,31 @@ inline std::vector<std::unique_ptr<const ThinPlan>> FastestFirst(CostedPlan one,
 
 using PartsSumKernel = void (*)(PartsSumParams);
 
-inline int64_t PartsSumBytes(const PartsSumParams& p) {
-  return 4 * int64_t{p.parts} * p.rows * p.columns;
-}
-
 // Adds the parts in the workspace to the weights' gradient.
-inline cudaError_t LaunchPartsSum(PartsSumKernel kernel, PartsSumParams p, const ThinArrays& arrays,
-                                  cudaStream_t stream) {
-  p.partial = static_cast<const float*>(arrays.workspace);
-  p.result = arrays.w;
-  constexpr int64_t kThreads = kPartsSumColumns * kPartsSumSegments;
-  const int64_t blocks = CeilDivide(int64_t{p.rows} * p.columns, kPartsSumColumns);
-  return Launch(kernel, blocks, kThreads, kThreads * 4, stream, p);
-}
+class PartsAdder {
+ public:
+  PartsAdder(PartsSumKernel kernel, const PartsSumParams& params)
+      : kernel_(kernel), params_(params), prepared_(LoadKernel(kernel)) {}
+
+  int64_t workspace_bytes() const {
+    return 4 * int64_t{params_.parts} * params_.rows * params_.columns;
+  }
+
+  cudaError_t Run(const ThinArrays& arrays, cudaStream_t stream) const {
+    if (prepared_ != cudaSuccess) return prepared_;
+    PartsSumParams p = params_;
+    p.partial = static_cast<const float*>(arrays.workspace);
+    p.result = arrays.w;
+    constexpr int64_t kThreads = kPartsSumColumns * kPartsSumSegments;
+    const int64_t blocks = CeilDivide(int64_t{p.rows} * p.columns, kPartsSumColumns);
+    return Launch(kernel_, blocks, kThreads, kThreads * 4, stream, p);
+  }
+
+ private:
+  const PartsSumKernel kernel_;
+  const PartsSumParams params_;
+  const cudaError_t prepared_;
+};
 
 inline bool Multiple(int64_t number, int64_t of) { return number % of == 0; }
 

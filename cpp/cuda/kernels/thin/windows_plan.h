@@ -49,10 +49,9 @@ class WindowsWgradPlan : public KernelPlan<WindowsParams> {
                    int64_t shared_bytes, const PartsSumParams& sum, PartsSumKernel sum_kernel,
                    int64_t block_shared_bytes)
       : KernelPlan(std::move(name), params, kernel, {threads, shared_bytes, block_shared_bytes}),
-        sum_(sum),
-        sum_kernel_(sum_kernel) {}
+        adder_(sum_kernel, sum) {}
 
-  int64_t workspace_bytes() const override { return PartsSumBytes(sum_); }
+  int64_t workspace_bytes() const override { return adder_.workspace_bytes(); }
 
   cudaError_t Run(const ThinArrays& arrays, cudaStream_t stream) const override {
     WindowsParams called = params();
@@ -62,12 +61,11 @@ class WindowsWgradPlan : public KernelPlan<WindowsParams> {
     const int64_t blocks = int64_t{called.parts} * called.channel_tiles * called.window_tiles;
     const cudaError_t status = LaunchWith(called, blocks, stream);
     if (status != cudaSuccess) return status;
-    return LaunchPartsSum(sum_kernel_, sum_, arrays, stream);
+    return adder_.Run(arrays, stream);
   }
 
  private:
-  const PartsSumParams sum_;
-  const PartsSumKernel sum_kernel_;
+  const PartsAdder adder_;
 };
 
 // Columns of the matrix that a pass's result is.

@@ -16,6 +16,7 @@
 
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
+#include "cuda/kernels/implicit_gemm/walk.h"
 #include "cuda/kernels/implicit_gemm/warp/fprop.cuh"
 #include "cuda/kernels/implicit_gemm/warp/fprop_axes.h"
 #include "cuda/kernels/implicit_gemm/warp/fprop_params.h"
@@ -45,10 +46,16 @@ class WarpFpropPlan : public ImplicitGemmPlan {
         params_(params),
         arrange_(arrange),
         launch_(launch),
-        prepared_(AllowGemmBytes(launch.kernel, block_shared_bytes)) {}
+        prepared_(PrepareGemm(launch.kernel, launch.arrange, block_shared_bytes)) {}
 
   const std::string& name() const override { return name_; }
   int64_t workspace_bytes() const override { return launch_.workspace_bytes; }
+  bool ReusesSlots() const override {
+    const WarpFpropParams& p = params_;
+    return GemmMostOfBlock(p.walk, [&p](const GemmPlace& place) {
+             return p.held + (int64_t{place.steps} * p.parts + p.lead - 1) * p.advance;
+           }) > p.slots;
+  }
 
   cudaError_t Run(const ImplicitGemmArrays& arrays, cudaStream_t stream) const override {
     if (prepared_ != cudaSuccess) return prepared_;
@@ -315,13 +322,35 @@ inline bool IsWarpFprop(const ImplicitGemmProblem& p, const WarpFpropChannels& c
          GemmVolume(p.kernel) <= kWarpFpropMaxTaps && phases <= kWarpFpropMaxPhases;
 }
 
-// What is likely the fastest first: up to three that differ in more than their columns' order; none
-// if the weights of 16 channels and the planes that a step reads do not fit into shared memory.
+// Of choices in order of their cost, up to three that differ in more than their tile's shape and
+// may be the fastest; or all.
+inline std::vector<const WarpFpropChoice*> WarpFpropBest(
+    const std::vector<WarpFpropChoice>& choices, GemmWanted wanted) {
+  constexpr double kWorthTrying = 1.4;
+  constexpr size_t kMaxChoices = 3;
+  std::vector<const WarpFpropChoice*> best;
+  std::vector<std::array<int64_t, 5>> tried;
+  for (const WarpFpropChoice& choice : choices) {
+    if (wanted == GemmWanted::kFastest) {
+      if (best.size() == kMaxChoices || choice.cost > kWorthTrying * choices[0].cost) break;
+      // What differs by the tile's shape alone, or by the blocks that share a multiprocessor, is
+      // about as fast.
+      const WarpFpropTiling& t = choice.tiling;
+      const std::array<int64_t, 5> kind{choice.view->rows, t.form.columns, t.form.planes, t.threads,
+                                        t.streams()};
+      if (std::find(tried.begin(), tried.end(), kind) != tried.end()) continue;
+      tried.push_back(kind);
+    }
+    best.push_back(&choice);
+  }
+  return best;
+}
+
+// What is likely the fastest first; none if the weights of 16 channels and the planes that a step
+// reads do not fit into shared memory.
 template <typename T>
 std::vector<std::unique_ptr<const ImplicitGemmPlan>> WarpFpropCandidates(
-    const ImplicitGemmProblem& problem) {
-  constexpr double kWorthTrying = 1.4;
-  constexpr size_t kMaxPlans = 3;
+    const ImplicitGemmProblem& problem, GemmWanted wanted) {
   const bool gradient = problem.kind == GemmKind::kDgrad;
   const WarpFpropChannels channels{gradient ? problem.out_channels : problem.in_channels,
                                    gradient ? problem.in_channels : problem.out_channels,
@@ -335,21 +364,13 @@ std::vector<std::unique_ptr<const ImplicitGemmPlan>> WarpFpropCandidates(
   for (int64_t divisor = 1; choices.empty() && divisor <= kMaxDivisor; divisor *= 2) {
     choices = WarpFpropChoices(views, channels, problem.device, problem.workspace_limit, divisor);
   }
-  std::vector<std::array<int64_t, 5>> tried;
-  for (const WarpFpropChoice& choice : choices) {
-    if (plans.size() == kMaxPlans || choice.cost > kWorthTrying * choices[0].cost) break;
-    // What differs by the tile's shape alone, or by the blocks that share a multiprocessor, is
-    // about as fast.
-    const WarpFpropTiling& t = choice.tiling;
-    const std::array<int64_t, 5> kind{choice.view->rows, t.form.columns, t.form.planes, t.threads,
-                                      t.streams()};
-    if (std::find(tried.begin(), tried.end(), kind) != tried.end()) continue;
-    tried.push_back(kind);
+  for (const WarpFpropChoice* choice : WarpFpropBest(choices, wanted)) {
+    const WarpFpropTiling& t = choice->tiling;
     const WarpFpropLaunch launch{WarpFpropKernelOf<T>(t.form), WarpArrange<T>, t.threads,
                                  t.shared_bytes(),
-                                 t.streams() ? choice.column_tiles * t.column_tile_bytes() : 0};
-    const WarpFpropParams params = WarpFpropParamsOf(choice, channels, problem);
-    plans.push_back(std::make_unique<WarpFpropPlan>(WarpFpropName(choice, gradient), gradient,
+                                 t.streams() ? choice->column_tiles * t.column_tile_bytes() : 0};
+    const WarpFpropParams params = WarpFpropParamsOf(*choice, channels, problem);
+    plans.push_back(std::make_unique<WarpFpropPlan>(WarpFpropName(*choice, gradient), gradient,
                                                     params, WarpArrangeParamsOf(t, params), launch,
                                                     problem.device.block_shared_bytes));
   }

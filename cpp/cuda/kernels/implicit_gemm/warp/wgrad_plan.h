@@ -13,6 +13,7 @@
 #include "cuda/kernels/common/parts_sum.cuh"
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
+#include "cuda/kernels/implicit_gemm/walk.h"
 #include "cuda/kernels/implicit_gemm/warp/wgrad.cuh"
 #include "cuda/kernels/implicit_gemm/warp/wgrad_params.h"
 #include "cuda/kernels/implicit_gemm/warp/wgrad_search.h"
@@ -66,11 +67,19 @@ class WarpWgradPlan : public ImplicitGemmPlan {
         threads_(tiling.warps * 32),
         shared_bytes_(tiling.shared_bytes),
         count_(warp_wgrad::ResultCount(problem)),
-        prepared_(AllowGemmBytes(kernel_, problem.device.block_shared_bytes)) {}
+        prepared_(PrepareGemm(kernel_, PartsSum<T>, problem.device.block_shared_bytes)) {}
 
   const std::string& name() const override { return name_; }
   int64_t workspace_bytes() const override {
     return sum_.parts * count_ * static_cast<int64_t>(sizeof(float));
+  }
+  bool ReusesSlots() const override {
+    const WarpWgradParams& p = params_;
+    const auto of_x = [&p](const GemmPlace& place) {
+      return p.held + int64_t{place.steps - 1} * p.advance;
+    };
+    const auto of_y = [](const GemmPlace& place) { return int64_t{place.steps}; };
+    return GemmMostOfBlock(p.walk, of_x) > p.x_slots || GemmMostOfBlock(p.walk, of_y) > p.y_slots;
   }
 
   cudaError_t Run(const ImplicitGemmArrays& arrays, cudaStream_t stream) const override {
@@ -102,9 +111,9 @@ class WarpWgradPlan : public ImplicitGemmPlan {
 // For a problem of wgrad with elements of T: what is likely the fastest first.
 template <typename T>
 std::vector<std::unique_ptr<const ImplicitGemmPlan>> WarpWgradCandidates(
-    const ImplicitGemmProblem& problem) {
+    const ImplicitGemmProblem& problem, GemmWanted wanted) {
   std::vector<std::unique_ptr<const ImplicitGemmPlan>> plans;
-  for (const warp_wgrad::Tiling& tiling : warp_wgrad::TilingsOf(problem)) {
+  for (const warp_wgrad::Tiling& tiling : warp_wgrad::TilingsOf(problem, wanted)) {
     plans.push_back(std::make_unique<WarpWgradPlan<T>>(problem, tiling));
   }
   return plans;

@@ -80,9 +80,10 @@ inline bool Differ(const Tiling& a, const Tiling& b) {
          a.params.result_tiles != b.params.result_tiles;
 }
 
-// The tilings of a problem, what is likely the fastest first; none if the kernel does not serve it,
-// a size is beyond what it counts to, or the workspace limit is too low.
-inline std::vector<Tiling> TilingsOf(const ImplicitGemmProblem& p) {
+// The tilings of a problem, what is likely the fastest first: those that may be it, or all. None if
+// the kernel does not serve it, a size is beyond what it counts to, or the workspace limit is too
+// low.
+inline std::vector<Tiling> TilingsOf(const ImplicitGemmProblem& p, GemmWanted wanted) {
   constexpr double kWorthTrying = 1.3;
   constexpr size_t kMost = 3;
   const int64_t element_bytes = p.type == GemmType::kTf32 ? 4 : 2;
@@ -98,6 +99,7 @@ inline std::vector<Tiling> TilingsOf(const ImplicitGemmProblem& p) {
   std::vector<Tiling> all = AllOf(p, element_bytes);
   std::stable_sort(all.begin(), all.end(),
                    [](const Tiling& a, const Tiling& b) { return a.cycles < b.cycles; });
+  if (wanted == GemmWanted::kAll) return all;
   for (const Tiling& tiling : all) {
     if (chosen.size() == kMost || tiling.cycles > kWorthTrying * all.front().cycles) break;
     const bool differs = std::all_of(chosen.begin(), chosen.end(),

@@ -38,6 +38,8 @@
 #include "cuda/kernels/implicit_gemm/warpgroup/fprop_params.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/fprop_parts.cuh"
 #include "cuda/kernels/implicit_gemm/warpgroup/fprop_planes.cuh"
+#include "cuda/kernels/implicit_gemm/warpgroup/fprop_warpgroup.cuh"
+#include "cuda/kernels/implicit_gemm/warpgroup/ring.cuh"
 
 namespace jax_convgrad {
 
@@ -63,50 +65,41 @@ __device__ inline void FpropSum(const FpropParams& p, const typename Form::Pixel
 // By a warpgroup: multiplies and stores its positions of all steps of a block.
 template <typename Form>
 __device__ inline void FpropMultiply(const FpropParams& p, unsigned char* shared) {
-  const FpropBarriers barriers(p, shared);
-  const FpropShare share(p, Form::kColumns);
-  const FpropOwn own(p);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const typename Form::Pixels pixels(shared + p.ring_at + own.bytes(p), p.group_bytes);
-  const typename Form::Weights weights = Form::FirstWeights(p, shared);
-  unsigned char* const staged = shared + p.results_at + warp * kFpropWarpRows * Form::kColumnsLine;
-  FpropSlot newest, oldest;
+  const FpropWarpgroup<Form> of(p, shared);
+  RingPlace newest, oldest;
   int held = 0;  // planes, from the oldest on
-  BulkBarrier* const ready = Form::kFloats ? barriers.rounded : barriers.loaded;
-  if constexpr (Form::kFloats) FpropStageWeights<Form>(p, shared, barriers, share.channel);
-  barriers.weights->Wait(0);
-  for (int step = share.begin; step < share.end;) {
-    const GemmPlace place = GemmPlaceOf(p.walk, step, share.end);
-    const int y = place.y + own.y * p.part.rows, x = place.x + own.x * p.part.columns;
+  for (int step = of.share.begin; step < of.share.end;) {
+    const GemmPlace place = GemmPlaceOf(p.walk, step, of.share.end);
+    const int y = place.y + of.own.y * p.part.rows, x = place.x + of.own.x * p.part.columns;
     // A part without positions has no products, but goes on in turn with the others.
     const bool inside = y < p.out_rows && x < p.out_columns;
     int z = place.z;
     for (int i = 0; i < place.steps; ++i) {
       for (; held < p.kernel[0]; ++held) {
-        ready[newest.index].Wait(newest.odd);
+        of.ready[newest.slot].Wait(newest.odd);
         newest.Next(p.stages);
       }
       --held;
       if (inside) {
         float sums[Form::kSums];
-        FpropSum<Form>(p, pixels, weights, oldest.index, sums);
-        FpropRelease(p, barriers, &oldest);
-        const int warp_y = y + warp % 4 * p.part.warp_rows;
-        const int warp_x = x + warp % 4 * p.part.warp_columns;
+        FpropSum<Form>(p, of.pixels, of.weights, oldest.slot, sums);
+        FpropRelease(p, of.barriers, &oldest);
+        const int warp_y = y + of.warp % 4 * p.part.warp_rows;
+        const int warp_x = x + of.warp % 4 * p.part.warp_columns;
         if constexpr (Form::kFloats) {
-          FpropStoreFloats<Form>(p, sums, share.channel, place.image, z, warp_y, warp_x);
+          FpropStoreFloats<Form>(p, sums, of.share.channel, place.image, z, warp_y, warp_x);
         } else {
           uint32_t words[Form::kColumns / 4];
           FpropRound<Form>(sums, words);
-          FpropStore<Form>(p, words, staged, share.channel, place.image, z, warp_y, warp_x);
+          FpropStore<Form>(p, words, of.staged, of.share.channel, place.image, z, warp_y, warp_x);
         }
       } else {
-        FpropRelease(p, barriers, &oldest);
+        FpropRelease(p, of.barriers, &oldest);
       }
       z += p.dilation[0];
     }
     // The planes that only a next step would still read.
-    for (; held > 0; --held) FpropRelease(p, barriers, &oldest);
+    for (; held > 0; --held) FpropRelease(p, of.barriers, &oldest);
     step += place.steps;
   }
   if (threadIdx.x % 32 == 0) WaitForBulkStores<0>();

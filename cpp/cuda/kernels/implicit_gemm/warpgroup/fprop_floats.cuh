@@ -23,6 +23,7 @@
 #include "cuda/kernels/implicit_gemm/walk.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/fprop_params.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/fprop_parts.cuh"
+#include "cuda/kernels/implicit_gemm/warpgroup/ring.cuh"
 
 namespace jax_convgrad {
 
@@ -163,13 +164,13 @@ __device__ inline void FpropRoundPlanes(const FpropParams& p, unsigned char* sha
   const FpropBarriers barriers(p, shared);
   const FpropShare share(p, Form::kColumns);
   const int count = p.boxes * p.box_bytes / static_cast<int>(sizeof(FpropFloatPiece));
-  FpropSlot slot;
+  RingPlace ring;
   for (int step = share.begin; step < share.end;) {
     const GemmPlace place = GemmPlaceOf(p.walk, step, share.end);
     const FpropPlanes planes = FpropPlanesOf(p, place, Form::kTaps > 1);
     for (int plane = planes.begin; plane < planes.end; ++plane) {
-      unsigned char* const at = shared + p.ring_at + slot.index * p.slot_bytes;
-      barriers.loaded[slot.index].Wait(slot.odd);
+      unsigned char* const at = shared + p.ring_at + ring.slot * p.slot_bytes;
+      barriers.loaded[ring.slot].Wait(ring.odd);
 #pragma unroll
       for (int half = 0; half < Form::kHalves; ++half) {
         FpropRoundPieces(reinterpret_cast<FpropFloatPiece*>(at + half * p.half_bytes), count,
@@ -177,8 +178,8 @@ __device__ inline void FpropRoundPlanes(const FpropParams& p, unsigned char* sha
       }
       ShowTensorCores();
       __syncwarp();
-      if (thread % 32 == 0) barriers.rounded[slot.index].Arrive();
-      slot.Next(p.stages);
+      if (thread % 32 == 0) barriers.rounded[ring.slot].Arrive();
+      ring.Next(p.stages);
     }
     step += place.steps;
   }

@@ -15,6 +15,7 @@
 #include "cuda/kernels/common/warp_product.cuh"
 #include "cuda/kernels/common/warpgroup_product.cuh"
 #include "cuda/kernels/implicit_gemm/warpgroup/fprop_params.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/ring.cuh"
 
 namespace jax_convgrad {
 
@@ -62,19 +63,6 @@ struct FpropBarriers {
   BulkBarrier* rounded;  // of each slot: its floats are rounded
 };
 
-// A place in the ring that goes around.
-struct FpropSlot {
-  int index = 0;
-  uint32_t odd = 0;  // whether it has gone around an odd number of times
-
-  __device__ void Next(int stages) {
-    if (++index == stages) {
-      index = 0;
-      odd ^= 1;
-    }
-  }
-};
-
 // What a block has: steps of all strips, and output channels from one on.
 struct FpropShare {
   __device__ FpropShare(const FpropParams& p, int columns) {
@@ -120,7 +108,7 @@ __device__ inline void FpropLoad(const FpropParams& p, unsigned char* shared) {
   const FpropBarriers barriers(p, shared);
   const FpropShare share(p, Form::kColumns);
   if constexpr (!Form::kFloats) FpropLoadWeights<Form>(p, shared, barriers, share);
-  FpropSlot slot;
+  RingPlace ring;
   for (int step = share.begin; step < share.end;) {
     const GemmPlace place = GemmPlaceOf(p.walk, step, share.end);
     const int x = place.x - p.padding[2], y = place.y - p.padding[1];
@@ -128,10 +116,10 @@ __device__ inline void FpropLoad(const FpropParams& p, unsigned char* shared) {
     int z = place.z - p.padding[0] + planes.begin * p.dilation[0];
     for (int plane = planes.begin; plane < planes.end; ++plane) {
       // The first time around nothing has been there to read.
-      barriers.read[slot.index].Wait(slot.odd ^ 1);
-      BulkBarrier* const loaded = barriers.loaded + slot.index;
+      barriers.read[ring.slot].Wait(ring.odd ^ 1);
+      BulkBarrier* const loaded = barriers.loaded + ring.slot;
       loaded->Expect(Form::kHalves * p.boxes * p.box_bytes);
-      unsigned char* const to = shared + p.ring_at + slot.index * p.slot_bytes;
+      unsigned char* const to = shared + p.ring_at + ring.slot * p.slot_bytes;
 #pragma unroll
       for (int half = 0; half < Form::kHalves; ++half) {
         for (int box = 0; box < p.boxes; ++box) {
@@ -140,19 +128,17 @@ __device__ inline void FpropLoad(const FpropParams& p, unsigned char* shared) {
         }
       }
       z += p.dilation[0];
-      slot.Next(p.stages);
+      ring.Next(p.stages);
     }
     step += place.steps;
   }
 }
 
-// By a warp, when all its lanes have read a slot. Each warp says it for itself: were it said for
-// others, these could be so late that the slot's next round is over, too, when they wait.
+// By a warp, when it has read a slot.
 __device__ inline void FpropRelease(const FpropParams& p, const FpropBarriers& barriers,
-                                    FpropSlot* slot) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) barriers.read[slot->index].Arrive();
-  slot->Next(p.stages);
+                                    RingPlace* place) {
+  ArriveWarp(&barriers.read[place->slot]);
+  place->Next(p.stages);
 }
 
 // Begins to add the products of one plane's pixels, and moves `weights` behind those of its taps.

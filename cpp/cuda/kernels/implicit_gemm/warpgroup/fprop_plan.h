@@ -20,6 +20,7 @@
 #include "cuda/kernels/common/tensor_map.h"
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
+#include "cuda/kernels/implicit_gemm/walk.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/fprop.cuh"
 #include "cuda/kernels/implicit_gemm/warpgroup/fprop_params.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/fprop_tiling.h"
@@ -33,56 +34,6 @@ using FpropKernel = void (*)(FpropParams);
 // The arrays' shapes for the device's copies. Of floats, the image is all that is copied so.
 struct FpropShapes {
   TensorShape image, weights, result;
-};
-
-class FpropPlan : public ImplicitGemmPlan {
- public:
-  FpropPlan(std::string name, bool gradient, bool floats, const FpropParams& params,
-            const FpropShapes& shapes, FpropKernel kernel, int64_t shared_bytes,
-            int64_t block_shared_bytes)
-      : name_(std::move(name)),
-        gradient_(gradient),
-        floats_(floats),
-        params_(params),
-        shapes_(shapes),
-        kernel_(kernel),
-        shared_bytes_(shared_bytes),
-        prepared_(AllowGemmBytes(kernel, block_shared_bytes)) {}
-
-  const std::string& name() const override { return name_; }
-  int64_t workspace_bytes() const override { return 0; }
-
-  cudaError_t Run(const ImplicitGemmArrays& arrays, cudaStream_t stream) const override {
-    if (prepared_ != cudaSuccess) return prepared_;
-    FpropParams params = params_;
-    cudaError_t status =
-        EncodeTensorMap(gradient_ ? arrays.y : arrays.x, shapes_.image, &params.image);
-    void* const result = gradient_ ? arrays.x : arrays.y;
-    if (floats_) {
-      params.floats.weights = static_cast<const float*>(arrays.w);
-      params.floats.result = static_cast<float*>(result);
-    } else {
-      if (status == cudaSuccess) {
-        status = EncodeTensorMap(arrays.w, shapes_.weights, &params.weights);
-      }
-      if (status == cudaSuccess) {
-        status = EncodeTensorMap(result, shapes_.result, &params.result);
-      }
-    }
-    if (status != cudaSuccess) return status;
-    return LaunchGemm(kernel_, int64_t{params.walk.blocks} * params.column_tiles,
-                      128 * int64_t{params.warpgroups} + FpropHelpers(floats_), shared_bytes_,
-                      stream, params);
-  }
-
- private:
-  const std::string name_;
-  const bool gradient_, floats_;
-  const FpropParams params_;
-  const FpropShapes shapes_;
-  const FpropKernel kernel_;
-  const int64_t shared_bytes_;
-  const cudaError_t prepared_;
 };
 
 // Those that there are kernels for.
@@ -154,6 +105,58 @@ struct FpropChoice {
   FpropShapes shapes;
   int64_t shared_bytes = 0;
   double cost = 0;  // in cycles
+};
+
+class FpropPlan : public ImplicitGemmPlan {
+ public:
+  FpropPlan(const FpropChoice& choice, bool gradient, bool floats, FpropKernel kernel,
+            int64_t block_shared_bytes)
+      : choice_(choice),
+        gradient_(gradient),
+        floats_(floats),
+        kernel_(kernel),
+        prepared_(AllowGemmBytes(kernel, block_shared_bytes)) {}
+
+  const std::string& name() const override { return choice_.name; }
+  int64_t workspace_bytes() const override { return 0; }
+  bool ReusesSlots() const override {
+    const FpropParams& p = choice_.params;
+    const bool by_planes = choice_.columns.taps > 1;
+    return GemmMostOfBlock(p.walk, [&](const GemmPlace& place) {
+             const FpropPlanes planes = FpropPlanesOf(p, place, by_planes);
+             return int64_t{planes.end - planes.begin};
+           }) > p.stages;
+  }
+
+  cudaError_t Run(const ImplicitGemmArrays& arrays, cudaStream_t stream) const override {
+    if (prepared_ != cudaSuccess) return prepared_;
+    const FpropShapes& shapes = choice_.shapes;
+    FpropParams params = choice_.params;
+    cudaError_t status =
+        EncodeTensorMap(gradient_ ? arrays.y : arrays.x, shapes.image, &params.image);
+    void* const result = gradient_ ? arrays.x : arrays.y;
+    if (floats_) {
+      params.floats.weights = static_cast<const float*>(arrays.w);
+      params.floats.result = static_cast<float*>(result);
+    } else {
+      if (status == cudaSuccess) {
+        status = EncodeTensorMap(arrays.w, shapes.weights, &params.weights);
+      }
+      if (status == cudaSuccess) {
+        status = EncodeTensorMap(result, shapes.result, &params.result);
+      }
+    }
+    if (status != cudaSuccess) return status;
+    return LaunchGemm(kernel_, int64_t{params.walk.blocks} * params.column_tiles,
+                      128 * int64_t{params.warpgroups} + FpropHelpers(floats_),
+                      choice_.shared_bytes, stream, params);
+  }
+
+ private:
+  const FpropChoice choice_;
+  const bool gradient_, floats_;
+  const FpropKernel kernel_;
+  const cudaError_t prepared_;
 };
 
 // The weights, seen as inner channels of rows of taps. `along_depth` says whether inner channels
@@ -303,12 +306,17 @@ inline bool ChooseFprop(const FpropView& view, bool gradient, const FpropColumns
 }
 
 // Of choices in order of their cost: the first, the next with its form, and the first with the
-// other, which differs most from it; those that may be the fastest.
-inline std::vector<const FpropChoice*> FpropBest(const std::vector<FpropChoice>& choices) {
+// other, which differs most from it, as far as they may be the fastest; or all.
+inline std::vector<const FpropChoice*> FpropBest(const std::vector<FpropChoice>& choices,
+                                                 GemmWanted wanted) {
   constexpr double kWorthTrying = 1.25;
   std::vector<const FpropChoice*> best;
   int64_t left_of_form = 2, left_of_other = 1;
   for (const FpropChoice& choice : choices) {
+    if (wanted == GemmWanted::kAll) {
+      best.push_back(&choice);
+      continue;
+    }
     if (choice.cost > kWorthTrying * choices[0].cost) break;
     // What differs by the order of its parts alone is as fast.
     const auto parts = [](const FpropChoice& of) {
@@ -325,7 +333,7 @@ inline std::vector<const FpropChoice*> FpropBest(const std::vector<FpropChoice>&
 // What is likely the fastest first; none if the weights and the planes that a step reads do not fit
 // into shared memory.
 inline std::vector<std::unique_ptr<const ImplicitGemmPlan>> FpropCandidates(
-    const ImplicitGemmProblem& problem) {
+    const ImplicitGemmProblem& problem, GemmWanted wanted) {
   const bool gradient = problem.kind == GemmKind::kDgrad;
   const ImplicitGemmProblem fprop = gradient ? GemmExchanged(problem) : problem;
   std::vector<FpropChoice> choices;
@@ -344,11 +352,10 @@ inline std::vector<std::unique_ptr<const ImplicitGemmPlan>> FpropCandidates(
   const bool along_depth = gradient == (problem.weights == GemmWeights::kInOut);
   const int64_t depth = FpropDepth(fprop);
   std::vector<std::unique_ptr<const ImplicitGemmPlan>> plans;
-  for (const FpropChoice* choice : FpropBest(choices)) {
+  for (const FpropChoice* choice : FpropBest(choices, wanted)) {
     const FpropKernel kernel = FpropKernelOf(problem.type, depth, choice->columns, along_depth);
-    plans.push_back(std::make_unique<FpropPlan>(
-        choice->name, gradient, FpropIsOfFloats(problem), choice->params, choice->shapes, kernel,
-        choice->shared_bytes, problem.device.block_shared_bytes));
+    plans.push_back(std::make_unique<FpropPlan>(*choice, gradient, FpropIsOfFloats(problem), kernel,
+                                                problem.device.block_shared_bytes));
   }
   return plans;
 }

@@ -20,27 +20,20 @@
 #include "cuda/kernels/implicit_gemm/warpgroup/fprop_floats.cuh"
 #include "cuda/kernels/implicit_gemm/warpgroup/fprop_params.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/fprop_parts.cuh"
+#include "cuda/kernels/implicit_gemm/warpgroup/fprop_warpgroup.cuh"
+#include "cuda/kernels/implicit_gemm/warpgroup/ring.cuh"
 
 namespace jax_convgrad {
 
 // By a warpgroup: multiplies and stores its positions of all steps of a block.
 template <typename Form>
 __device__ inline void FpropMultiplyByPlanes(const FpropParams& p, unsigned char* shared) {
-  const FpropBarriers barriers(p, shared);
-  const FpropShare share(p, Form::kColumns);
-  const FpropOwn own(p);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const typename Form::Pixels pixels(shared + p.ring_at + own.bytes(p), p.group_bytes);
-  const typename Form::Weights weights = Form::FirstWeights(p, shared);
-  unsigned char* const staged = shared + p.results_at + warp * kFpropWarpRows * Form::kColumnsLine;
-  FpropSlot slot;
-  BulkBarrier* const ready = Form::kFloats ? barriers.rounded : barriers.loaded;
-  if constexpr (Form::kFloats) FpropStageWeights<Form>(p, shared, barriers, share.channel);
-  barriers.weights->Wait(0);
-  for (int step = share.begin; step < share.end;) {
-    const GemmPlace place = GemmPlaceOf(p.walk, step, share.end);
+  const FpropWarpgroup<Form> of(p, shared);
+  RingPlace ring;
+  for (int step = of.share.begin; step < of.share.end;) {
+    const GemmPlace place = GemmPlaceOf(p.walk, step, of.share.end);
     const FpropPlanes planes = FpropPlanesOf(p, place, true);
-    const int y = place.y + own.y * p.part.rows, x = place.x + own.x * p.part.columns;
+    const int y = place.y + of.own.y * p.part.rows, x = place.x + of.own.x * p.part.columns;
     if (y < p.out_rows && x < p.out_columns) {
       constexpr int kCompleted = Form::kColumns / 2;
       float sums[Form::kSums];
@@ -55,11 +48,11 @@ __device__ inline void FpropMultiplyByPlanes(const FpropParams& p, unsigned char
         }
       };
       const auto complete = [&] {
-        const int warp_y = y + warp % 4 * p.part.warp_rows;
-        const int warp_x = x + warp % 4 * p.part.warp_columns;
+        const int warp_y = y + of.warp % 4 * p.part.warp_rows;
+        const int warp_x = x + of.warp % 4 * p.part.warp_columns;
         if constexpr (Form::kFloats) {
           if (z >= place.z) {
-            FpropStoreFloats<Form>(p, sums, share.channel, place.image, z, warp_y, warp_x);
+            FpropStoreFloats<Form>(p, sums, of.share.channel, place.image, z, warp_y, warp_x);
           }
           move_up();
         } else {
@@ -67,20 +60,20 @@ __device__ inline void FpropMultiplyByPlanes(const FpropParams& p, unsigned char
           FpropRound<Form>(sums, words);
           move_up();
           if (z >= place.z) {
-            FpropStore<Form>(p, words, staged, share.channel, place.image, z, warp_y, warp_x);
+            FpropStore<Form>(p, words, of.staged, of.share.channel, place.image, z, warp_y, warp_x);
           }
         }
         z += p.dilation[0];
       };
       for (int plane = planes.begin; plane < planes.end; ++plane) {
-        ready[slot.index].Wait(slot.odd);
-        typename Form::Weights tap = weights;
+        of.ready[ring.slot].Wait(ring.odd);
+        typename Form::Weights tap = of.weights;
         BeginProducts();
-        FpropAddPlane<Form>(p, pixels.At(slot.index * p.slot_bytes), &tap, sums);
+        FpropAddPlane<Form>(p, of.pixels.At(ring.slot * p.slot_bytes), &tap, sums);
         CommitProducts();
         WaitForProducts<0>();
         ShowSums(sums);
-        FpropRelease(p, barriers, &slot);
+        FpropRelease(p, of.barriers, &ring);
         complete();
       }
       // The planes behind the image are zeros.
@@ -88,8 +81,8 @@ __device__ inline void FpropMultiplyByPlanes(const FpropParams& p, unsigned char
     } else {
       // A part without positions has no products, but goes on in turn with the others.
       for (int plane = planes.begin; plane < planes.end; ++plane) {
-        ready[slot.index].Wait(slot.odd);
-        FpropRelease(p, barriers, &slot);
+        of.ready[ring.slot].Wait(ring.odd);
+        FpropRelease(p, of.barriers, &ring);
       }
     }
     step += place.steps;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cuda/kernels/common/tensor_map.h"
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/fprop_params.h"
@@ -132,6 +133,20 @@ inline std::vector<FpropColumns> FpropColumnsOf(const ImplicitGemmProblem& p) {
 // The planes that a step reads from the ring.
 inline int64_t FpropHeld(const ImplicitGemmProblem& p, const FpropColumns& of) {
   return of.taps > 1 ? 1 : p.kernel[0];
+}
+
+// Whether a device with enough memory has a plan for an fprop of 16-bit elements: a ring has slots
+// for all planes that a step reads and one more; and what a tile of 8x8 positions reads of a plane,
+// unless that is one row, is one box. A tile that is a row reads too much where that is not so.
+inline bool FpropIsWithinLimits(const ImplicitGemmProblem& problem) {
+  const std::vector<FpropView> views = FpropViews(problem);
+  return std::any_of(views.begin(), views.end(), [](const FpropView& view) {
+    const ImplicitGemmProblem& p = view.problem;
+    const int64_t reach_y = (p.kernel[1] - 1) * p.dilation[1];
+    const int64_t reach_x = (p.kernel[2] - 1) * p.dilation[2];
+    return p.kernel[0] < kFpropMaxStages &&
+           (reach_y == 0 || 8 + std::max(reach_y, reach_x) <= kTensorMaxBox);
+  });
 }
 
 // Cycles of a multiprocessor, as on an H200: what a step takes a warpgroup beside its products,

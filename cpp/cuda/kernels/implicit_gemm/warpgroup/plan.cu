@@ -11,9 +11,9 @@
 namespace jax_convgrad {
 
 std::vector<std::unique_ptr<const ImplicitGemmPlan>> WarpgroupGemmCandidates(
-    const ImplicitGemmProblem& problem) {
-  if (problem.kind == GemmKind::kWgrad) return WgradCandidates(problem);
-  return FpropCandidates(problem);
+    const ImplicitGemmProblem& problem, GemmWanted wanted) {
+  if (problem.kind == GemmKind::kWgrad) return WgradCandidates(problem, wanted);
+  return FpropCandidates(problem, wanted);
 }
 
 }  // namespace jax_convgrad

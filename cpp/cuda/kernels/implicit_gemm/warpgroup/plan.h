@@ -12,7 +12,7 @@ namespace jax_convgrad {
 
 // For a problem that IsWarpgroupGemm: what is likely the fastest first.
 std::vector<std::unique_ptr<const ImplicitGemmPlan>> WarpgroupGemmCandidates(
-    const ImplicitGemmProblem& problem);
+    const ImplicitGemmProblem& problem, GemmWanted wanted);
 
 }  // namespace jax_convgrad
 

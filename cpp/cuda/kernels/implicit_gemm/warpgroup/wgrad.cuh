@@ -24,6 +24,8 @@
 #include "cuda/kernels/common/bulk_copy.cuh"
 #include "cuda/kernels/common/elements.cuh"
 #include "cuda/kernels/common/warpgroup_product.cuh"
+#include "cuda/kernels/implicit_gemm/walk.h"
+#include "cuda/kernels/implicit_gemm/warpgroup/ring.cuh"
 #include "cuda/kernels/implicit_gemm/warpgroup/wgrad_params.h"
 
 namespace jax_convgrad {
@@ -37,19 +39,6 @@ struct WgradUnits {
   static constexpr int kAll = kUnits + (kExtraColumns > 0 ? 1 : 0);
   static constexpr int kSums = (kColumns * kUnits + kExtraColumns) / 2;  // of a thread
   static constexpr int kMaxThreads = kMaxWarpgroups_ * 128 + 32;
-};
-
-// A place in a ring, and whether the round is odd in which it is there, the first being 0.
-struct WgradRingPlace {
-  int slot = 0;
-  uint32_t odd = 0;
-
-  __device__ void Next(int slots) {
-    if (++slot == slots) {
-      slot = 0;
-      odd ^= 1;
-    }
-  }
 };
 
 // What a block has in shared memory.
@@ -71,9 +60,9 @@ struct WgradShared {
 __device__ inline void LoadWgrad(const GemmWgradParams& p, const WgradShared& shared, int step,
                                  int end, int first_plane) {
   const WgradRings& rings = p.rings;
-  WgradRingPlace x, y;
+  RingPlace x, y;
   while (step < end) {
-    const WgradPlace at = WgradPlaceOf(p.walk, p.dilation[0], step, end);
+    const GemmPlace at = WgradPlaceOf(p.walk, p.first, p.dilation[0], step, end);
     const int y_row = at.y + p.padding[1] - (p.taps.kernel[1] - 1) * p.dilation[1];
     // Ahead of the first step are the planes of y that it needs but the newest.
     for (int i = 1 - rings.planes; i < at.steps; ++i) {
@@ -115,14 +104,6 @@ struct WgradOperand {
   __device__ uint64_t described() const { return uint64_t{high} << 32 | low; }
 };
 
-// By all lanes of a warp, of which one tells a barrier that they are done with what it guards. Each
-// warp says so for itself: were it said for others, these could still wait when the barrier's next
-// round is over, too.
-__device__ inline void ArriveWarp(BulkBarrier* barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier->Arrive();
-}
-
 // A warpgroup's products of all steps. Those that share a tile take its rows in turns, or each of
 // them 16 columns of every row in turns.
 template <typename T, typename Units>
@@ -159,15 +140,15 @@ __device__ inline void MultiplyWgrad(const GemmWgradParams& p, const WgradShared
   const int rows = p.walk.rows;
   constexpr const T* kType = nullptr;
 
-  WgradRingPlace x, newest;  // that are waited for
-  int oldest = 0;            // plane of y that is not free
+  RingPlace x, newest;  // that are waited for
+  int oldest = 0;       // plane of y that is not free
   const auto release_oldest = [&] {
     ArriveWarp(&shared.y_empty[oldest]);
     if (++oldest == rings.y_slots) oldest = 0;
   };
   const auto wait_for_newest = [&] { shared.y_full[newest.slot].Wait(newest.odd); };
   while (step < end) {
-    const int steps = WgradPlaceOf(p.walk, p.dilation[0], step, end).steps;
+    const int steps = GemmPlaceOf(p.walk, step, end).steps;
     for (int i = 1; i < rings.planes; ++i) {
       wait_for_newest();
       newest.Next(rings.y_slots);
@@ -283,10 +264,10 @@ __global__ void __launch_bounds__(Units::kMaxThreads, 1)
     }
   }
   __syncthreads();
-  const int part = static_cast<int>(blockIdx.x) % p.walk.parts;
-  const int first_set = static_cast<int>(blockIdx.x) / p.walk.parts * p.sets;
+  const int part = static_cast<int>(blockIdx.x) % p.walk.blocks;
+  const int first_set = static_cast<int>(blockIdx.x) / p.walk.blocks * p.sets;
   const int first_plane = WgradFirstPlane(p.taps, p.rings, first_set);
-  const int step = WgradPartBegin(p.walk, part), end = WgradPartBegin(p.walk, part + 1);
+  const int step = GemmWalkBegin(p.walk, part), end = GemmWalkBegin(p.walk, part + 1);
   const int warpgroup = WarpgroupNumber();
   if (warpgroup == warpgroups) {
     if (threadIdx.x % 32 == 0) LoadWgrad(p, shared, step, end, first_plane);

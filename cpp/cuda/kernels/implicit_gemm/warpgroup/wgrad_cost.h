@@ -68,14 +68,14 @@ inline double CyclesOf(const ImplicitGemmProblem& p, const WgradTiling& t) {
       {cached / kCachedBytes, own / (kMemoryBytes * t.groups), kLatency / (t.rings.x_slots - 1)});
   const double step = std::max(multiply, load) + kVisible * std::min(multiply, load) + kStepCycles +
                       kWaitCycles / (t.sets * t.splits);
-  const int64_t steps = CeilDivide(t.walk.steps, t.walk.parts);
+  const int64_t steps = CeilDivide(t.walk.steps, t.walk.blocks);
   const bool cuts_strips = steps % t.walk.length != 0 && t.walk.length % steps != 0;
   const int64_t segments = CeilDivide(steps, t.walk.length) + (cuts_strips ? 1 : 0);
   const double begins =
       static_cast<double>(segments * (t.rings.planes - 1)) * t.rings.y_box_bytes / kCachedBytes;
   const double sums = static_cast<double>(PartBytes(t)) / kPartBytes;
-  const double sums_added = sums * t.walk.parts / static_cast<double>(p.device.multiprocessors);
-  const int64_t waves = CeilDivide(int64_t{t.groups} * t.walk.parts, p.device.multiprocessors);
+  const double sums_added = sums * t.walk.blocks / static_cast<double>(p.device.multiprocessors);
+  const int64_t waves = CeilDivide(int64_t{t.groups} * t.walk.blocks, p.device.multiprocessors);
   return kLaunchCycles + sums / t.groups + sums_added +
          static_cast<double>(waves) *
              (loaded / kMemoryBytes + begins + static_cast<double>(steps) * step + multiply);

@@ -23,6 +23,7 @@
 #include <cstdint>
 
 #include "cuda/kernels/common/tensor_map.h"
+#include "cuda/kernels/implicit_gemm/walk.h"
 
 namespace jax_convgrad {
 
@@ -113,44 +114,14 @@ __host__ __device__ inline int WgradTapOf(const WgradTaps& t, const WgradUnit& u
 // by y's at
 //   (z + padding - i * dilation, y + padding - j * dilation, x).
 // A unit by pixels is at the pixels x + s * pixel_step * dilation of both. What is outside of x or
-// y is zero, so positions may be more than there are. They are cut into tiles of rows and pixels.
-// Blocks walk along z in steps of the dilation, over positions of one strip after the other: a
-// strip is an image, a phase, which is z modulo the dilation, and a tile. A step is one plane of
-// the tile; blocks share all steps in equal parts that lie together.
-struct WgradWalk {
-  int first[3];          // position z, y, x
-  int rows, columns;     // of a tile, in positions; columns is a multiple of 16
-  int tiles_y, tiles_x;  // of a plane
-  int phases;
-  int length;  // steps of a strip
-  int steps;   // of all strips
-  int parts;   // of all steps
-};
-
-struct WgradPlace {
-  int image, z, y, x;  // the position of a step, the first of its tile
-  int steps;           // up to the strip's end, or to `end`
-};
-
-__host__ __device__ inline int WgradPartBegin(const WgradWalk& w, int part) {
-  return static_cast<int>(static_cast<int64_t>(w.steps) * part / w.parts);
-}
-
-__host__ __device__ inline WgradPlace WgradPlaceOf(const WgradWalk& w, int dilation_z, int step,
-                                                   int end) {
-  WgradPlace place;
-  int strip = step / w.length;
-  const int along = step - strip * w.length;
-  place.steps = w.length - along < end - step ? w.length - along : end - step;
-  const int tile_x = strip % w.tiles_x;
-  strip /= w.tiles_x;
-  const int tile_y = strip % w.tiles_y;
-  strip /= w.tiles_y;
-  place.z = w.first[0] + strip % w.phases + along * dilation_z;
-  place.image = strip / w.phases;
-  place.y = w.first[1] + tile_y * w.rows;
-  place.x = w.first[2] + tile_x * w.columns;
-  return place;
+// y is zero, so positions may be more than there are. Those from `first` on are walked through
+// (walk.h), in steps of the dilation along z; the walk's blocks are parts of the sums, and its
+// tiles have a multiple of 16 columns.
+__host__ __device__ inline GemmPlace WgradPlaceOf(const GemmWalk& walk, const int (&first)[3],
+                                                  int dilation_z, int step, int end) {
+  const GemmStep of = GemmStepOf(walk, step, end);
+  return {of.image, first[0] + of.phase + of.along * dilation_z, first[1] + of.y, first[2] + of.x,
+          of.steps};
 }
 
 // Shared memory has a ring of planes of x, each of which one step reads, and a ring of planes of
@@ -191,7 +162,8 @@ struct GemmWgradParams {
   TensorMap x, y;  // y's gradient
   float* partial;  // part, set, pack, thread, sum
   WgradTaps taps;
-  WgradWalk walk;
+  int first[3];   // position
+  GemmWalk walk;  // its blocks are the parts; columns are a multiple of 16
   WgradRings rings;
   int padding[3], dilation[3];
   int sets, splits;

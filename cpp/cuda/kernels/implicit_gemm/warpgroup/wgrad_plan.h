@@ -18,6 +18,7 @@
 #include "cuda/kernels/common/tensor_map.h"
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
+#include "cuda/kernels/implicit_gemm/walk.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/image.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/wgrad.cuh"
 #include "cuda/kernels/implicit_gemm/warpgroup/wgrad_params.h"
@@ -43,6 +44,7 @@ constexpr std::array<GemmWgradKernel, sizeof...(kIndices)> GemmWgradKernels(
 inline GemmWgradParams GemmWgradParamsOf(const WgradTiling& tiling) {
   GemmWgradParams p{};
   p.taps = tiling.taps;
+  for (int axis = 0; axis < 3; ++axis) p.first[axis] = tiling.first[axis];
   p.walk = tiling.walk;
   p.rings = tiling.rings;
   const WgradView::Axis* const axes[] = {&tiling.view.z, &tiling.view.y, &tiling.view.x};
@@ -64,7 +66,7 @@ inline GemmWgradSumParams GemmWgradSumParamsOf(const ImplicitGemmProblem& proble
                                                const WgradTiling& tiling) {
   const WgradInstance& instance = kWgradInstances[tiling.instance];
   GemmWgradSumParams p{};
-  p.parts = tiling.walk.parts;
+  p.parts = tiling.walk.blocks;
   p.part_packs = static_cast<int>(wgrad_tiling::PartPacks(tiling));
   p.set_packs = WgradSums(instance) / kWgradPack;
   p.unit_packs = instance.columns / 2 / kWgradPack;
@@ -126,10 +128,10 @@ class GemmWgradPlan : public ImplicitGemmPlan {
         sum_params_(GemmWgradSumParamsOf(problem, tiling)),
         x_(WgradShape(problem, tiling, false)),
         y_(WgradShape(problem, tiling, true)),
-        blocks_(int64_t{tiling.groups} * tiling.walk.parts),
+        blocks_(int64_t{tiling.groups} * tiling.walk.blocks),
         threads_(tiling.threads()),
         shared_bytes_(tiling.shared_bytes),
-        workspace_bytes_(tiling.walk.parts * wgrad_tiling::PartBytes(tiling)) {
+        workspace_bytes_(tiling.walk.blocks * wgrad_tiling::PartBytes(tiling)) {
     constexpr auto kIndices = std::make_index_sequence<kWgradInstanceCount>();
     const size_t instance = static_cast<size_t>(tiling.instance);
     if (problem.type == GemmType::kF16) {
@@ -139,11 +141,21 @@ class GemmWgradPlan : public ImplicitGemmPlan {
       kernel_ = GemmWgradKernels<__nv_bfloat16>(kIndices)[instance];
       sum_kernel_ = ImplicitGemmWgradSum<__nv_bfloat16>;
     }
-    prepared_ = AllowGemmBytes(kernel_, problem.device.block_shared_bytes);
+    prepared_ = PrepareGemm(kernel_, sum_kernel_, problem.device.block_shared_bytes);
   }
 
   const std::string& name() const override { return name_; }
   int64_t workspace_bytes() const override { return workspace_bytes_; }
+  bool ReusesSlots() const override {
+    const GemmWalk& walk = params_.walk;
+    const WgradRings& rings = params_.rings;
+    const auto of_x = [](const GemmPlace& place) { return int64_t{place.steps}; };
+    const auto of_y = [&rings](const GemmPlace& place) {
+      return int64_t{place.steps} + rings.planes - 1;
+    };
+    return GemmMostOfBlock(walk, of_x) > rings.x_slots ||
+           GemmMostOfBlock(walk, of_y) > rings.y_slots;
+  }
 
   cudaError_t Run(const ImplicitGemmArrays& arrays, cudaStream_t stream) const override {
     if (prepared_ != cudaSuccess) return prepared_;
@@ -174,9 +186,9 @@ class GemmWgradPlan : public ImplicitGemmPlan {
 };
 
 inline std::vector<std::unique_ptr<const ImplicitGemmPlan>> WgradCandidates(
-    const ImplicitGemmProblem& problem) {
+    const ImplicitGemmProblem& problem, GemmWanted wanted) {
   std::vector<std::unique_ptr<const ImplicitGemmPlan>> plans;
-  for (const WgradTiling& tiling : WgradTilings(problem)) {
+  for (const WgradTiling& tiling : WgradTilings(problem, wanted)) {
     plans.push_back(std::make_unique<GemmWgradPlan>(problem, tiling));
   }
   return plans;

@@ -11,6 +11,7 @@
 
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
+#include "cuda/kernels/implicit_gemm/walk.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/image.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/wgrad_cost.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/wgrad_params.h"
@@ -21,7 +22,7 @@ namespace jax_convgrad {
 namespace wgrad_tiling {
 
 // How many warpgroups share rows, of all that share a tile; the others share columns.
-inline int RowSplitsOf(const WgradWalk& walk, int splits) {
+inline int RowSplitsOf(const GemmWalk& walk, int splits) {
   const int columns = walk.columns / kWgradDepth;
   return walk.rows % splits == 0 || columns < splits ? splits : 1;
 }
@@ -36,7 +37,7 @@ inline std::vector<WgradTiling> BestOf(const ImplicitGemmProblem& p, const Wgrad
   };
   std::vector<WgradTiling> tilings;
   const int most = WgradMaxWarpgroups(kWgradInstances[with.instance]);
-  const int64_t most_columns = std::min(kMaxBox, RoundUp(extent(2), kWgradDepth));
+  const int64_t most_columns = std::min(kTensorMaxBox, RoundUp(extent(2), kWgradDepth));
   for (int64_t columns = kWgradDepth; columns <= most_columns; columns += kWgradDepth) {
     std::optional<WgradTiling> best;
     for (int sets = 1; sets <= std::min(most, WgradSets(with.taps)); ++sets) {
@@ -73,9 +74,9 @@ inline bool IsTwiceAsWide(const WgradTiling& a, const WgradTiling& b) {
 }  // namespace wgrad_tiling
 
 // The tilings of a problem, what is likely the fastest first, and one that walks or whose tile
-// differs from it if there is such a one that may be as fast; none if the kernel does not serve the
-// problem, or the workspace limit is too low.
-inline std::vector<WgradTiling> WgradTilings(const ImplicitGemmProblem& p) {
+// differs from it if there is such a one that may be as fast, or all; none if the kernel does not
+// serve the problem, or the workspace limit is too low.
+inline std::vector<WgradTiling> WgradTilings(const ImplicitGemmProblem& p, GemmWanted wanted) {
   constexpr double kWorthTrying = 1.25;
   std::vector<WgradTiling> all, tilings;
   if (GemmVolume(p.kernel) > wgrad_tiling::kMaxTaps) return tilings;
@@ -97,7 +98,7 @@ inline std::vector<WgradTiling> WgradTilings(const ImplicitGemmProblem& p) {
     return a.cycles < b.cycles;
   };
   std::stable_sort(all.begin(), all.end(), faster);
-  if (all.empty()) return tilings;
+  if (all.empty() || wanted == GemmWanted::kAll) return all;
   tilings.push_back(all.front());
   for (const auto differs : {wgrad_tiling::WalksOtherwise, wgrad_tiling::IsTwiceAsWide}) {
     const auto other = std::find_if(all.begin(), all.end(), [&](const WgradTiling& tiling) {

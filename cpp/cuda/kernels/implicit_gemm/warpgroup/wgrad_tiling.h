@@ -11,8 +11,10 @@
 #include <limits>
 #include <vector>
 
+#include "cuda/kernels/common/tensor_map.h"
 #include "cuda/kernels/implicit_gemm/launch.h"
 #include "cuda/kernels/implicit_gemm/plan.h"
+#include "cuda/kernels/implicit_gemm/walk.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/image.h"
 #include "cuda/kernels/implicit_gemm/warpgroup/wgrad_params.h"
 #include "ffi/integers.h"
@@ -52,7 +54,8 @@ struct WgradTiling {
   WgradView view;
   int instance = 0;
   WgradTaps taps{};
-  WgradWalk walk{};
+  int first[3] = {};  // position
+  GemmWalk walk{};
   WgradRings rings{};
   int sets = 1, splits = 1, row_splits = 1;  // of a block
   int groups = 1;                            // of blocks
@@ -67,7 +70,6 @@ struct WgradTiling {
 namespace wgrad_tiling {
 
 constexpr int64_t kMaxTaps = 512;
-constexpr int64_t kMaxBox = 256;  // along an axis of what is copied at once
 constexpr int64_t kMaxAhead = 8;  // planes that are loaded before their step
 constexpr int64_t kBarrierBytes = 8;
 
@@ -98,6 +100,17 @@ inline std::vector<WgradView> ViewsOf(const ImplicitGemmProblem& p) {
   if (!IsNeutral(z)) return {{image, z, y, x, "z"}};
   if (IsNeutral(y)) return {{none, none, image, x, "x"}};
   return {{image, none, y, x, "xy"}, {none, y, image, x, "y"}};
+}
+
+// Whether a device with enough memory and workspace has a plan: for the taps, and for boxes of what
+// the smallest tile reads of a plane.
+inline bool IsWithinLimits(const ImplicitGemmProblem& p) {
+  if (GemmVolume(p.kernel) > kMaxTaps) return false;
+  const std::vector<WgradView> views = ViewsOf(p);
+  return std::any_of(views.begin(), views.end(), [](const WgradView& view) {
+    return kWgradDepth + (view.x.kernel - 1) * view.x.dilation <= kTensorMaxBox &&
+           1 + (view.y.kernel - 1) * view.y.dilation <= kTensorMaxBox;
+  });
 }
 
 struct Range {
@@ -185,7 +198,7 @@ inline int64_t PartBytes(const WgradTiling& t) {
 // Fills in the strips, and how blocks share them. False if the workspace is too small, or there are
 // too many steps to count.
 inline bool ShareSteps(const ImplicitGemmProblem& p, const Range (&range)[3], WgradTiling* t) {
-  WgradWalk& w = t->walk;
+  GemmWalk& w = t->walk;
   int64_t steps = 0;
   w.phases = w.length = w.tiles_y = w.tiles_x = 1;
   const bool any = std::all_of(range, range + 3, [](const Range& r) { return r.begin < r.end; });
@@ -200,7 +213,7 @@ inline bool ShareSteps(const ImplicitGemmProblem& p, const Range (&range)[3], Wg
       steps *= factor;  // of numbers that IsCountableGemm has bounded
       if (steps > kGemmMaxPositions) return false;
     }
-    for (int axis = 0; axis < 3; ++axis) w.first[axis] = static_cast<int>(range[axis].begin);
+    for (int axis = 0; axis < 3; ++axis) t->first[axis] = static_cast<int>(range[axis].begin);
     w.phases = static_cast<int>(phases);
     w.length = static_cast<int>(length);
     w.tiles_y = static_cast<int>(tiles_y);
@@ -213,7 +226,7 @@ inline bool ShareSteps(const ImplicitGemmProblem& p, const Range (&range)[3], Wg
   if (parts < 1) return false;
   // No more of them than are needed so that none has more steps.
   parts = steps == 0 ? 1 : CeilDivide(steps, CeilDivide(steps, parts));
-  w.parts = static_cast<int>(parts);
+  w.blocks = static_cast<int>(parts);
   return true;
 }
 
@@ -231,7 +244,7 @@ inline bool FillRings(const ImplicitGemmProblem& p, WgradTiling* t) {
   r.x_pitch = t->walk.columns + (t->taps.kernel[2] - 1) * dilation[2];
   r.y_pitch = t->walk.columns + pixel_halo;
   r.y_rows = t->walk.rows + (t->taps.kernel[1] - 1) * dilation[1];
-  if (std::max({r.x_pitch, r.y_pitch, r.y_rows}) > kMaxBox) return false;
+  if (std::max({r.x_pitch, r.y_pitch, r.y_rows}) > kTensorMaxBox) return false;
   r.x_box_bytes = r.x_pitch * t->walk.rows * t->in_line * 2;
   r.y_box_bytes = r.y_pitch * r.y_rows * t->out_line * 2;
   r.x_slot_bytes = static_cast<int>(RoundUp(int64_t{r.x_box_bytes}, 1024));

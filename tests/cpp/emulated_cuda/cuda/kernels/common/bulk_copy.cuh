@@ -57,11 +57,7 @@ int64_t ForBox(const BulkCopy& copy, Move move) {
   const jax_convgrad::TensorShape& shape = copy.map->shape;
   const auto& box = shape.box;
   const int64_t pixels = box[1] * box[2] * box[3] * box[4], bytes = shape.element_bytes;
-  int64_t strides[jax_convgrad::kTensorAxes] = {bytes};
-  for (int axis = 1; axis < jax_convgrad::kTensorAxes; ++axis) {
-    const int64_t dense = strides[axis - 1] * shape.sizes[axis - 1];
-    strides[axis] = shape.strides[axis - 1] > 0 ? shape.strides[axis - 1] : dense;
-  }
+  const jax_convgrad::TensorStrides strides(shape);
   for (int64_t pixel = 0; pixel < pixels; ++pixel) {
     const int64_t of_box[] = {0, pixel % box[1], pixel / box[1] % box[2],
                               pixel / (box[1] * box[2]) % box[3],
@@ -71,7 +67,7 @@ int64_t ForBox(const BulkCopy& copy, Move move) {
     for (int axis = jax_convgrad::kTensorAxes - 1; axis > 0; --axis) {
       const int64_t at = copy.at[axis] + of_box[axis];
       inside = inside && at >= 0 && at < shape.sizes[axis];
-      position += at * strides[axis];
+      position += at * strides.bytes[axis];
     }
     for (int64_t c = 0; c < box[0]; ++c) {
       const int64_t channel = copy.at[0] + c;
