@@ -3,8 +3,9 @@
     python benchmarks/survey_cpu.py --json benchmarks/cpu/backends.json
     python benchmarks/survey_cpu.py --dtypes float16,float64 --only patches
 
-"onednn" is the handler, which has float32 and bfloat16, "xla_rewritten" the pure-JAX form, "gemm" the matrix
-product where windows do not overlap; of resizes "native" is the kernel and "xla" the pure-JAX form.
+"onednn" is the handler, which has float32 and bfloat16, and computes float16 in float32; "xla_rewritten" is
+the pure-JAX form, "gemm" the matrix product where windows do not overlap; of resizes "native" is the kernel
+and "xla" the pure-JAX form.
 Milliseconds, medians of rounds in which the backends take turns. Problems are channels-last. Each runs in a
 worker process: one in which a library crashes is a row with a failure, and the others go on.
 """
@@ -28,6 +29,7 @@ import measured
 import numpy as np
 
 from jax_convgrad._src.dispatch.override import override_backend
+from jax_convgrad._src.dispatch.preparation import call_dtype
 from jax_convgrad._src.runtime import registry
 from jax_convgrad.bench import case_files, forms, problems, provenance
 from jax_convgrad.bench.cases import DTYPES
@@ -137,8 +139,8 @@ PROBLEMS: list[tuple[str, int, tuple[int, ...], int, int, int, dict[str, int]]] 
     ("3-D 4 groups, 32 to 32, k3", 1, (24, 24, 24), 32, 32, 3, {"groups": 4}),
     ("3-D 32 to 32, k1", 1, (32, 32, 32), 32, 32, 1, {"padding": 0}),
 ]
-# Of these only windows that do not overlap have a choice.
-PRODUCT_DTYPES = ("float16", "float64")
+# Of this only windows that do not overlap have a choice.
+PRODUCT_DTYPE = "float64"
 ROUNDS = 9
 # No operator takes longer than that by each backend, except in its first round.
 SECONDS = 3.0
@@ -187,7 +189,7 @@ def layers(dtypes: list[str]) -> list[measured.Layer]:
     found = []
     for dtype in dtypes:
         for name, batch, spatial, cin, cout, kernel, other in PROBLEMS:
-            if dtype in PRODUCT_DTYPES and "patches" not in name:
+            if dtype == PRODUCT_DTYPE and "patches" not in name:
                 continue
             sizes = {"n": batch, "sp": list(spatial), "cin": cin, "cout": cout, "k": kernel}
             rest = {
@@ -213,7 +215,7 @@ def survey(layer: measured.Layer, pass_: str) -> dict[str, float]:
         backends = ["native", "xla"]
     else:
         backends = ["xla_rewritten"]
-        if features.dtype in registry.require("cpu").dtypes:
+        if call_dtype("cpu", features.dtype) in registry.require("cpu").dtypes:
             backends.insert(0, "onednn")
         if features.has_nonoverlapping_windows:
             backends.append("gemm")
