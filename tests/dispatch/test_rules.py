@@ -242,6 +242,7 @@ def test_the_lists_of_rules_without_evidence_name_rules():
         ("cuda", "h200/windows.json"),
         ("cpu", "cpu/backends.json"),
         ("cpu", "cpu/float16.json"),
+        ("cpu", "cpu/few_pixels.json"),
         ("cpu", "cpu/backward.json"),
         ("cpu", "cpu/preparations.json"),
         ("cpu", "cpu/preparations_amx.json"),

@@ -18,6 +18,10 @@ def _measured_float16(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"cpu/float16.json#{case}, float16#{pass_}" for pass_ in passes)
 
 
+def _measured_of_few_pixels(case: str, *dtypes: str) -> tuple[str, ...]:
+    return tuple(f"cpu/few_pixels.json#{case}, {dtype}#dw" for dtype in dtypes)
+
+
 # The dtypes that oneDNN's convolutions do not take, in float32 either.
 _UNSERVED = (
     {"dtype": none_of("float32", "bfloat16", "float16")},
@@ -51,6 +55,41 @@ AMX = RuleTable(
             against=(
                 *_measured("patches 3 to 8, k4 s4, float64", "fprop"),
                 *_measured("patches 3 to 48, k8 s8, float64", "fprop"),
+            ),
+            device_class="avx512",
+        ),
+        Rule(
+            name="dW of many weights over at most 64 pixels",
+            when={
+                "dtype": none_of("float64"),
+                "operator": "conv_wgrad",
+                "is_dense": True,
+                "spatial_rank": at_most(2),
+                "weights": at_least(2**19),
+                "result_pixels": at_most(64),
+                "has_nonoverlapping_windows": False,
+            },
+            choice="xla_rewritten",
+            reason="oneDNN goes through all weights for a handful of pixels at a time",
+            evidence=(
+                *_measured_of_few_pixels("512 to 512, k3, 8x2x2", "float32", "bfloat16", "float16"),
+                *_measured_of_few_pixels("512 to 512, k3, 4x4x4", "float32", "bfloat16", "float16"),
+                *_measured_of_few_pixels(
+                    "512 to 512, k4 s2, 8x2x2", "float32", "bfloat16", "float16"
+                ),
+                *_measured_of_few_pixels(
+                    "512 to 512, k4 s2, 8x4x4", "float32", "bfloat16", "float16"
+                ),
+                *_measured_of_few_pixels("256 to 256, k3, 8x2x2", "float32", "bfloat16", "float16"),
+                *_measured_of_few_pixels(
+                    "1024 to 1024, k1, 8x2x2", "float32", "bfloat16", "float16"
+                ),
+                *_measured_of_few_pixels(
+                    "256 to 108, k8 s5 d3, 7x9x9", "float32", "bfloat16", "float16"
+                ),
+                *_measured_of_few_pixels(
+                    "1-D 512 to 512, k5, 8x8", "float32", "bfloat16", "float16"
+                ),
             ),
             device_class="avx512",
         ),
