@@ -3,8 +3,9 @@
     python benchmarks/survey_cpu.py --json benchmarks/cpu/backends.json
     python benchmarks/survey_cpu.py --dtypes float16,float64 --only patches
 
-"onednn" is the handler, which has float32 and bfloat16, "xla_rewritten" the pure-JAX form, "gemm" the matrix
-product where windows do not overlap; of resizes "native" is the kernel and "xla" the pure-JAX form.
+"onednn" is the handler, which has float32 and bfloat16, and computes float16 in float32; "xla_rewritten" is
+the pure-JAX form, "gemm" the matrix product where windows do not overlap; of resizes "native" is the kernel
+and "xla" the pure-JAX form.
 Milliseconds, medians of rounds in which the backends take turns. Problems are channels-last. Each runs in a
 worker process: one in which a library crashes is a row with a failure, and the others go on.
 """
@@ -28,6 +29,7 @@ import measured
 import numpy as np
 
 from jax_convgrad._src.dispatch.override import override_backend
+from jax_convgrad._src.dispatch.preparation import call_dtype
 from jax_convgrad._src.runtime import registry
 from jax_convgrad.bench import case_files, forms, problems, provenance
 from jax_convgrad.bench.cases import DTYPES
@@ -101,6 +103,22 @@ PROBLEMS: list[tuple[str, int, tuple[int, ...], int, int, int, dict[str, int]]] 
     ("64 to 256, k1", 4, (56, 56), 64, 256, 1, {"padding": 0}),
     ("256 to 512, k1 s2", 4, (28, 28), 256, 512, 1, {"stride": 2, "padding": 0}),
     ("512 to 512, k3, 7x7", 4, (7, 7), 512, 512, 3, {}),
+    ("512 to 512, k3, 8x2x2", 8, (2, 2), 512, 512, 3, {}),
+    ("512 to 512, k3, 4x4x4", 4, (4, 4), 512, 512, 3, {}),
+    ("512 to 512, k4 s2, 8x2x2", 8, (2, 2), 512, 512, 4, {"stride": 2}),
+    ("512 to 512, k4 s2, 8x4x4", 8, (4, 4), 512, 512, 4, {"stride": 2}),
+    ("256 to 256, k3, 8x2x2", 8, (2, 2), 256, 256, 3, {}),
+    ("1024 to 1024, k1, 8x2x2", 8, (2, 2), 1024, 1024, 1, {"padding": 0}),
+    (
+        "256 to 108, k8 s5 d3, 7x9x9",
+        7,
+        (9, 9),
+        256,
+        108,
+        8,
+        {"stride": 5, "padding": 9, "dilation": 3},
+    ),
+    ("1-D 512 to 512, k5, 8x8", 8, (8,), 512, 512, 5, {"padding": 2}),
     ("64 to 64, k3, batch 1", 1, (56, 56), 64, 64, 3, {}),
     ("8 to 8, k3, 1x8x8", 1, (8, 8), 8, 8, 3, {}),
     ("32 to 32, k15", 4, (40, 40), 32, 32, 15, {"padding": 7}),
@@ -137,8 +155,8 @@ PROBLEMS: list[tuple[str, int, tuple[int, ...], int, int, int, dict[str, int]]] 
     ("3-D 4 groups, 32 to 32, k3", 1, (24, 24, 24), 32, 32, 3, {"groups": 4}),
     ("3-D 32 to 32, k1", 1, (32, 32, 32), 32, 32, 1, {"padding": 0}),
 ]
-# Of these only windows that do not overlap have a choice.
-PRODUCT_DTYPES = ("float16", "float64")
+# Of this only windows that do not overlap have a choice.
+PRODUCT_DTYPE = "float64"
 ROUNDS = 9
 # No operator takes longer than that by each backend, except in its first round.
 SECONDS = 3.0
@@ -187,7 +205,7 @@ def layers(dtypes: list[str]) -> list[measured.Layer]:
     found = []
     for dtype in dtypes:
         for name, batch, spatial, cin, cout, kernel, other in PROBLEMS:
-            if dtype in PRODUCT_DTYPES and "patches" not in name:
+            if dtype == PRODUCT_DTYPE and "patches" not in name:
                 continue
             sizes = {"n": batch, "sp": list(spatial), "cin": cin, "cout": cout, "k": kernel}
             rest = {
@@ -213,7 +231,7 @@ def survey(layer: measured.Layer, pass_: str) -> dict[str, float]:
         backends = ["native", "xla"]
     else:
         backends = ["xla_rewritten"]
-        if features.dtype in registry.require("cpu").dtypes:
+        if call_dtype("cpu", features.dtype) in registry.require("cpu").dtypes:
             backends.insert(0, "onednn")
         if features.has_nonoverlapping_windows:
             backends.append("gemm")

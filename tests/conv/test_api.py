@@ -487,3 +487,20 @@ def test_the_same_call_gives_the_same_bits(dtype: str, rng: np.random.Generator)
     first = [np.asarray(a).tobytes() for a in run(dy, x, w)]
     for _ in range(100):
         assert [np.asarray(a).tobytes() for a in run(dy, x, w)] == first
+
+
+def test_padding_and_dilation_beyond_32_bits(rng: np.random.Generator):
+    """The layer of which lax says that its padding is negative: each tap meets one element, in one window."""
+    x, w = rng.integers(-4, 5, (1, 1, 4)).astype(np.float32), np.float32([[[2, 3, 5]]])
+    far = 2**61
+
+    def layer(x: Any, w: Any) -> jax.Array:
+        return jax_convgrad.conv_general_dilated(
+            x, w, (far,), [(2 * far, 2 * far)], rhs_dilation=(far,)
+        )
+
+    y, pullback = jax.vjp(layer, x, w)
+    np.testing.assert_array_equal(y, x[:, :, :1] * w[:, :, ::-1])
+    dx, dw = pullback(jnp.ones_like(y))
+    np.testing.assert_array_equal(dx, [[[10, 0, 0, 0]]])
+    np.testing.assert_array_equal(dw, np.full((1, 1, 3), x[0, 0, 0]))

@@ -62,12 +62,24 @@ def test_values_and_gradients_are_exact(
 
 def test_many_phases_are_not_unrolled(rng: np.random.Generator):
     """The zeros are inserted then, after what stride and dilation share is taken out."""
-    case = Case("", (1, 2, 3, 3), (2, 2, 4, 4), (4, 6), ((3, 2),) * 2, (), 1, NHWC, (14, 20))
+    case = Case("", (1, 2, 5, 6), (2, 2, 14, 12), (4, 6), ((3, 2),) * 2, (), 1, NHWC, (14, 20))
     layer = functools.partial(conv_general_dilated, **case.lax_keywords)
     x, w = (jax.ShapeDtypeStruct(case.logical(name), "float32") for name in "xw")
     program = str(jax.make_jaxpr(layer)(x, w))
-    assert 7 * 10 > phases.MAX_PHASES and program.count("conv_fprop[") == 1
+    assert 7 * 6 > phases.MAX_PHASES and program.count("conv_fprop[") == 1
     assert "(0, 0, 6), (0, 0, 9)" in program, program
+    check(case, "float32", rng)
+
+
+def test_phases_that_are_only_zeros_do_not_count(rng: np.random.Generator):
+    """A window of 3 taps meets elements in 3 of 7 phases at most; the others are one array of zeros."""
+    case = Case("", (1, 2, 5, 4), (2, 2, 3, 2), (2, 3), ((2, 1), (1, 3)), (), 1, NHWC, (7, 10))
+    layer = functools.partial(conv_general_dilated, **case.lax_keywords)
+    x, w = (jax.ShapeDtypeStruct(case.logical(name), "float32") for name in "xw")
+    problems = [e.params["problem"] for e in equations(layer, x, w) if "problem" in e.params]
+    assert 7 * 10 > phases.MAX_PHASES
+    assert sum(not problem.geometry.is_empty for problem in problems) == 3 * 2
+    assert sum(problem.geometry.is_empty for problem in problems) == 1
     check(case, "float32", rng)
 
 

@@ -214,6 +214,11 @@ SPLIT_CASES = [
     case("2d-few-rows", (1, 64, 3, 70), (64, 64, 3, 3), pad=1),
     case("3d-one-image", (1, 8, 17, 16, 18), (16, 8, 3, 3, 3), (2, 1, 1), 1),
     case("1d-one-sequence", (1, 24, 4001), (24, 24, 3), stride=2, pad=((7, 0),), dilation=3),
+    case("2d-padding-in-front", (1, 16, 61, 40), (16, 16, 3, 3), 1, ((40, 1), 1), **NHWC, **HWIO),
+    case("2d-padding-behind", (1, 16, 50, 40), (24, 16, 3, 2), (2, 1), ((1, 30), (2, 3))),
+    case("2d-pointwise-padding", (1, 64, 41, 40), (64, 64, 1, 1), pad=2),
+    case("2d-stride-and-padding", (1, 16, 91, 60), (32, 16, 2, 2), (5, 2), ((13, 18), 5)),
+    case("2d-depthwise-padding", (1, 96, 60, 64), (96, 1, 5, 5), 1, ((9, 7), 5), groups=96),
 ]
 
 # Rows so long that they are cut, and copied where there are more axes.
@@ -228,6 +233,15 @@ LONG_CASES = [
     case("2d-depthwise", (1, 4, 3, 8500), (4, 1, 3, 3), pad=1, groups=4),
     case("2d-groups", (1, 8, 2, 9000), (8, 4, 2, 3), pad=((1, 0), 1), groups=2),
     case("3d", (1, 2, 2, 3, 8400), (3, 2, 2, 2, 3), pad=1),
+    case("1d-padding", (1, 3, 40_000), (5, 3, 3), 1, ((20_000, 5),)),
+    case("1d-padding-stride", (2, 4, 20_001), (6, 2, 3), 2, ((7, 9_000),), 2, groups=2),
+    # Between the taps of a window there is room for all of x.
+    case("1d-gap", (1, 8, 5000), (8, 1, 2), 1, ((9_999, 9_999),), 10_000, groups=8),
+    case("1d-gap-groups", (1, 16, 5000), (16, 4, 2), 1, ((9_999, 9_999),), 10_000, groups=4),
+    case("2d-padding", (1, 5, 3, 9000), (7, 5, 3, 3), 1, (3, (3, 9_000))),
+    case("2d-padding-stride", (1, 3, 5, 17_003), (2, 3, 2, 3), (2, 5), (4, (11, 7))),
+    case("2d-padding-depthwise", (1, 4, 3, 8500), (4, 1, 3, 3), 1, (3, 40), groups=4),
+    case("3d-padding", (1, 2, 2, 3, 8400), (3, 2, 2, 2, 3), 1, (2, (0, 2), (9_000, 3))),
 ]
 
 # Windows, taps and padding that lie so far outside x that nothing may go through all of it, let alone

@@ -51,6 +51,9 @@ def test_features_follow_their_definitions():
         )
         assert features.spatial_rank == len(axes)
         assert features.taps == np.empty(geometry.kernel, np.int8).size
+        assert features.weights == np.prod(np.array(geometry.w_shape, object))
+        images = (geometry.batch, *geometry.out_spatial)
+        assert features.result_pixels == np.prod(np.array(images, object))
         assert features.stride_product == np.empty(config.strides, np.int8).size
         assert features.is_strided == (max(config.strides) > 1)
         assert features.is_dilated == (max(config.dilation) > 1)

@@ -87,6 +87,18 @@ def test_on_a_cpu_that_multiplies_bfloat16(operator: str, monkeypatch: pytest.Mo
     assert prepared("cpu", operator, (7, 7), groups=7, strides=2) == strided
 
 
+@pytest.mark.parametrize("operator", ["conv_fprop", "conv_dgrad", "conv_wgrad"])
+@pytest.mark.parametrize("native", [True, False])
+def test_float16_becomes_float32(operator: str, native: bool, monkeypatch: pytest.MonkeyPatch):
+    """Of odd channels and depthwise windows too: oneDNN has no float16 at all."""
+    monkeypatch.setattr(preparation_module, "multiplies_bfloat16", lambda: native)
+    (symbolic,) = jax.export.symbolic_shape("c")
+    for channels in ((3, 16), (16, 3), (64, 64), (symbolic, 16)):
+        assert prepared("cpu", operator, channels, "float16") == "float32"
+    assert prepared("cpu", operator, (8, 8), "float16", groups=8) == "float32"
+    assert prepared("cpu", operator, (8, 8), "float16", groups=8, strides=2) == "float32"
+
+
 def test_symbolic_channels(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(preparation_module, "multiplies_bfloat16", lambda: True)
     (channels,) = jax.export.symbolic_shape("c")

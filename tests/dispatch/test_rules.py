@@ -54,6 +54,8 @@ CAPABILITIES = {
     "cuda: symbolic channels",
     "cpu: symbolic channels",
     "cpu: bfloat16 with a symbolic number of channels",
+    "cpu: dtypes that oneDNN lacks",
+    "cpu: operands in float16",
 }
 # Nor these: nothing has to be done to the operands.
 UNPREPARED = {"cpu: operands as they are", "cuda: operands as they are"}
@@ -239,6 +241,8 @@ def test_the_lists_of_rules_without_evidence_name_rules():
         ("cuda", "h100/thin_f32.json"),
         ("cuda", "h200/windows.json"),
         ("cpu", "cpu/backends.json"),
+        ("cpu", "cpu/float16.json"),
+        ("cpu", "cpu/few_pixels.json"),
         ("cpu", "cpu/backward.json"),
         ("cpu", "cpu/preparations.json"),
         ("cpu", "cpu/preparations_amx.json"),
@@ -290,6 +294,32 @@ def test_a_matrix_product_is_of_windows_that_cover_the_image(platform: str):
             assert geometry.has_nonoverlapping_windows, (operator, geometry, dtype)
             products += 1
     assert products > 10
+
+
+@pytest.mark.parametrize("device_class", ["amx", "avx512", "avx2"])
+@pytest.mark.parametrize(
+    ("channels", "kernel", "groups"),
+    [((32, 12), (4, 7, 5), 4), ((32, 32), (3, 3, 3), 4), ((16, 16), (3, 3, 3), 2)],
+)
+def test_grouped_weight_gradients_in_float16_have_a_handler(
+    device_class: str, channels: tuple[int, int], kernel: tuple[int, ...], groups: int
+):
+    """XLA:CPU takes up to thirty times as long for them as it takes in float32."""
+    inputs, outputs = channels
+    config = arguments.make_config(
+        "test",
+        (1, inputs, 10, 16, 16),
+        (outputs, inputs // groups, *kernel),
+        strides=1,
+        padding="SAME",
+        dilation=1,
+        groups=groups,
+        dimension_numbers=None,
+    )
+    shapes = (1, inputs, 10, 16, 16), (outputs, inputs // groups, *kernel)
+    geometry = ConvGeometry.make("test", config, *shapes)
+    found = conv_features("conv_wgrad", geometry, "float16", "float16")
+    assert choose("cpu", device_class, found)[0].choice == "onednn"
 
 
 def test_every_rule_is_reached():

@@ -109,23 +109,35 @@ def test_decisions_without_the_module(platform: str, dtype: str, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("dtype", "why"),
+    ("dtype", "why", "conv"),
     [
-        ("bfloat16", "bfloat16 on a CPU needs AVX-512"),
-        ("float16", ONLY),
+        ("bfloat16", "bfloat16 on a CPU needs AVX-512", "xla_rewritten"),
+        ("float64", ONLY, "xla_rewritten"),
+        # Its operands become float32.
+        ("float16", ONLY, "onednn"),
     ],
 )
 def test_decisions_of_a_dtype_that_is_not_served(
-    dtype: str, why: str, monkeypatch: pytest.MonkeyPatch
+    dtype: str, why: str, conv: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(registry, "require", lambda platform: FLOAT32)
     found = decisions("cpu", dtype, "onednn")
-    assert found["conv"].backend == "xla_rewritten"
-    assert found["conv"].reason == f"{why}, so it runs in pure JAX"
+    assert found["conv"].backend == conv
+    if conv == "xla_rewritten":
+        assert found["conv"].reason == f"{why}, so it runs in pure JAX"
     assert found["backward"].backend == "parts"
     assert found["backward"].reason == f"{why}, so each part is decided alone"
     assert found["image"].backend == "native"
     assert not any(decision.missing for decision in found.values())
+
+
+def test_float16_without_the_module(monkeypatch: pytest.MonkeyPatch):
+    """What would serve it is that which would serve float32."""
+    monkeypatch.setattr(registry, "require", lambda platform: MISSING)
+    monkeypatch.setattr(registry, "check_required", lambda platform: None)
+    conv = decisions("cpu", "float16", "onednn")["conv"]
+    assert conv.backend == "xla_rewritten" and conv.missing is not None
+    assert conv.reason == "the CPU handlers are missing, so it runs in pure JAX"
 
 
 @pytest.mark.parametrize("platform", ["tpu", None])
@@ -170,8 +182,8 @@ def test_bfloat16_without_avx512(subprocess_python: list[str]):
     bfloat16, float16, float32 = json.loads(first)
     assert bfloat16 == ["bfloat16 on a CPU needs AVX-512, so it runs in pure JAX", False]
     # A rule that was measured on another class of processors than this machine's says so behind its reason.
-    no_dtype = "oneDNN's CPU convolutions have no such dtypes"
-    assert float16[0].startswith(no_dtype) and not float16[1]
+    widened = "XLA:CPU is slow in float16, and oneDNN computes it in float32"
+    assert float16[0].startswith(widened) and not float16[1]
     served = "oneDNN's and this project's kernels are faster than XLA:CPU's"
     assert float32[0].startswith(served) and not float32[1]
     note = "needs AVX-512 (ONEDNN_MAX_CPU_ISA=AVX2 may hide it); float32 is served"

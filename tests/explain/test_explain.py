@@ -933,7 +933,7 @@ def test_rows_that_xla_keeps_say_too_where_that_was_measured(monkeypatch: pytest
     if jax.default_backend() != "cpu" or registry.cpu_module() is None:
         pytest.skip("the CPU's rules, which are measured on two classes")
     monkeypatch.setattr(devices, "device_class", lambda platform: "avx2")
-    x, w = np.ones((8, 32, 32, 64), np.float16), np.ones((3, 3, 64, 64), np.float16)
+    x, w = np.ones((8, 32, 32, 128), np.float32), np.ones((3, 3, 128, 8), np.float32)
 
     def own(x: Any, w: Any) -> jax.Array:
         return jax_convgrad.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC)

@@ -746,3 +746,9 @@ def test_a_replacement_that_somebody_kept_still_works(rng: np.random.Generator):
         np.testing.assert_array_equal(
             kept(x, (8,), "nearest"), jax.image.resize(x, (8,), "nearest")
         )
+
+
+def test_a_resize_too_long_for_this_package_stays_with_jax():
+    """Its axis is longer than 32 bits count, which is no error of jax.image's where there are no elements."""
+    with jax_convgrad.install():
+        assert jax.image.resize(jnp.ones((0, 4)), (0, 2**33), "linear").shape == (0, 2**33)

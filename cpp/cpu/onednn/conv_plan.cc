@@ -1,6 +1,7 @@
 #include "cpu/onednn/conv_plan.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <optional>
 #include <type_traits>
@@ -51,6 +52,15 @@ int64_t MinChunks(const ConvGeometry& g) {
     y_bytes *= g.out[axis];
   }
   return std::min(g.batch, std::max(x_bytes, y_bytes) / kMaxPieceBytes + 1);
+}
+
+// Of y or dx.
+size_t ResultBytes(const ConvProblem& problem) {
+  const ConvGeometry& g = problem.geometry;
+  const bool fprop = problem.kind == ConvKind::kFprop;
+  int64_t elements = g.batch * (fprop ? g.out_channels : g.in_channels);
+  for (int axis = 0; axis < g.spatial; ++axis) elements *= fprop ? g.out[axis] : g.in[axis];
+  return static_cast<size_t>(elements) * ffi::ByteWidth(problem.result_type);
 }
 
 // Pieces whose sums are added in float32: NOTE [Sums], conv_limits.cc.
@@ -116,6 +126,9 @@ struct ConvPlan::Impl {
   bool staged = false;  // oneDNN works on copies of x that contain their padding
   bool copied = false;  // and on copies of x and y, because pieces are not contiguous
   size_t x_element_bytes = 0, y_element_bytes = 0;
+  // Of the result, all of it, where some of its pixels are no piece's: zeros. A weight gradient has
+  // a piece at least.
+  size_t zeroed_bytes = 0;
   std::vector<SummedRun> runs;
 
   // Scratch memory: what each worker needs for a piece, and what the weights need.
@@ -156,6 +169,7 @@ struct ConvPlan::Impl {
   int Slowest() const;
 
   void Run(ffi::ThreadPool& pool, char* x, char* w, char* y) const;
+  void FillZeros(ffi::ThreadPool& pool, char* result) const;
   void RunWgrad(ffi::ThreadPool& pool, char* x, char* dw, char* dy) const;
   template <typename Number>
   void AddPieces(ffi::ThreadPool& pool, char* sums, char* workers_scratch, char* x, char* dw,
@@ -312,22 +326,24 @@ void ConvPlan::Impl::MakeDepthwise(const ConvProblem& problem, const std::vector
   MakeCopies(g);
 }
 
-// Cuts the problem, or returns null if the pieces cannot agree on one format of the weights or one
-// of them reads nothing but padding.
+// Cuts the problem, or returns null if the pieces cannot agree on one format of the weights.
 std::unique_ptr<ConvPlan::Impl> ConvPlan::Impl::Cut(const ConvProblem& problem, ConvSplit split,
                                                     int64_t workers) {
   split = LimitedSplit(problem.kind, problem.geometry, split, MaxPixels(problem));
-  const std::vector<ConvPiece> cut = SplitConv(problem.kind, problem.geometry, split);
-  if (std::any_of(cut.begin(), cut.end(),
-                  [](const ConvPiece& piece) { return piece.geometry.IsAllZero(); })) {
-    return nullptr;
-  }
+  std::vector<ConvPiece> cut = SplitConv(problem.kind, problem.geometry, split);
+  const size_t all = cut.size();
+  cut.erase(std::remove_if(cut.begin(), cut.end(),
+                           [](const ConvPiece& piece) { return piece.geometry.IsAllZero(); }),
+            cut.end());
   const bool fprop = problem.kind == ConvKind::kFprop, dgrad = problem.kind == ConvKind::kDgrad;
   Impl empty;
   empty.kind = problem.kind;
   empty.workers = std::min<int64_t>(workers, static_cast<int64_t>(cut.size()));
   empty.operand_type = problem.operand_type;
   empty.copied = split.CutsRows();
+  if (cut.size() < all && problem.kind != ConvKind::kWgrad) {
+    empty.zeroed_bytes = ResultBytes(problem);
+  }
   empty.x_element_bytes = ffi::ByteWidth(dgrad ? problem.result_type : problem.operand_type);
   empty.y_element_bytes = ffi::ByteWidth(fprop ? problem.result_type : problem.operand_type);
   empty.MakeRuns(problem);
@@ -386,11 +402,12 @@ std::unique_ptr<const ConvPlan::Impl> ConvPlan::Impl::Make(const ConvProblem& pr
     if (split.CutsImages() && consider({std::min(g.batch, workers)}, workers)) break;
     if (consider({g.batch}, workers)) break;
     if (workers == 1) {
-      if (CanSplit(g, 0) && !consider({g.batch, {4, 1, 1}}, 1)) consider({g.batch, {16, 1, 1}}, 1);
+      if (!consider({g.batch, {4, 1, 1}}, 1)) consider({g.batch, {16, 1, 1}}, 1);
       break;
     }
   }
-  if (best->Slowest() == kReferenceSlowness && CanSplit(g, 0)) {
+  if (!best) throw dnnl::error(dnnl_unimplemented, "no format of the weights that all pieces take");
+  if (best->Slowest() == kReferenceSlowness) {
     // oneDNN turns matrix products down when their workspace would be huge, and is a hundred times
     // slower then. Fewer rows need less of it.
     for (int64_t blocks = 2; blocks <= g.out[0]; blocks *= 2) {
@@ -507,6 +524,7 @@ void ConvPlan::Impl::Run(ffi::ThreadPool& pool, char* x, char* w, char* y) const
     run.reorder.Run(pool, weights.back(), reordered, workers_scratch);
     weights.back() = reordered;
   }
+  FillZeros(pool, kind == ConvKind::kFprop ? y : x);
   FirstException exception;
   std::vector<std::optional<Runner>> runners(static_cast<size_t>(workers));
   ParallelFor(pool, workers, static_cast<int64_t>(pieces.size()),
@@ -520,6 +538,15 @@ void ConvPlan::Impl::Run(ffi::ThreadPool& pool, char* x, char* w, char* y) const
                 });
               });
   exception.Rethrow();
+}
+
+void ConvPlan::Impl::FillZeros(ffi::ThreadPool& pool, char* result) const {
+  constexpr size_t kBytesPerTask = 1 << 20;
+  const int64_t tasks = static_cast<int64_t>(RoundUp(zeroed_bytes, kBytesPerTask) / kBytesPerTask);
+  ParallelFor(pool, workers, tasks, [&](int64_t task, int64_t) {
+    const size_t first = static_cast<size_t>(task) * kBytesPerTask;
+    std::memset(result + first, 0, std::min(kBytesPerTask, zeroed_bytes - first));
+  });
 }
 
 // Every sum is made of the same pieces in the same order at every call, whoever computes it.

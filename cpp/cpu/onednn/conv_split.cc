@@ -34,11 +34,21 @@ struct Rows {
   int64_t x_first, x_last, y_first, y_last;
 };
 
-// Rows of y that fprop writes or wgrad reads, and the rows of x under their windows.
+// Rows of y that fprop writes or wgrad reads, and the rows of x under their windows: none where all
+// of those lie in the padding.
 Rows OutputRows(const ConvGeometry& g, int axis, int64_t first, int64_t last) {
-  const int64_t low = g.padding_low[axis], stride = g.strides[axis];
-  return {std::max<int64_t>(0, first * stride - low),
-          std::min(g.in[axis], (last - 1) * stride - low + g.WindowSize(axis)), first, last};
+  const int64_t low = g.padding_low[axis], stride = g.strides[axis], in = g.in[axis];
+  const int64_t x_first = std::clamp<int64_t>(first * stride - low, 0, in);
+  const int64_t x_last = (last - 1) * stride - low + g.WindowSize(axis);
+  return {x_first, std::clamp(x_last, x_first, in), first, last};
+}
+
+// The rows of y whose windows do not lie wholly in the padding in front of x or behind it.
+std::pair<int64_t, int64_t> RowsThatReachX(const ConvGeometry& g, int axis) {
+  const int64_t low = g.padding_low[axis], stride = g.strides[axis], out = g.out[axis];
+  const int64_t in_front = CeilDivide(low - g.WindowSize(axis) + 1, stride);
+  const int64_t first = std::clamp<int64_t>(in_front, 0, out);
+  return {first, std::clamp(CeilDivide(g.in[axis] + low, stride), first, out)};
 }
 
 // Rows of dx that dgrad writes, and the rows of dy whose windows touch them. `first` is 0 or under
@@ -69,12 +79,16 @@ std::vector<Rows> CutAxis(ConvKind kind, const ConvGeometry& g, int axis, int64_
   constexpr int64_t kLong = 16;  // rows of a block beside which one more or less does not count
   const bool input_rows = kind == ConvKind::kDgrad;
   const int64_t rows = input_rows ? g.in[axis] : g.out[axis];
+  // What lies in the padding is apart from what does not: no piece has padding as wide as a window.
+  const auto [begin, end] = input_rows ? std::pair(int64_t{0}, rows) : RowsThatReachX(g, axis);
+  const int64_t length = end - begin;
   // Long blocks have one length, except the last: each length is a primitive of its own.
-  const int64_t step = rows >= kLong * blocks ? CeilDivide(rows, blocks) : 0;
+  const int64_t step = length >= kLong * blocks ? CeilDivide(length, blocks) : 0;
   std::vector<int64_t> cuts{0};
+  if (begin > 0) cuts.push_back(begin);
   for (int64_t block = 1; block < blocks; ++block) {
-    int64_t cut = step > 0 ? step * block : rows * block / blocks;
-    if (cut >= rows) break;
+    int64_t cut = begin + (step > 0 ? step * block : length * block / blocks);
+    if (cut >= end) break;
     if (input_rows) {
       const int64_t window = (cut + g.padding_low[axis]) / g.strides[axis];
       if (window >= g.out[axis]) break;  // the rest is read by no window that starts there
@@ -82,7 +96,8 @@ std::vector<Rows> CutAxis(ConvKind kind, const ConvGeometry& g, int axis, int64_
     }
     if (cut > cuts.back()) cuts.push_back(cut);
   }
-  cuts.push_back(rows);
+  if (end > cuts.back()) cuts.push_back(end);
+  if (rows > cuts.back()) cuts.push_back(rows);
   std::vector<Rows> runs;
   for (size_t i = 0; i + 1 < cuts.size(); ++i) {
     runs.push_back(input_rows ? InputRows(g, axis, cuts[i], cuts[i + 1])
@@ -93,15 +108,10 @@ std::vector<Rows> CutAxis(ConvKind kind, const ConvGeometry& g, int axis, int64_
 
 }  // namespace
 
-bool CanSplit(const ConvGeometry& g, int axis) {
-  return g.padding_low[axis] < g.WindowSize(axis) && g.padding_high[axis] < g.WindowSize(axis);
-}
-
 ConvSplit BalancedSplit(ConvKind kind, const ConvGeometry& g, int64_t workers) {
   constexpr double kTolerable = 0.13;
   if (g.batch >= workers && Imbalance(g.batch, workers) <= kTolerable) return {workers};
   ConvSplit best{std::min(g.batch, workers)};
-  if (!CanSplit(g, 0)) return best;
   double min_imbalance = Imbalance(g.batch, workers);
   const int64_t rows = kind == ConvKind::kDgrad ? g.in[0] : g.out[0];
   const int64_t max_blocks = std::min(rows, 2 * workers);
@@ -129,11 +139,8 @@ ConvSplit LimitedSplit(ConvKind kind, const ConvGeometry& g, ConvSplit split, in
   for (int axis = 0; axis < g.spatial && outer * inner > max_pixels; ++axis) {
     inner /= size[axis];
     int64_t& blocks = split.blocks[axis];
-    if (CanSplit(g, axis)) {
-      const int64_t rows = std::clamp<int64_t>(max_pixels / (outer * inner), 1, size[axis]);
-      blocks =
-          std::min(size[axis], RoundUp(std::max(blocks, CeilDivide(size[axis], rows)), blocks));
-    }
+    const int64_t rows = std::clamp<int64_t>(max_pixels / (outer * inner), 1, size[axis]);
+    blocks = std::min(size[axis], RoundUp(std::max(blocks, CeilDivide(size[axis], rows)), blocks));
     outer *= CeilDivide(size[axis], blocks);
   }
   return split;

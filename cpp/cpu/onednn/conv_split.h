@@ -19,9 +19,6 @@ struct ConvPiece {
   int64_t y_offset = 0;
 };
 
-// Whether an image may be cut along an axis: not where a window can lie wholly in the padding.
-bool CanSplit(const ConvGeometry& geometry, int axis);
-
 // How to cut: `chunks` runs of images, each whole, if no axis is cut; else every image, along each
 // axis into about so many blocks.
 struct ConvSplit {
@@ -43,7 +40,8 @@ ConvSplit LimitedSplit(ConvKind kind, const ConvGeometry& geometry, ConvSplit sp
 
 // The pieces in order of memory. The pixels that fprop writes are those of y, dgrad's those of x,
 // and each is written by one piece; wgrad's pieces divide the pixels of y, and their results add
-// up.
+// up. Where an axis is cut, some pieces may read nothing of x, or no window may reach them: they
+// are IsAllZero.
 std::vector<ConvPiece> SplitConv(ConvKind kind, const ConvGeometry& geometry,
                                  const ConvSplit& split);
 

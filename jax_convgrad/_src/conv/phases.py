@@ -32,8 +32,9 @@ from jax_convgrad._src.conv.arrays import insert_zeros
 from jax_convgrad._src.conv.geometry import ConvGeometry, dilated
 from jax_convgrad._src.shapes import Pairs
 
-# At most this many convolutions in one program. Where there would be more, the zeros are inserted.
-MAX_PHASES = 32
+# At most this many convolutions in one program, and so many parts of its result, some of them only zeros.
+# Where there would be more, the zeros are inserted.
+MAX_PHASES, MAX_PARTS = 32, 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,11 +171,22 @@ def convolution(
     remaining = tuple(axis.input_dilation for axis in axes)
     if all(axis.stride == 1 for axis in axes):
         return transpose(x, w, remaining, Windows.of(axes))
-    if math.prod(map(_phases, axes)) > MAX_PHASES:
+    if (
+        math.prod(map(_phases, axes)) > MAX_PARTS
+        or math.prod(map(_phases_with_taps, axes)) > MAX_PHASES
+    ):
         return with_zeros(w, remaining, Windows.of(axes))
+    only_zeros: list[Array] = []
 
     def compute(chosen: Sequence[Taps]) -> Array:
-        return convolve(x, _take(w, chosen, w_spec[2:]), Windows.of([taps.axis for taps in chosen]))
+        """All phases have one shape, so those that are only zeros are one array."""
+        is_empty = any(taps.axis.kernel == 0 for taps in chosen)
+        if is_empty and only_zeros:
+            return only_zeros[0]
+        y = convolve(x, _take(w, chosen, w_spec[2:]), Windows.of([taps.axis for taps in chosen]))
+        if is_empty:
+            only_zeros.append(y)
+        return y
 
     return _interleaved(axes, y_spec[2:], compute)
 
@@ -182,6 +194,11 @@ def convolution(
 def _phases(axis: Axis) -> int:
     """How many phases have windows."""
     return min(axis.input_dilation, axis.out_size)
+
+
+def _phases_with_taps(axis: Axis) -> int:
+    """How many of them meet more than zeros."""
+    return sum(phase(axis, r).axis.kernel > 0 for r in range(_phases(axis)))
 
 
 def _interleaved(

@@ -28,6 +28,7 @@ from jax_convgrad._src.dispatch.override import overridden_backend
 from jax_convgrad._src.dispatch.preparation import (
     NO_HANDLER,
     Preparation,
+    call_dtype,
     decide_preparation,
 )
 from jax_convgrad._src.dispatch.problem import ConvBackwardProblem, ConvProblem, ResampleProblem
@@ -190,7 +191,8 @@ def _decide_conv(problem: ConvProblem, target: Target) -> Decision:
             fallback(target.platform), WITHOUT_CUSTOM_CALLS, subsample=smaller, computed=computed
         )
     if backend in PLATFORMS:
-        lack = target.unserved(registry.CONV_TARGETS[problem.operator], problem.dtype)
+        dtype = call_dtype(target.platform, problem.dtype)
+        lack = target.unserved(registry.CONV_TARGETS[problem.operator], dtype)
         if lack is not None:
             return made(
                 fallback(target.platform),

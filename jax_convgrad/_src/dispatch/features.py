@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,8 @@ class ConvFeatures:
         elements.
       kernel: the window's sizes.
       taps: the window's number of elements.
+      weights: the number of w's elements.
+      result_pixels: those of y, of all images, which a weight gradient sums over.
       inner_kernel: the window's size along the innermost spatial axis.
       inner_stride: the stride along the innermost spatial axis.
       inner_overlap: how many windows share an element along the innermost spatial axis, at most.
@@ -79,6 +81,8 @@ class ConvFeatures:
     has_odd_channels: bool
     kernel: tuple[int, ...] | None
     taps: int | None
+    weights: int | None
+    result_pixels: int | None
     inner_kernel: int | None
     inner_stride: int
     inner_overlap: int | None
@@ -214,6 +218,8 @@ def conv_features(
         has_odd_channels=odd,
         kernel=kernel,
         taps=None if kernel is None else math.prod(kernel),
+        weights=_product(geometry.w_shape),
+        result_pixels=_product((geometry.batch, *geometry.out_spatial)),
         inner_kernel=None if kernel is None else kernel[-1],
         inner_stride=config.strides[-1],
         inner_overlap=None if kernel is None else -(-kernel[-1] // config.strides[-1]),
@@ -291,6 +297,10 @@ def resample_features(dtype: Any, copies: bool, grows: bool) -> ResampleFeatures
 
 def _is_known(size: Any) -> bool:
     return isinstance(size, int | np.integer)
+
+
+def _product(sizes: Sequence[Any]) -> int | None:
+    return math.prod(sizes) if all(map(_is_known, sizes)) else None
 
 
 def _known(size: Any) -> int | None:

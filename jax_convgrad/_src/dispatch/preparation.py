@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.conv.workspace import copy_size
@@ -34,6 +35,14 @@ class Preparation:
 
 
 NO_HANDLER = Preparation("none", "no handler is called")
+
+
+def call_dtype(platform: str | None, dtype: Any) -> str:
+    """What a handler of ``platform`` computes a convolution of ``dtype`` in, after its preparation.
+
+    oneDNN has no float16. All its numbers are float32 numbers, and a result is rounded once.
+    """
+    return "float32" if (platform, str(dtype)) == ("cpu", "float16") else str(dtype)
 
 
 def decide_preparation(

@@ -1,4 +1,4 @@
-"""The backend of a convolution on a CPU (benchmarks/cpu/backends.json).
+"""The backend of a convolution on a CPU (benchmarks/cpu/backends.json, float16.json).
 
 oneDNN computes result channels in blocks of 16, so a handful of channels costs as much as 16, and for some
 weight gradients it has only matrix products. Where the thin kernels serve, these losses are smaller.
@@ -14,9 +14,17 @@ def _measured(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"cpu/backends.json#{case}#{pass_}" for pass_ in passes)
 
 
-# The dtypes that oneDNN's convolutions do not take.
+def _measured_float16(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"cpu/float16.json#{case}, float16#{pass_}" for pass_ in passes)
+
+
+def _measured_of_few_pixels(case: str, *dtypes: str) -> tuple[str, ...]:
+    return tuple(f"cpu/few_pixels.json#{case}, {dtype}#dw" for dtype in dtypes)
+
+
+# The dtypes that oneDNN's convolutions do not take, in float32 either.
 _UNSERVED = (
-    {"dtype": none_of("float32", "bfloat16")},
+    {"dtype": none_of("float32", "bfloat16", "float16")},
     {"widens": True, "result_dtype": none_of("float32")},
 )
 _DENSE_FLOAT32 = {"dtype": "float32", "is_dense": True, "spatial_rank": at_most(2)}
@@ -27,11 +35,6 @@ _WIDE_WINDOWS = {
     "inner_stride": at_most(14),
     "is_thin": False,
 }
-
-
-def _unserved_patches(**rest: object) -> tuple[dict[str, object], ...]:
-    """Windows that do not overlap, in a dtype that XLA:CPU computes."""
-    return tuple({**every, "has_nonoverlapping_windows": True, **rest} for every in _UNSERVED)
 
 
 AMX = RuleTable(
@@ -56,31 +59,176 @@ AMX = RuleTable(
             device_class="avx512",
         ),
         Rule(
-            name="dW of float16 patches",
-            when=_unserved_patches(operator="conv_wgrad"),
-            choice="gemm",
-            reason="oneDNN has no float16, and a matrix product is faster than XLA:CPU's convolution",
+            name="dW of many weights over at most 64 pixels",
+            when={
+                "dtype": none_of("float64"),
+                "operator": "conv_wgrad",
+                "is_dense": True,
+                "spatial_rank": at_most(2),
+                "weights": at_least(2**19),
+                "result_pixels": at_most(64),
+                "has_nonoverlapping_windows": False,
+            },
+            choice="xla_rewritten",
+            reason="oneDNN goes through all weights for a handful of pixels at a time",
             evidence=(
-                *_measured("3-D patches 3 to 384, k8 s8, float16", "dw"),
-                *_measured("patches 1 to 384, k16 s16, float16", "dw"),
-                *_measured("patches 64 to 64, k8 s8, float16", "dw"),
-                *_measured("patches 3 to 1024, k14 s14, float16", "dw"),
+                *_measured_of_few_pixels("512 to 512, k3, 8x2x2", "float32", "bfloat16", "float16"),
+                *_measured_of_few_pixels("512 to 512, k3, 4x4x4", "float32", "bfloat16", "float16"),
+                *_measured_of_few_pixels(
+                    "512 to 512, k4 s2, 8x2x2", "float32", "bfloat16", "float16"
+                ),
+                *_measured_of_few_pixels(
+                    "512 to 512, k4 s2, 8x4x4", "float32", "bfloat16", "float16"
+                ),
+                *_measured_of_few_pixels("256 to 256, k3, 8x2x2", "float32", "bfloat16", "float16"),
+                *_measured_of_few_pixels(
+                    "1024 to 1024, k1, 8x2x2", "float32", "bfloat16", "float16"
+                ),
+                *_measured_of_few_pixels(
+                    "256 to 108, k8 s5 d3, 7x9x9", "float32", "bfloat16", "float16"
+                ),
+                *_measured_of_few_pixels(
+                    "1-D 512 to 512, k5, 8x8", "float32", "bfloat16", "float16"
+                ),
             ),
-            against=(*_measured("patches 3 to 8, k4 s4, float16", "dw"),),
             device_class="avx512",
         ),
         Rule(
             name="dX of large float16 patches of thin images",
-            when=_unserved_patches(
-                operator="conv_dgrad", in_channels=at_most(4), taps=at_least(64)
-            ),
+            when={
+                "dtype": "float16",
+                "operator": "conv_dgrad",
+                "has_nonoverlapping_windows": True,
+                "in_channels": at_most(4),
+                "taps": at_least(64),
+            },
             choice="gemm",
-            reason="oneDNN has no float16, and a matrix product is faster than XLA:CPU's convolution",
+            reason="oneDNN fills so few result channels up to a block, a matrix product does not",
             evidence=(
-                *_measured("3-D patches 3 to 384, k8 s8, float16", "dx"),
-                *_measured("patches 3 to 192, k16 s16, float16", "dx"),
-                *_measured("patches 3 to 768, k16 s16, float16", "dx"),
-                *_measured("patches 3 to 48, k8 s8, float16", "dx"),
+                *_measured_float16("patches 3 to 192, k16 s16", "dx"),
+                *_measured_float16("patches 3 to 768, k16 s16", "dx"),
+                *_measured_float16("patches 3 to 1024, k14 s14", "dx"),
+                *_measured_float16("patches 1 to 384, k16 s16", "dx"),
+                *_measured_float16("patches 3 to 48, k8 s8", "dx"),
+                *_measured_float16("3-D patches 3 to 384, k8 s8", "dx"),
+            ),
+            device_class="avx512",
+        ),
+        Rule(
+            name="dX of float16 patches of thin images",
+            when={
+                "dtype": "float16",
+                "operator": "conv_dgrad",
+                "has_nonoverlapping_windows": True,
+                "spatial_rank": at_most(2),
+                "in_channels": at_most(8),
+                "result_dtype": none_of("float64", "bfloat16"),
+            },
+            choice="xla_rewritten",
+            reason="oneDNN fills so few result channels up to a block, XLA:CPU does not",
+            evidence=(
+                *_measured_float16("patches 3 to 96, k4 s4", "dx"),
+                *_measured_float16("patches 3 to 512, k4 s4", "dx"),
+                *_measured_float16("patches 4 to 1152, k2 s2", "dx"),
+                *_measured_float16("patches 8 to 128, k4 s4", "dx"),
+            ),
+            against=(
+                *_measured_float16("patches 3 to 8, k4 s4", "dx"),
+                *_measured_float16("patches 3 to 32, k2 s2", "dx"),
+                *_measured_float16("1-D patches 1 to 256, k16 s16", "dx"),
+            ),
+            device_class="avx512",
+        ),
+        Rule(
+            name="float16",
+            when={"dtype": "float16", "result_dtype": none_of("float64", "bfloat16")},
+            choice="onednn",
+            reason="XLA:CPU is slow in float16, and oneDNN computes it in float32",
+            evidence=(
+                *_measured_float16("stem 3 to 64, k7 s2", "dx", "dw"),
+                *_measured_float16("1 to 32, k3", "fprop", "dx"),
+                *_measured_float16("4 to 32, k3", "fprop", "dw"),
+                *_measured_float16("16 to 16, k3", "fprop", "dx", "dw"),
+                *_measured_float16("64 to 3, k3", "fprop", "dw"),
+                *_measured_float16("128 to 8, k3", "dw"),
+                *_measured_float16("3 to 128, k3", "dw"),
+                *_measured_float16("64 to 1, k7", "dx", "dw"),
+                *_measured_float16("8 to 8, k3", "fprop", "dx", "dw"),
+                *_measured_float16("1-D 16 to 1, k7", "fprop", "dx", "dw"),
+                *_measured_float16("1-D 1 to 16, k5 s2", "fprop", "dx", "dw"),
+                *_measured_float16("21 to 21, k16 s8", "fprop", "dx"),
+                *_measured_float16("21 to 21, k16 s8, 21 groups", "fprop", "dx", "dw"),
+                *_measured_float16("64 to 64, k3", "dw"),
+                *_measured_float16("64 to 64, k3 s2 d2", "fprop"),
+                *_measured_float16("64 to 64, k3 s2 d3", "fprop", "dx", "dw"),
+                *_measured_float16("64 to 64, k3, padding 5", "fprop", "dw"),
+                *_measured_float16("64 to 128, k2 s2", "fprop", "dx", "dw"),
+                *_measured_float16("patches 3 to 192, k16 s16", "fprop"),
+                *_measured_float16("patches 3 to 96, k4 s4", "fprop"),
+                *_measured_float16("patches 3 to 768, k16 s16", "fprop", "dw"),
+                *_measured_float16("patches 1 to 384, k16 s16", "dw"),
+                *_measured_float16("patches 3 to 48, k8 s8", "dw"),
+                *_measured_float16("patches 3 to 8, k4 s4", "fprop", "dw"),
+                *_measured_float16("patches 3 to 32, k2 s2", "dw"),
+                *_measured_float16("patches 8 to 128, k4 s4", "fprop", "dw"),
+                *_measured_float16("patches 64 to 64, k8 s8", "dx", "dw"),
+                *_measured_float16("patches 128 to 128, k4 s4", "dw"),
+                *_measured_float16("1-D patches 1 to 256, k16 s16", "dw"),
+                *_measured_float16("3-D patches 3 to 384, k8 s8", "fprop", "dw"),
+                *_measured_float16("64 to 256, k1", "fprop", "dx", "dw"),
+                *_measured_float16("256 to 512, k1 s2", "fprop", "dx", "dw"),
+                *_measured_float16("512 to 512, k3, 7x7", "fprop", "dx"),
+                *_measured_float16("64 to 64, k3, batch 1", "fprop", "dx", "dw"),
+                *_measured_float16("8 to 8, k3, 1x8x8", "fprop", "dx"),
+                *_measured_float16("32 to 32, k15", "fprop", "dx", "dw"),
+                *_measured_float16("1-D 64 to 64, k31", "fprop", "dx", "dw"),
+                *_measured_float16("16 to 16, k15 s2", "fprop", "dx", "dw"),
+                *_measured_float16("1-D 16 to 16, k15", "fprop", "dx", "dw"),
+                *_measured_float16("1-D 64 to 64, k31 s4", "fprop", "dx", "dw"),
+                *_measured_float16("depthwise 128, k3", "fprop", "dx", "dw"),
+                *_measured_float16("depthwise 96, k7", "fprop", "dx", "dw"),
+                *_measured_float16("depthwise 96, k3 s2", "fprop", "dx", "dw"),
+                *_measured_float16("depthwise 32 to 64, k3", "fprop", "dx", "dw"),
+                *_measured_float16("depthwise 17, k3", "fprop", "dx", "dw"),
+                *_measured_float16("2 groups, 64 to 64, k3", "fprop", "dx", "dw"),
+                *_measured_float16("32 groups, 128 to 128, k3", "fprop", "dx", "dw"),
+                *_measured_float16("3 groups, 21 to 21, k3", "fprop", "dx", "dw"),
+                *_measured_float16("1-D 64 to 64, k3", "fprop", "dx", "dw"),
+                *_measured_float16("1-D depthwise 64, k5", "fprop", "dx", "dw"),
+                *_measured_float16("3-D 16 to 16, k3", "fprop", "dx", "dw"),
+                *_measured_float16("3-D 1 to 16, k3", "fprop", "dx", "dw"),
+                *_measured_float16("3-D 32 to 64, k2 s2", "fprop", "dx", "dw"),
+                *_measured_float16("3-D depthwise 32, k3", "fprop", "dx", "dw"),
+                *_measured_float16("3-D 4 groups, 32 to 32, k3", "fprop", "dx", "dw"),
+                *_measured_float16("3-D 32 to 32, k1", "dx", "dw"),
+            ),
+            against=(
+                *_measured_float16("stem 3 to 64, k7 s2", "fprop"),
+                *_measured_float16("1 to 32, k3", "dw"),
+                *_measured_float16("4 to 32, k3", "dx"),
+                *_measured_float16("64 to 3, k3", "dx"),
+                *_measured_float16("128 to 8, k3", "fprop", "dx"),
+                *_measured_float16("3 to 128, k3", "fprop", "dx"),
+                *_measured_float16("64 to 1, k7", "fprop"),
+                *_measured_float16("21 to 21, k16 s8", "dw"),
+                *_measured_float16("64 to 64, k3", "fprop", "dx"),
+                *_measured_float16("64 to 64, k3 s2 d2", "dx", "dw"),
+                *_measured_float16("64 to 64, k3, padding 5", "dx"),
+                *_measured_float16("patches 3 to 192, k16 s16", "dw"),
+                *_measured_float16("patches 3 to 96, k4 s4", "dw"),
+                *_measured_float16("patches 3 to 1024, k14 s14", "fprop", "dw"),
+                *_measured_float16("patches 1 to 384, k16 s16", "fprop"),
+                *_measured_float16("patches 3 to 48, k8 s8", "fprop"),
+                *_measured_float16("patches 3 to 512, k4 s4", "fprop", "dw"),
+                *_measured_float16("patches 4 to 1152, k2 s2", "fprop", "dw"),
+                *_measured_float16("patches 3 to 32, k2 s2", "fprop"),
+                *_measured_float16("patches 64 to 64, k8 s8", "fprop"),
+                *_measured_float16("patches 128 to 128, k4 s4", "fprop", "dx"),
+                *_measured_float16("patches 384 to 768, k2 s2", "fprop", "dx", "dw"),
+                *_measured_float16("1-D patches 1 to 256, k16 s16", "fprop"),
+                *_measured_float16("512 to 512, k3, 7x7", "dw"),
+                *_measured_float16("8 to 8, k3, 1x8x8", "dw"),
+                *_measured_float16("3-D 32 to 32, k1", "fprop"),
             ),
             device_class="avx512",
         ),
@@ -89,27 +237,7 @@ AMX = RuleTable(
             when=_UNSERVED,
             choice="xla_rewritten",
             reason="oneDNN's CPU convolutions have no such dtypes",
-            evidence=(
-                *_measured("patches 4 to 1152, k2 s2, float16", "dx", "fprop"),
-                *_measured("patches 3 to 512, k4 s4, float16", "dx", "fprop"),
-                *_measured("patches 64 to 64, k8 s8, float16", "dx"),
-                *_measured("patches 3 to 48, k8 s8, float16", "fprop"),
-            ),
-            against=(
-                *_measured("patches 3 to 8, k4 s4, float16", "dx"),
-                *_measured("patches 3 to 32, k2 s2, float16", "fprop", "dx"),
-                *_measured("3-D patches 3 to 384, k8 s8, float16", "fprop"),
-                *_measured("1-D patches 1 to 256, k16 s16, float16", "dx", "fprop"),
-                *_measured("patches 384 to 768, k2 s2, float16", "fprop", "dx"),
-                *_measured("patches 8 to 128, k4 s4, float16", "fprop"),
-                *_measured("patches 64 to 64, k8 s8, float16", "fprop"),
-                *_measured("patches 1 to 384, k16 s16, float16", "fprop"),
-                *_measured("patches 3 to 768, k16 s16, float16", "fprop"),
-                *_measured("patches 128 to 128, k4 s4, float16", "dx", "fprop"),
-                *_measured("patches 3 to 192, k16 s16, float16", "fprop"),
-                *_measured("patches 3 to 1024, k14 s14, float16", "fprop"),
-            ),
-            device_class="avx512",
+            evidence=(),
         ),
         Rule(
             name="symbolic channels",

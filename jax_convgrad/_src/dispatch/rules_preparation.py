@@ -48,6 +48,13 @@ AVX512 = RuleTable(
     PreparationFeatures,
     (
         Rule(
+            name="operands in float16",
+            when={"dtype": "float16"},
+            choice="float32",
+            reason="oneDNN has no float16",
+            evidence=(),
+        ),
+        Rule(
             name="bfloat16 with a symbolic number of channels",
             when={"dtype": "bfloat16", "sums_pairs": None},
             choice="float32",
