@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import measured
 import numpy as np
 
 from jax_convgrad import conv_backward
+from jax_convgrad._src.dispatch.devices import multiplies_bfloat16
 from jax_convgrad._src.dispatch.override import override_backend
 
 # Name, batch, image, channels, kernel, stride, padding.
@@ -101,6 +101,7 @@ def measure(layer: Any, dtype: str, wanted: tuple[str, ...], rounds: int) -> dic
             "padding": padding,
             "dtype": dtype,
             "wanted": wanted,
+            "multiplies_bfloat16": multiplies_bfloat16(),
         },
         **{form: round(statistics.median(samples[form]) * 1e3, 4) for form in FORMS},
     }
@@ -113,7 +114,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="layers whose names have this in them")
     parser.add_argument("--dtypes", default="float32,bfloat16")
     arguments = parser.parse_args()
-    rows = []
+    head, rows = measured.header("cpu", "ms"), []
     for dtype in arguments.dtypes.split(","):
         for layer in LAYERS:
             if arguments.only not in layer[0]:
@@ -125,10 +126,7 @@ def main() -> None:
                 shown = "  ".join(f"{form} {row[form]:8.3f} ms" for form in FORMS)
                 print(f"{row['case']:52} {shown}  {gain:5.2f}x", flush=True)
     if arguments.json:
-        command = " ".join(["python", "benchmarks/backward_cpu.py", *sys.argv[1:]])
-        with open(arguments.json, "w") as file:
-            json.dump({"schema": 1, "command": command, "unit": "ms", "rows": rows}, file, indent=1)
-            file.write("\n")
+        measured.write(arguments.json, head, rows)
 
 
 if __name__ == "__main__":

@@ -144,7 +144,8 @@ def backward_features_of(layer: dict[str, Any]) -> BackwardFeatures:
     )
     shapes = (layer["x"][0], channels, *image), (channels, 1, *layer["kernel"])
     geometry = ConvGeometry.make("conv_backward", config, *shapes)
-    return backward_features(tuple(layer["wanted"]), geometry, layer["dtype"])
+    native = layer["multiplies_bfloat16"]
+    return backward_features(tuple(layer["wanted"]), geometry, layer["dtype"], native)
 
 
 def preparation_features_of(layer: dict[str, Any], pass_: str) -> PreparationFeatures:
@@ -244,6 +245,7 @@ def test_the_lists_of_rules_without_evidence_name_rules():
         ("cpu", "cpu/float16.json"),
         ("cpu", "cpu/few_pixels.json"),
         ("cpu", "cpu/backward.json"),
+        ("cpu", "cpu/backward_native_bfloat16.json"),
         ("cpu", "cpu/preparations.json"),
         ("cpu", "cpu/preparations_amx.json"),
         ("cuda", "h100/preparations.json"),

@@ -18,7 +18,7 @@ import numpy as np
 
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.conv.subsample import Subsample, subsample
-from jax_convgrad._src.dispatch.devices import Target
+from jax_convgrad._src.dispatch.devices import Target, multiplies_bfloat16
 from jax_convgrad._src.dispatch.features import (
     backward_features,
     conv_features,
@@ -278,7 +278,7 @@ def _decide_backward(problem: ConvBackwardProblem, target: Target) -> Decision:
     name = overridden_backend()
     if name is not None:
         return made(NATIVE if name == NATIVE else PARTS, "overridden")
-    features = backward_features(problem.wanted, geometry, problem.dtype)
+    features = backward_features(problem.wanted, geometry, problem.dtype, multiplies_bfloat16())
     rule, measured_on = choose("cpu", target.device_class, features)
     return made(
         rule.choice,

@@ -110,6 +110,7 @@ class BackwardFeatures:
       spatial_rank: the number of spatial axes.
       is_strided: a stride is above 1.
       inner_size: of x along the innermost spatial axis.
+      multiplies_bfloat16: oneDNN multiplies bfloat16 on this CPU without widening it first.
     """
 
     dtype: str
@@ -119,6 +120,7 @@ class BackwardFeatures:
     spatial_rank: int
     is_strided: bool
     inner_size: int
+    multiplies_bfloat16: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,7 +246,7 @@ def conv_features(
 
 
 def backward_features(
-    wanted: tuple[str, ...], geometry: ConvGeometry, dtype: Any
+    wanted: tuple[str, ...], geometry: ConvGeometry, dtype: Any, multiplies_bfloat16: bool
 ) -> BackwardFeatures:
     """The features of a backward pass of known sizes that computes the ``wanted`` gradients."""
     config = geometry.config
@@ -256,6 +258,7 @@ def backward_features(
         spatial_rank=config.spatial_rank,
         is_strided=any(s > 1 for s in config.strides),
         inner_size=geometry.in_spatial[-1],
+        multiplies_bfloat16=multiplies_bfloat16,
     )
 
 
