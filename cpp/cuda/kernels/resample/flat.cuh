@@ -1,5 +1,7 @@
-// The kernel of resample for lines of one channel with an odd number of 16-bit elements, whose rows
-// grow many times. Rows of y follow each other without a gap, so a batch of them is one run of
+// kFlat: lines of one channel with an odd number of 16-bit elements, whose rows grow many times,
+// and are written as one. A kernel of its own, with neither mode nor driver.
+//
+// Rows of y follow each other without a gap, so a batch of them is one run of
 // memory. They are made in shared memory, on a sheet, and copied from there in whole cache lines,
 // regardless of rows. Written line by line, as vectors that a thread passes on to its neighbor
 // (shifted.cuh), the same took 1.71 instead of 1.43 times the memory roofline on an H100, and 1.8
@@ -11,6 +13,15 @@
 //
 // The elements of x that a block reads are in shared memory from the beginning, as sums, beside a
 // row and a column of zeros that replace the elements with a zero weight.
+//
+// Chosen where rows become four times as many or more, bands have one tap or two, and lines have
+// 192 to 1150 elements.
+//
+//   Block: as many threads as make a line, four elements each, at most 288. Shared memory: the
+//   tables, the block's part of x and two sheets of up to 20 KB, 44 KB in the measured case.
+//   Registers: 64; two blocks of 288 on a multiprocessor. Bound: the making of rows in shared
+//   memory, then writes.
+//   Measured: 1.42 times the roofline, deeplab forward in bf16 with channels first.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_FLAT_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_FLAT_CUH_

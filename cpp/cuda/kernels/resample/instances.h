@@ -86,74 +86,74 @@ constexpr bool kAligned = true, kAny = false, kGrow = true, kShrink = false;
 //
 // clang-format off: a row stays in its columns.
 inline constexpr ResampleRow kRows[] = {
-    //    load      types  lines     walk    rows taps mid step
-    {Load::kVectors,  kHBF,  kAligned, kShrink,  1,  2, 1, 0},  // 1.04, 1.10 nearest2x
-    {Load::kVectors,  kHBF,  kAligned, kShrink,  2,  4, 1, 0},  // 1.11 big2x, 1.35 unet2x
-    {Load::kVectors,  kBF,   kAligned, kShrink,  2,  6, 1, 0},  // 1.09, 1.24 odd_scale
-    {Load::kVectors,  kHBF,  kAligned, kShrink,  2,  8, 1, 0},  // 1.16 segformer4x
-    {Load::kVectors,  kBF,   kAligned, kShrink,  2,  4, 4, 0},  // 1.06, 1.17 trilinear2x
-    {Load::kVectors,  kHBFD, kAligned, kShrink,  2,  0, 1, 0},
-    {Load::kVectors,  kBF,   kAligned, kShrink,  4, 16, 1, 0},  // 1.13, 1.47 cubic4x
-    {Load::kVectors,  kHBF,  kAligned, kShrink,  4,  0, 1, 0},
-    {Load::kVectors,  kHBFD, kAligned, kShrink, 12,  0, 1, 0},  // 8.85 wide_aa
-    {Load::kVectors,  kHBF,  kAligned, kGrow,    1,  1, 1, 0},  // 1.08, 1.14 nearest2x
-    {Load::kVectors,  kHBF,  kAligned, kGrow,    2,  2, 1, 0},  // 1.12 segformer4x, 1.34 unet2x
-    {Load::kVectors,  kBF,   kAligned, kGrow,    2,  2, 2, 0},  // 1.12, 1.35 trilinear2x
-    {Load::kVectors,  kD,    kAligned, kGrow,    2,  0, 1, 0},
-    {Load::kVectors,  kHBF,  kAligned, kGrow,    4,  4, 1, 0},  // 1.09, 1.33 cubic4x
-    {Load::kVectors,  kHBFD, kAligned, kGrow,   10,  0, 1, 0},  // 0.99 wide_aa
+  //    load      types  lines     walk    rows taps mid step
+  {Load::kVectors,  kHBF,  kAligned, kShrink,  1,  2, 1, 0},  // 1.04, 1.10 nearest2x
+  {Load::kVectors,  kHBF,  kAligned, kShrink,  2,  4, 1, 0},  // 1.11 big2x, 1.35 unet2x
+  {Load::kVectors,  kBF,   kAligned, kShrink,  2,  6, 1, 0},  // 1.09, 1.24 odd_scale
+  {Load::kVectors,  kHBF,  kAligned, kShrink,  2,  8, 1, 0},  // 1.16 segformer4x
+  {Load::kVectors,  kBF,   kAligned, kShrink,  2,  4, 4, 0},  // 1.06, 1.17 trilinear2x
+  {Load::kVectors,  kHBFD, kAligned, kShrink,  2,  0, 1, 0},
+  {Load::kVectors,  kBF,   kAligned, kShrink,  4, 16, 1, 0},  // 1.13, 1.47 cubic4x
+  {Load::kVectors,  kHBF,  kAligned, kShrink,  4,  0, 1, 0},
+  {Load::kVectors,  kHBFD, kAligned, kShrink, 12,  0, 1, 0},  // 8.85 wide_aa
+  {Load::kVectors,  kHBF,  kAligned, kGrow,    1,  1, 1, 0},  // 1.08, 1.14 nearest2x
+  {Load::kVectors,  kHBF,  kAligned, kGrow,    2,  2, 1, 0},  // 1.12 segformer4x, 1.34 unet2x
+  {Load::kVectors,  kBF,   kAligned, kGrow,    2,  2, 2, 0},  // 1.12, 1.35 trilinear2x
+  {Load::kVectors,  kD,    kAligned, kGrow,    2,  0, 1, 0},
+  {Load::kVectors,  kHBF,  kAligned, kGrow,    4,  4, 1, 0},  // 1.09, 1.33 cubic4x
+  {Load::kVectors,  kHBFD, kAligned, kGrow,   10,  0, 1, 0},  // 0.99 wide_aa
 
-    {Load::kElements, kHBF,  kAligned, kGrow,    1,  1, 1, 0},  // 1.18 nearest2x
-    {Load::kElements, kBF,   kAligned, kGrow,    1,  2, 1, 0},  // 1.33 linear1d
-    {Load::kElements, kHBF,  kAligned, kGrow,    2,  2, 1, 0},  // 1.04 wide_aa3, 1.28 linear_aa_down
-    {Load::kElements, kBF,   kAligned, kGrow,    2,  2, 2, 0},  // 1.16 trilinear2x
-    {Load::kElements, kHBF,  kAligned, kGrow,    4,  4, 1, 0},  // 1.19, 1.63 cubic4x
-    {Load::kElements, kBF,   kAligned, kGrow,    6,  6, 1, 0},
-    {Load::kElements, kHBF,  kAny,     kGrow,    2,  2, 1, 0},  // 1.35, 2.13 odd_scale
-    {Load::kElements, kD,    kAny,     kGrow,    2,  0, 1, 0},
-    {Load::kElements, kBF,   kAny,     kGrow,    4,  4, 1, 0},
-    {Load::kElements, kHBFD, kAny,     kGrow,   10,  0, 1, 0},
-    {Load::kElements, kHBFD, kAny,     kShrink, 12,  0, 1, 0},
+  {Load::kElements, kHBF,  kAligned, kGrow,    1,  1, 1, 0},  // 1.18 nearest2x
+  {Load::kElements, kBF,   kAligned, kGrow,    1,  2, 1, 0},  // 1.33 linear1d
+  {Load::kElements, kHBF,  kAligned, kGrow,    2,  2, 1, 0},  // 1.04 wide_aa3, 1.28 linear_aa_down
+  {Load::kElements, kBF,   kAligned, kGrow,    2,  2, 2, 0},  // 1.16 trilinear2x
+  {Load::kElements, kHBF,  kAligned, kGrow,    4,  4, 1, 0},  // 1.19, 1.63 cubic4x
+  {Load::kElements, kBF,   kAligned, kGrow,    6,  6, 1, 0},
+  {Load::kElements, kHBF,  kAny,     kGrow,    2,  2, 1, 0},  // 1.35, 2.13 odd_scale
+  {Load::kElements, kD,    kAny,     kGrow,    2,  0, 1, 0},
+  {Load::kElements, kBF,   kAny,     kGrow,    4,  4, 1, 0},
+  {Load::kElements, kHBFD, kAny,     kGrow,   10,  0, 1, 0},
+  {Load::kElements, kHBFD, kAny,     kShrink, 12,  0, 1, 0},
 
-    {Load::kStaged,   kBF,   kAligned, kGrow,    6,  6, 1, 0},  // 0.97 wide_aa, 2.55 lanczos_down
-    {Load::kStaged,   kBF,   kAny,     kGrow,    6,  6, 1, 0},
+  {Load::kStaged,   kBF,   kAligned, kGrow,    6,  6, 1, 0},  // 0.97 wide_aa, 2.55 lanczos_down
+  {Load::kStaged,   kBF,   kAny,     kGrow,    6,  6, 1, 0},
 
-    {Load::kWindow,   kHBF,  kAligned, kShrink,  1,  2, 1, 2},  // 1.05, 1.20 nearest2x
-    {Load::kWindow,   kHBF,  kAligned, kShrink,  2,  4, 1, 2},  // 1.23, 1.46 unet2x
-    {Load::kWindow,   kBF,   kAligned, kShrink,  2,  4, 4, 2},  // 1.06, 1.31 trilinear2x
-    {Load::kWindow,   kBF,   kAligned, kGrow,    1,  4, 1, 2},  // 1.24 linear1d
-    {Load::kWindow,   kHBF,  kAligned, kShrink,  2,  8, 1, 4},  // 1.25 segformer4x
-    {Load::kWindow,   kBF,   kAligned, kShrink,  4, 16, 1, 4},  // 1.36, 1.60 cubic4x
+  {Load::kWindow,   kHBF,  kAligned, kShrink,  1,  2, 1, 2},  // 1.05, 1.20 nearest2x
+  {Load::kWindow,   kHBF,  kAligned, kShrink,  2,  4, 1, 2},  // 1.23, 1.46 unet2x
+  {Load::kWindow,   kBF,   kAligned, kShrink,  2,  4, 4, 2},  // 1.06, 1.31 trilinear2x
+  {Load::kWindow,   kBF,   kAligned, kGrow,    1,  4, 1, 2},  // 1.24 linear1d
+  {Load::kWindow,   kHBF,  kAligned, kShrink,  2,  8, 1, 4},  // 1.25 segformer4x
+  {Load::kWindow,   kBF,   kAligned, kShrink,  4, 16, 1, 4},  // 1.36, 1.60 cubic4x
 
-    {Load::kStrip,    kBF,   kAligned, kGrow,    1,  1, 1, 0},
-    {Load::kStrip,    kHBFD, kAny,     kGrow,    1,  1, 1, 0},
-    {Load::kStrip,    kBF,   kAligned, kShrink,  2,  1, 1, 0},  // 1.49 linear_aa_down, 1.56 wide_aa3
-    {Load::kStrip,    kBF,   kAny,     kShrink,  2,  1, 1, 4},  // 1.28, 1.76 odd_scale
-    {Load::kStrip,    kHBFD, kAny,     kShrink,  2,  1, 1, 0},  // 1.28, 1.55 deeplab
-    {Load::kStrip,    kBF,   kAligned, kShrink,  4,  1, 1, 0},
-    {Load::kStrip,    kBF,   kAny,     kShrink,  4,  1, 1, 0},
-    {Load::kStrip,    kBF,   kAligned, kShrink,  6,  1, 1, 0},  // 1.69 wide_aa
-    {Load::kStrip,    kBF,   kAligned, kShrink,  8,  1, 1, 0},
-    {Load::kStrip,    kBF,   kAny,     kShrink,  8,  1, 1, 0},
-    {Load::kStrip,    kHBFD, kAny,     kShrink, 12,  1, 1, 0},
-    {Load::kStrip,    kBF,   kAny,     kShrink,  2,  0, 1, 0},
-    {Load::kStrip,    kHBFD, kAny,     kShrink, 12,  0, 1, 0},
+  {Load::kStrip,    kBF,   kAligned, kGrow,    1,  1, 1, 0},
+  {Load::kStrip,    kHBFD, kAny,     kGrow,    1,  1, 1, 0},
+  {Load::kStrip,    kBF,   kAligned, kShrink,  2,  1, 1, 0},  // 1.49 linear_aa_down, 1.56 wide_aa3
+  {Load::kStrip,    kBF,   kAny,     kShrink,  2,  1, 1, 4},  // 1.28, 1.76 odd_scale
+  {Load::kStrip,    kHBFD, kAny,     kShrink,  2,  1, 1, 0},  // 1.28, 1.55 deeplab
+  {Load::kStrip,    kBF,   kAligned, kShrink,  4,  1, 1, 0},
+  {Load::kStrip,    kBF,   kAny,     kShrink,  4,  1, 1, 0},
+  {Load::kStrip,    kBF,   kAligned, kShrink,  6,  1, 1, 0},  // 1.69 wide_aa
+  {Load::kStrip,    kBF,   kAligned, kShrink,  8,  1, 1, 0},
+  {Load::kStrip,    kBF,   kAny,     kShrink,  8,  1, 1, 0},
+  {Load::kStrip,    kHBFD, kAny,     kShrink, 12,  1, 1, 0},
+  {Load::kStrip,    kBF,   kAny,     kShrink,  2,  0, 1, 0},
+  {Load::kStrip,    kHBFD, kAny,     kShrink, 12,  0, 1, 0},
 
-    {Load::kPairs,    kBF,   kAligned, kShrink,  6, 20, 1, 0},  // 1.51, 2.91 lanczos_down
+  {Load::kPairs,    kBF,   kAligned, kShrink,  6, 20, 1, 0},  // 1.51, 2.91 lanczos_down
 
-    {Load::kColumns,  kF,    kAny,     kShrink,  2, 12, 1, 0},  // 1.31 linear_aa_down
-    {Load::kColumns,  kF,    kAny,     kShrink,  6, 20, 1, 0},  // 1.43 lanczos_down
+  {Load::kColumns,  kF,    kAny,     kShrink,  2, 12, 1, 0},  // 1.31 linear_aa_down
+  {Load::kColumns,  kF,    kAny,     kShrink,  6, 20, 1, 0},  // 1.43 lanczos_down
 
-    {Load::kSpread,   kB,    kAligned, kGrow,    1,  1, 1, 2},  // 1.16 nearest2x
-    {Load::kSpread,   kB,    kAligned, kGrow,    2,  2, 1, 2},  // 1.19 big2x, 1.52 unet2x
-    {Load::kSpread,   kB,    kAligned, kGrow,    2,  2, 2, 2},  // 1.18 trilinear2x
-    {Load::kSpread,   kB,    kAligned, kGrow,    1,  1, 1, 4},
-    {Load::kSpread,   kB,    kAligned, kGrow,    2,  3, 1, 4},  // 1.22 segformer4x
+  {Load::kSpread,   kB,    kAligned, kGrow,    1,  1, 1, 2},  // 1.16 nearest2x
+  {Load::kSpread,   kB,    kAligned, kGrow,    2,  2, 1, 2},  // 1.19 big2x, 1.52 unet2x
+  {Load::kSpread,   kB,    kAligned, kGrow,    2,  2, 2, 2},  // 1.18 trilinear2x
+  {Load::kSpread,   kB,    kAligned, kGrow,    1,  1, 1, 4},
+  {Load::kSpread,   kB,    kAligned, kGrow,    2,  3, 1, 4},  // 1.22 segformer4x
 
-    {Load::kShifted,  kBF,   kAny,     kGrow,    1,  1, 1, 0},
-    {Load::kShifted,  kBF,   kAny,     kGrow,    2,  2, 1, 0},  // 1.21, 1.39 deeplab
+  {Load::kShifted,  kBF,   kAny,     kGrow,    1,  1, 1, 0},
+  {Load::kShifted,  kBF,   kAny,     kGrow,    2,  2, 1, 0},  // 1.21, 1.39 deeplab
 
-    {Load::kFlat,     kHB,   kAny,     kGrow,    2,  2, 1, 0},  // 1.42 deeplab
+  {Load::kFlat,     kHB,   kAny,     kGrow,    2,  2, 1, 0},  // 1.42 deeplab
 };
 // clang-format on
 

@@ -1,16 +1,24 @@
 // What every load mode builds on. A mode is a struct in modes/ with what a thread keeps for it and
 // these members, of which ModeDefaults has those that most modes do without:
 //
-//   T, Sum, kVector      elements of x and y; their sums; how many of these a thread makes of a row
-//   kAlign               elements by which lines must be aligned, of y or, for strips, of x; 1:
-//   none kAhead               rows of x that are read ahead kStages              rows of x in
-//   shared memory (stage.cuh), kAhead + 1; 0: registers have them kBlocks              blocks on a
-//   multiprocessor at a time, which limits a thread's registers line                 Line<T>, see
-//   line.cuh Enter(tile, thread)  finds what the thread owns and reads Fetch(slot, row)     reads a
-//   row of x for later; not with stages Combine(slot, row, sums)  the thread's elements of a row,
-//   its columns and the middle axis combined Write(sums)          writes the thread's elements of
-//   the next row of y WriteDirectly()      all rows, each element from x alone: for columns whose
-//   starts do not ascend
+//   T, Sum, kVector  elements of x and y, their sums, and how many of these a thread makes of a row
+//   kAlign           elements by which lines of y are aligned, of x for strips; 1: not at all
+//   kAhead           rows of x that are read ahead
+//   kFetches         whether registers have room for them; not with stages
+//   kStages          rows of x in shared memory, kAhead + 1, and `stage` (stage.cuh); 0: none
+//   kBlocks          blocks on a multiprocessor at a time, which limits a thread's registers
+//   line             Line<T>: the thread's part of the problem (line.cuh)
+//
+//   Enter(tile, thread)
+//     finds what the thread owns and reads
+//   Fetch(slot, row)
+//     reads a row of x for later; not with stages
+//   Combine(slot, row, sums)
+//     the thread's elements of a row of x, with its columns and the middle axis combined
+//   Write(sums)
+//     writes the thread's elements of the next row of y
+//   WriteDirectly()
+//     writes all rows, each element from x alone, where a column reads beyond the tile; if not kFits
 //
 // The drivers (grow.cuh, shrink.cuh and their staged twins) call these and know no mode.
 

@@ -2,8 +2,13 @@
 // from memory into registers several rows ahead.
 //
 // Chosen, of the strips, where a piece begins wherever a line does. Reads: each piece of x once;
-// strips of neighboring blocks overlap by the reach of a band. Bound: memory, and with many taps
-// the columns' reads of shared memory.
+// strips of neighboring blocks overlap by the reach of a band.
+//
+//   Block: 128 to 224 threads. Shared memory: the tables, the columns' weights and two rows of
+//   sums, 20 to 47 KB in the measured cases. Registers: 72 to 121; two or three blocks of 256 on a
+//   multiprocessor. Bound: memory, and with many taps the columns' reads of shared memory.
+//   Best: 1.49 times the roofline, antialiased linear downsampling in f32 with channels last.
+//   Worst: 1.69, antialiased 1/32 in f32 with channels first (wide_aa).
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_ALIGNED_STRIP_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_ALIGNED_STRIP_CUH_

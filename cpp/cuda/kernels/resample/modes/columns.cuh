@@ -3,10 +3,14 @@
 // that the thread keeps. The width is combined first, so a finished row of y is simply written.
 //
 // Chosen for floats in aligned lines of one channel, where columns become half as many or fewer and
-// are each made of several. Times the roofline: with 5 taps 1.3 instead of 1.6, with 14 taps 1.41
-// instead of 1.68; but 1.93 instead of 1.50 with 3 channels, each in a plane of its own, and 3.3
-// instead of 2.6 with elements of 2 bytes. Reads: each row once, in pieces of 16 bytes; windows
-// from shared memory. Bound: reads of shared memory.
+// are each made of several. Reads: each row once, in pieces of 16 bytes; windows from shared
+// memory.
+//
+//   Block: 128 threads. Shared memory: the tables and seven rows of x, 19 and 21 KB in the measured
+//   cases. Registers: 88 to 114; two blocks of 256 on a multiprocessor. Bound: reads of shared
+//   memory.
+//   Best: 1.31 times the roofline, antialiased linear downsampling in f32. Worst: 1.43, the same
+//   with Lanczos.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_COLUMNS_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_COLUMNS_CUH_

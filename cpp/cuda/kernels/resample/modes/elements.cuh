@@ -4,7 +4,12 @@
 // lines that no other mode is made for. Aligned lines of y are written as vectors, of neighboring
 // elements; elsewhere a thread's elements are a line's threads apart, so that a warp writes
 // neighbors. Reads: each element of x once for each of y that it has a weight in, nearly all from
-// the caches. Bound: the issue of reads and of writes of single elements.
+// the caches.
+//
+//   Block: 96 or 128 threads. Shared memory: the tables. Registers: 45 to 128; two to four blocks
+//   of 256 on a multiprocessor. Bound: the issue of reads, and of writes of single elements.
+//   Best: 1.04 times the roofline, the gradient of an antialiased 1/32 of 3 channels in f32
+//   (wide_aa3). Worst: 2.13, odd_scale forward in bf16 with channels first, lines of 301.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_ELEMENTS_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_ELEMENTS_CUH_

@@ -2,10 +2,13 @@
 // passes on those that lie in the vector of the thread behind it, so that all are written as
 // vectors.
 //
-// Chosen where rows become four times as many or more: then writes are what counts. Times the
-// roofline, of rows that become 8 each: 1.8 and 1.4 instead of 2.2 and 1.9 with single elements,
-// with elements of 4 bytes 1.3 and 1.2 instead of 1.4 and 1.3; but of rows that become 2.5 each 2.5
-// instead of 2.1, and 1.4 instead of 1.3. Reads: as kElements. Bound: writes.
+// Chosen where rows become four times as many or more: then writes are what counts. Reads: as
+// kElements.
+//
+//   Block: 128 to 256 threads, one in 32 of which only passes on. Shared memory: the tables.
+//   Registers: 54 to 63, of 16 bits 67 to 96; two to four blocks of 256 on a multiprocessor. Bound:
+//   writes.
+//   Best: 1.21 times the roofline, deeplab forward in f32. Worst: 1.39, the same in bf16.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_SHIFTED_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_SHIFTED_CUH_

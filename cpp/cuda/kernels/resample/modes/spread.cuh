@@ -2,11 +2,11 @@
 // lie on and one element on either side, and writes a vector.
 //
 // Chosen in aligned lines of one channel with elements of 2 bytes, where rows and columns grow by a
-// whole factor. Columns that become twice as many or more, times the roofline: along three axes 1.3
-// instead of 1.8 with single elements, along two 1.2 to 1.6 instead of 1.4 to 1.7. With elements of
-// 4 bytes, of which a vector has half as many, nothing is won (1.25 instead of 1.23), nor is it
-// where rows are not resampled (1.40 instead of 1.33). Reads: each vector once, the elements beside
-// it from the caches. Bound: memory, once the first rows are there (BringFirst).
+// whole factor. Reads: each vector once, the elements beside it from the caches.
+//
+//   Block: 128 threads. Shared memory: the tables. Registers: 64 to 80; three or four blocks of 256
+//   on a multiprocessor. Bound: memory, once the first rows are there (BringFirst).
+//   Best: 1.16 times the roofline, nearest 2x forward in bf16. Worst: 1.52, unet2x forward in bf16.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_SPREAD_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_SPREAD_CUH_

@@ -3,7 +3,13 @@
 // Chosen where bands have more than four taps, or rings more than four rows, and the inner run is
 // short: then a thread reads the same elements many times, at addresses that caches serve slowly.
 // Reads: each row of x once, in pieces of 16 bytes; its elements as often as they have weights from
-// shared memory. Bound: reads of shared memory.
+// shared memory.
+//
+//   Block: 128 threads. Shared memory: the tables and three rows of x (four of 16 bits), 5 to 7 KB
+//   in the measured cases. Registers: 116 to 126; two blocks of 256 on a multiprocessor. Bound:
+//   reads of shared memory.
+//   Best: 0.97 times the roofline, the gradient of an antialiased 1/32 in f32 (wide_aa). Worst:
+//   2.55, the gradient of Lanczos downsampling in bf16 with channels first.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_STAGED_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_STAGED_CUH_

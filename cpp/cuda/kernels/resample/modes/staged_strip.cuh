@@ -1,8 +1,13 @@
 // kStrip where lines of x may begin anywhere: rows of x go through shared memory.
 //
 // Chosen, of the strips, where lines are not aligned, or of types that have no aligned ones. Reads:
-// each row of x once, in pieces of 16 bytes; a thread's elements from the stage, 16 apart. Bound:
-// memory, and with many taps the columns' reads of shared memory.
+// each row of x once, in pieces of 16 bytes; a thread's elements from the stage, 16 apart.
+//
+//   Block: 128 to 256 threads. Shared memory: the tables, the columns' weights, two rows of sums
+//   and three rows of x (four of 16 bits), 25 to 46 KB in the measured cases. Registers: 64 to 126;
+//   two or three blocks of 256 on a multiprocessor. Bound: memory, and with many taps the columns'
+//   reads of shared memory. Best: 1.28 times the roofline, the gradient of deeplab in f32.
+//   Worst: 1.76, the gradient of odd_scale in bf16 with channels first.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_STAGED_STRIP_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_STAGED_STRIP_CUH_

@@ -4,6 +4,14 @@
 // Chosen where x and y lie in vectors along the inner run: channels last, or axes in front of
 // others that stay. Reads: each vector of x once for each column of y that it has a weight in; all
 // but the first come from the caches, because a block is as wide as high in columns and lines.
+//
+//   Block: 128 threads, 256 where rows and columns are only repeated. Shared memory: the tables.
+//   Registers: 32 to 128; two to four blocks of 256 on a multiprocessor. Bound: memory; the issue
+//   of reads from the caches where bands are long.
+//   Best: 0.99 times the roofline, the gradient of an antialiased 1/32 in f32 (wide_aa); of those
+//   with weights in registers 1.04, the gradient of nearest 2x in f32. Worst: 8.85, wide_aa forward
+//   in f32 with channels last, whose bands have 192 taps; with weights in registers 1.47, the
+//   gradient of cubic 4x in bf16.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_VECTORS_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_VECTORS_CUH_
