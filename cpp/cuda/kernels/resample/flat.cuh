@@ -320,12 +320,11 @@ struct Flat {
 
   // Waits until the sheet before has been read, and until the writes of all threads to this one are
   // visible.
-  CONVGRAD_DEVICE static void AwaitLastCopy(int thread) {
+  CONVGRAD_DEVICE static void AwaitLastCopy([[maybe_unused]] int thread) {
     if constexpr (kHasBulkCopies) {
       if (thread == 0) WaitForBulkStores<0>();
       ShowBulkCopies();
     }
-    (void)thread;
   }
 
   // Copies a sheet's elements from `begin` to `end`; y is where element 0 would be.

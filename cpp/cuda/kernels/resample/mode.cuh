@@ -18,7 +18,7 @@
 //   Write(sums)
 //     writes the thread's elements of the next row of y
 //   WriteDirectly()
-//     writes all rows, each element from x alone, where a column reads beyond the tile; if not kFits
+//     writes all rows, each element from x alone, for columns that do not fit (kFits)
 //
 // The drivers (grow.cuh, shrink.cuh and their staged twins) call these and know no mode.
 
