@@ -339,8 +339,8 @@ int main(int argc, char** argv) {
       counts.loads[0], counts.loads[1], counts.loads[2], counts.loads[3], counts.loads[4],
       counts.loads[5], counts.loads[6], counts.loads[7], counts.loads[8], counts.loads[9],
       counts.gathered, counts.long_bands);
-  // So many problems reach every path.
-  if (problems >= 250 && *std::min_element(counts.loads, counts.loads + 10) == 0) ++failures;
+  // So many problems reach every load; the rarest is one in 200.
+  if (problems >= 2000 && *std::min_element(counts.loads, counts.loads + 10) == 0) ++failures;
   std::printf("%d problems, %d failures\n", problems, failures);
   return failures == 0 ? 0 : 1;
 }
