@@ -4,8 +4,8 @@
 //
 //   nvcc -std=c++17 -O3 -arch=native -Icpp -Itests/cpp \
 //     -isystem "$(python -c 'from jax import ffi; print(ffi.include_dir())')" \
-//     benchmarks/resample_kernels.cu cpp/cuda/kernels/resample/launch.cu
-//     cpp/cuda/kernels/resample/tiling.cc \ cpp/ffi/resample.cc -o resample_kernels
+//     benchmarks/resample_kernels.cu cpp/cuda/kernels/resample/{launch.cu,instances.cc,tiling.cc} \
+//     cpp/ffi/resample.cc -o resample_kernels
 //   ./resample_kernels [parts of rows' names, such as "deeplab bf16 first grad"; one is enough]
 
 #include <cuda_bf16.h>

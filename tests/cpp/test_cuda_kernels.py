@@ -16,7 +16,22 @@ from support import native
 pytestmark = pytest.mark.cpp
 
 # As many as take some ten seconds.
-PROBLEMS = {"depthwise": 25, "dilated": 8, "implicit_gemm": 40, "thin_kernels": 20, "transpose": 25}
+PROBLEMS = {
+    "depthwise": 25,
+    "dilated": 8,
+    "implicit_gemm": 40,
+    "resample": 250,
+    "thin_kernels": 20,
+    "transpose": 25,
+}
+# What they are compiled of beside their own file.
+SOURCES = {
+    "resample": (
+        "cpp/cuda/kernels/resample/instances.cc",
+        "cpp/cuda/kernels/resample/tiling.cc",
+        "cpp/ffi/resample.cc",
+    )
+}
 # Their products on one processor take longer than g++ takes to optimize them.
 OPTIMIZED = ("dilated", "implicit_gemm")
 
@@ -27,6 +42,8 @@ OPTIMIZED = ("dilated", "implicit_gemm")
         "depthwise",
         "dilated",
         "implicit_gemm bulk",
+        "resample",
+        "resample bulk",
         "thin_kernels",
         "thin_kernels bulk",
         "transpose",
@@ -38,7 +55,7 @@ def fuzz(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     # The emulated files come first: what is made of instructions is among them.
     return native.build(
         tmp_path_factory.mktemp(name),
-        [f"tests/cpp/{name}_fuzz.cc"],
+        [f"tests/cpp/{name}_fuzz.cc", *SOURCES.get(name, ())],
         native.CHECKS_ALIGNMENT,
         "-Wno-unknown-pragmas",
         "-Wno-psabi",
@@ -80,3 +97,9 @@ def test_tensor_maps_are_refused_as_by_the_driver(tmp_path: pathlib.Path) -> Non
 @pytest.mark.parametrize("fuzz", ["thin_kernels bulk"], indirect=True)
 def test_problems_beyond_32_bits(fuzz: pathlib.Path) -> None:
     native.run(fuzz, "large")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fuzz", ["resample"], indirect=True)
+def test_cuda_would_take_the_launches(fuzz: pathlib.Path, rng: np.random.Generator) -> None:
+    native.run(fuzz, "launches", str(rng.integers(2**32)), "6000")

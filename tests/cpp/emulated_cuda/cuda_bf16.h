@@ -23,4 +23,14 @@ inline __nv_bfloat16 __float2bfloat16_rn(float value) {
   return {static_cast<uint16_t>(bits >> 16)};
 }
 
+struct __nv_bfloat162 {
+  __nv_bfloat16 x, y;
+};
+
+inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
+  return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
+}
+
+inline uint16_t __bfloat16_as_ushort(__nv_bfloat16 value) { return value.bits; }
+
 #endif  // JAX_CONVGRAD_TESTS_EMULATED_CUDA_BF16_H_

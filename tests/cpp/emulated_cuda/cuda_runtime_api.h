@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -28,8 +29,9 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
 #define __grid_constant__
+#define __forceinline__ inline
 
-enum cudaError_t { cudaSuccess, cudaErrorInvalidConfiguration };
+enum cudaError_t { cudaSuccess, cudaErrorInvalidValue, cudaErrorInvalidConfiguration };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 using cudaStream_t = void*;
 
@@ -40,7 +42,7 @@ struct dim3 {
   dim3(unsigned size) : x(size) {}
 };
 
-inline dim3 threadIdx{0}, blockIdx{0}, blockDim{0};
+inline dim3 threadIdx{0}, blockIdx{0}, blockDim{0}, gridDim{0};
 
 using std::max;
 using std::min;
@@ -74,6 +76,29 @@ struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+inline float __uint_as_float(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+inline double __hiloint2double(int high, int low) {
+  const uint64_t bits = uint64_t{static_cast<uint32_t>(high)} << 32 | static_cast<uint32_t>(low);
+  double value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+// Through a cache for what the kernel does not write, and past all caches.
+template <typename T>
+T __ldg(const T* from) {
+  return *from;
+}
+template <typename T>
+void __stcs(T* to, T value) {
+  *to = value;
+}
 
 inline int __ffsll(long long bits) { return __builtin_ffsll(bits); }
 
@@ -134,6 +159,9 @@ inline int polls = 0;
 
 // By a thread that has done what others may wait for.
 inline void Progress() { polls = 0; }
+
+// So many blocks have begun, of all launches.
+inline uint64_t blocks_begun = 0;
 
 // Of a launch, only so many blocks run, the last ones.
 inline unsigned max_blocks = 0xffffffff;
@@ -219,6 +247,18 @@ inline void __syncthreads() { emulated_cuda::WaitAs(emulated_cuda::State::kAtBlo
 // Of all threads of the warp.
 inline void __syncwarp() { emulated_cuda::WaitAs(emulated_cuda::State::kAtWarpBarrier); }
 
+// The value of the thread `delta` in front of this one in its warp, or the thread's own. By all
+// threads of the warp.
+inline uint32_t __shfl_up_sync(unsigned, uint32_t value, unsigned delta) {
+  static uint32_t values[1024];
+  values[threadIdx.x] = value;
+  __syncwarp();
+  const bool there = threadIdx.x % emulated_cuda::kWarpThreads >= delta;
+  const uint32_t result = there ? values[threadIdx.x - delta] : value;
+  __syncwarp();
+  return result;
+}
+
 namespace emulated_cuda {
 
 // A kernel has one limit, whatever it was last set to: more than 48 KiB must be asked for.
@@ -256,8 +296,10 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Params), dim3 blocks, dim3 threads, 
     reinterpret_cast<Kernel>(function)(*static_cast<Params*>(params));
   };
   blockDim.x = threads.x;
+  gridDim.x = blocks.x;
   for (unsigned i = blocks.x - min(blocks.x, emulated_cuda::max_blocks); i < blocks.x; ++i) {
     blockIdx.x = i;
+    ++emulated_cuda::blocks_begun;
     std::fill(shared, shared + jax_convgrad::kSharedBytes_, 0xff);  // NaN of every type
     ASAN_POISON_MEMORY_REGION(shared + shared_bytes, jax_convgrad::kSharedBytes_ - shared_bytes);
     emulated_cuda::Run(threads.x);
@@ -267,6 +309,19 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Params), dim3 blocks, dim3 threads, 
 }
 
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
+
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+
+// Of an H100.
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = 132;
+  return cudaSuccess;
+}
 
 template <typename Params>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, void (*kernel)(Params)) {

@@ -1,4 +1,9 @@
-// One element of y at a time from x directly: for problems that do not fit the kernel of walk.cuh.
+// One element of y at a time from x directly: for problems that do not fit the drivers' blocks.
+//
+//   Grid: a block for each element of y, up to 2^30; then each block makes several. Block: 128
+//   threads, which share the taps along the width. Shared memory: 1 KB, their sums. Registers: 56
+//   to
+//   64. Bound: the bands' weights, which every element reads anew. Not among the measured cases.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_DIRECT_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_DIRECT_CUH_
@@ -6,6 +11,7 @@
 #include <cstdint>
 
 #include "cuda/kernels/resample/elements.cuh"
+#include "cuda/kernels/resample/tiling.h"
 
 namespace jax_convgrad {
 namespace resample_kernels {
@@ -31,10 +37,11 @@ struct Reads {
 // One element of y from x directly, with every `step`th tap along the width from `first` on. Not
 // inlined, so that a path that is hardly ever taken costs the kernels no registers.
 template <typename T>
-CONVGRAD_DEVICE_CALL typename SumOf<T>::Type Directly(const ResampleForm& form, const T* x,
-                                                      int64_t plane, int64_t row, int64_t column,
-                                                      int64_t channel, int first = 0,
-                                                      int step = 1) {
+__device__ __attribute__((noinline)) typename SumOf<T>::Type Directly(const ResampleForm& form,
+                                                                      const T* x, int64_t plane,
+                                                                      int64_t row, int64_t column,
+                                                                      int64_t channel,
+                                                                      int first = 0, int step = 1) {
   using Sum = typename SumOf<T>::Type;
   const Reads<Sum> depth(form.depth, plane), height(form.height, row), width(form.width, column);
   Sum sum = 0;
@@ -59,7 +66,8 @@ template <typename T>
 struct LongBands {
   using Sum = typename SumOf<T>::Type;
 
-  CONVGRAD_DEVICE static void Run(const ResampleTask& task, int64_t element, char* shared) {
+  CONVGRAD_DEVICE static void Run(const ResampleTask& task, int64_t element, int thread,
+                                  char* shared) {
     const ResampleForm& form = task.form;
     const int threads = task.tiling.threads;
     Sum* const partial = reinterpret_cast<Sum*>(shared);
@@ -72,17 +80,16 @@ struct LongBands {
     const int64_t row = next(form.height.out), plane = next(form.depth.out);
     const int64_t b2 = next(form.batch[2]), b1 = next(form.batch[1]);
     const BatchAt batch(form, element, b1, b2);
-    ForEachThread(threads, [&](int thread) {
-      partial[thread] = Directly<T>(form, static_cast<const T*>(task.x) + batch.x, plane, row,
-                                    column, channel, thread, threads);
-    });
-    ForEachThread(threads, [&](int thread) {
-      if (thread != 0) return;
+    partial[thread] = Directly<T>(form, static_cast<const T*>(task.x) + batch.x, plane, row, column,
+                                  channel, thread, threads);
+    __syncthreads();
+    if (thread == 0) {
       Sum sum = 0;
       for (int i = 0; i < threads; ++i) sum += partial[i];
       FromSum(sum, static_cast<T*>(task.y)[batch.y + plane * form.y_plane + row * form.y_row +
                                            column * form.inner + channel]);
-    });
+    }
+    __syncthreads();
   }
 };
 

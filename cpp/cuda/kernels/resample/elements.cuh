@@ -1,56 +1,29 @@
-// Code that the kernels of resample share: element types, accesses, and threads.
+// Code that the kernels of resample share: element types, accesses, tables.
 //
 // The tables are on the device and cannot be checked. Starts are clamped, so that no table makes a
 // kernel read outside x.
 //
 // Zero weights add nothing, even where x is not finite.
-//
-// Threads synchronize only between phases: see ForEachThread. The kernels therefore also run on the
-// host, where they are tested.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_ELEMENTS_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_ELEMENTS_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
 
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
-#include "cuda/kernels/resample/tiling.h"
+#include "cuda/kernels/resample/instructions.cuh"
 #include "ffi/resample_form.h"
 
-#ifdef __CUDACC__
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #define CONVGRAD_DEVICE __device__ __forceinline__
-#define CONVGRAD_DEVICE_CALL __device__ __noinline__
-#define CONVGRAD_UNROLL _Pragma("unroll")
-#define CONVGRAD_ROLLED _Pragma("unroll 1")
-#define CONVGRAD_PRAGMA(text) _Pragma(#text)
-#define CONVGRAD_UNROLL_BY(count) CONVGRAD_PRAGMA(unroll count)
-#else
-#define CONVGRAD_DEVICE inline
-#define CONVGRAD_DEVICE_CALL inline
-#define CONVGRAD_UNROLL
-#define CONVGRAD_ROLLED
-#define CONVGRAD_UNROLL_BY(count)
-#endif
 
 namespace jax_convgrad {
 
 namespace resample_kernels {
-
-// Runs body(thread) for every thread of the block, and waits for all unless told not to. On the
-// host, where the kernels are tested, the threads of a phase run one after another.
-template <bool kMeet = true, typename Body>
-CONVGRAD_DEVICE void ForEachThread(int threads, const Body& body) {
-#ifdef __CUDA_ARCH__
-  (void)threads;
-  body(static_cast<int>(threadIdx.x));
-  if (kMeet) __syncthreads();
-#else
-  for (int thread = threads; thread-- > 0;) body(thread);
-#endif
-}
 
 struct Half {
   uint16_t bits;
@@ -64,7 +37,6 @@ CONVGRAD_DEVICE double ToSum(double value) { return value; }
 CONVGRAD_DEVICE void FromSum(float sum, float& value) { value = sum; }
 CONVGRAD_DEVICE void FromSum(double sum, double& value) { value = sum; }
 
-#ifdef __CUDACC__
 CONVGRAD_DEVICE float ToSum(Half value) { return __half2float(__ushort_as_half(value.bits)); }
 CONVGRAD_DEVICE float ToSum(BFloat16 value) {
   return __uint_as_float(static_cast<uint32_t>(value.bits) << 16);
@@ -75,13 +47,6 @@ CONVGRAD_DEVICE void FromSum(float sum, Half& value) {
 CONVGRAD_DEVICE void FromSum(float sum, BFloat16& value) {
   value.bits = __bfloat16_as_ushort(__float2bfloat16_rn(sum));
 }
-#else
-// The test defines the host's versions.
-float ToSum(Half value);
-float ToSum(BFloat16 value);
-void FromSum(float sum, Half& value);
-void FromSum(float sum, BFloat16& value);
-#endif
 
 template <typename T>
 struct SumOf {
@@ -111,7 +76,6 @@ struct Piece {
 
   // One access. `from` is aligned to all elements, and the kernel does not write there.
   CONVGRAD_DEVICE void Read(const T* from) {
-#ifdef __CUDA_ARCH__
     if constexpr (kBytes == 16) {
       const uint4 bits = __ldg(reinterpret_cast<const uint4*>(from));
       words[0] = bits.x;
@@ -128,14 +92,9 @@ struct Piece {
       static_assert(kBytes == 2, "no such load");
       words[0] = __ldg(reinterpret_cast<const unsigned short*>(from));
     }
-#else
-    const Vector<T, kCount> vector = Load<T, kCount>(from);
-    memcpy(words, &vector, sizeof(vector));
-#endif
   }
 
   CONVGRAD_DEVICE typename SumOf<T>::Type At(int i) const {
-#ifdef __CUDA_ARCH__
     if constexpr (sizeof(T) == 8) {
       return __hiloint2double(static_cast<int>(words[2 * i + 1]), static_cast<int>(words[2 * i]));
     } else if constexpr (sizeof(T) == 4) {
@@ -145,65 +104,18 @@ struct Piece {
     } else {
       return ToSum(T{static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16))});
     }
-#else
-    T element;
-    memcpy(&element, reinterpret_cast<const char*>(words) + i * sizeof(T), sizeof(T));
-    return ToSum(element);
-#endif
   }
 };
-
-// A single element that the kernel does not write.
-template <typename T>
-CONVGRAD_DEVICE T LoadConstant(const T* from) {
-#ifdef __CUDA_ARCH__
-  return __ldg(from);
-#else
-  return *from;
-#endif
-}
-
-// Prefetches an address. Does nothing if the address is invalid.
-CONVGRAD_DEVICE void BringCloser(const void* at) {
-#ifdef __CUDA_ARCH__
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
-#else
-  (void)at;
-#endif
-}
-
-// A pointer whose origin is hidden from the compiler, so that it increments the pointer and does
-// not compute each address from the beginning.
-template <typename T>
-CONVGRAD_DEVICE T* Opaque(T* pointer) {
-#ifdef __CUDA_ARCH__
-  asm("" : "+l"(pointer));
-#endif
-  return pointer;
-}
-
-// The value itself, but the compiler does not recompute it at each use.
-CONVGRAD_DEVICE int Opaque(int value) {
-#ifdef __CUDA_ARCH__
-  asm("" : "+r"(value));
-#endif
-  return value;
-}
 
 // Sums as elements.
 template <typename T, typename Sum, int kCount>
 CONVGRAD_DEVICE void PackSums(const Sum (&sums)[kCount], T (&values)[kCount]) {
-#ifdef __CUDA_ARCH__
   constexpr bool kTwo = sizeof(T) == 2;  // two conversions are one instruction
-#else
-  constexpr bool kTwo = false;
-#endif
-  CONVGRAD_UNROLL
+#pragma unroll
   for (int i = 0; i < kCount; i += kTwo ? 2 : 1) {
     if constexpr (!kTwo) {
       FromSum(sums[i], values[i]);
     } else {
-#ifdef __CUDA_ARCH__
       if constexpr (std::is_same_v<T, BFloat16>) {
         const __nv_bfloat162 pair = __floats2bfloat162_rn(sums[i], sums[i + 1]);
         memcpy(&values[i], &pair, sizeof(pair));
@@ -211,7 +123,6 @@ CONVGRAD_DEVICE void PackSums(const Sum (&sums)[kCount], T (&values)[kCount]) {
         const __half2 pair = __floats2half2_rn(sums[i], sums[i + 1]);
         memcpy(&values[i], &pair, sizeof(pair));
       }
-#endif
     }
   }
 }
@@ -221,46 +132,18 @@ template <bool kPast, typename T, typename Sum, int kCount>
 CONVGRAD_DEVICE void StoreSums(const Sum (&sums)[kCount], T* to) {
   Vector<T, kCount> values;
   PackSums(sums, values.at);
-#ifdef __CUDA_ARCH__
   // Bypasses the cache: nobody reads y soon.
   if constexpr (kPast && sizeof(values) == 16) {
     __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&values));
     return;
   }
-#endif
   *reinterpret_cast<Vector<T, kCount>*>(to) = values;
-}
-
-// The same in shared memory. By itself the compiler makes single stores of sums that are not
-// adjacent, and threads that are a vector apart then store to the same banks.
-template <typename Sum, int kCount>
-CONVGRAD_DEVICE void StoreShared(const Sum (&sums)[kCount], Sum* to) {
-#ifdef __CUDA_ARCH__
-  [[maybe_unused]] const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  if constexpr (kCount == 4 && sizeof(Sum) == 4) {
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(sums[0]), "f"(sums[1]),
-                 "f"(sums[2]), "f"(sums[3])
-                 : "memory");
-  } else if constexpr (kCount == 2 && sizeof(Sum) == 8) {
-    asm volatile("st.shared.v2.f64 [%0], {%1, %2};" ::"r"(at), "d"(sums[0]), "d"(sums[1])
-                 : "memory");
-  } else {
-    static_assert(kCount == 1, "no such store");
-    *to = sums[0];
-  }
-#else
-  for (int i = 0; i < kCount; ++i) to[i] = sums[i];
-#endif
 }
 
 // 16 bytes, past the cache as above.
 template <typename T>
 CONVGRAD_DEVICE void WriteWords(const uint32_t (&words)[4], T* to) {
-#ifdef __CUDA_ARCH__
   __stcs(reinterpret_cast<uint4*>(to), make_uint4(words[0], words[1], words[2], words[3]));
-#else
-  memcpy(static_cast<void*>(to), words, sizeof(words));
-#endif
 }
 
 CONVGRAD_DEVICE int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -269,13 +152,13 @@ CONVGRAD_DEVICE int Max(int a, int b) { return a > b ? a : b; }
 
 CONVGRAD_DEVICE int ClampedStart(const ResampleAxis& axis, int64_t out) {
   const int last = static_cast<int>(axis.in - axis.taps);
-  const int start = LoadConstant(axis.start + out);
+  const int start = __ldg(axis.start + out);
   return start < 0 ? 0 : start > last ? last : start;
 }
 
 template <typename Sum>
 CONVGRAD_DEVICE Sum WeightAt(const ResampleAxis& axis, int64_t out, int tap) {
-  return LoadConstant(static_cast<const Sum*>(axis.weights) + out * axis.taps + tap);
+  return __ldg(static_cast<const Sum*>(axis.weights) + out * axis.taps + tap);
 }
 
 // The number of an output's nonzero weights.
@@ -283,7 +166,7 @@ template <typename Sum>
 CONVGRAD_DEVICE int CountWeights(const ResampleAxis& axis, int64_t out) {
   int count = 0;
   const int taps = static_cast<int>(axis.taps);
-  CONVGRAD_ROLLED
+#pragma unroll 1
   for (int tap = 0; tap < taps; ++tap) count += WeightAt<Sum>(axis, out, tap) != Sum(0);
   return count;
 }

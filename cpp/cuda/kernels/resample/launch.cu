@@ -4,8 +4,12 @@
 #include <atomic>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
-#include "cuda/kernels/resample/instances.cuh"
+#include "cuda/kernels/common/elements.cuh"
+#include "cuda/kernels/resample/direct.cuh"
+#include "cuda/kernels/resample/instances.h"
+#include "cuda/kernels/resample/kernels.cuh"
 #include "cuda/kernels/resample/launch.h"
 #include "cuda/kernels/resample/tiling.h"
 
@@ -14,26 +18,33 @@ namespace {
 
 constexpr int kLongBandThreads = 128;
 
-template <typename Kernel>
-__global__ void __launch_bounds__(Kernel::kMaxThreads, Kernel::kBlocks)
-    Walks(const __grid_constant__ ResampleTask task) {
-  extern __shared__ uint4 shared[];
-  Kernel(task, reinterpret_cast<char*>(shared)).Run(blockIdx.x);
+template <typename T, int kRow>
+__global__ void __launch_bounds__(resample_kernels::Kernel<T, kRow>::kMaxThreads,
+                                  resample_kernels::Kernel<T, kRow>::kBlocks)
+    Resample(const __grid_constant__ ResampleTask task) {
+  using Kernel = typename resample_kernels::Kernel<T, kRow>::Type;
+  Kernel(task, SharedMemory<char>()).Run(blockIdx.x, static_cast<int>(threadIdx.x));
 }
+
+struct LongBandsParams {
+  ResampleTask task;
+  int64_t elements;  // of y
+};
 
 template <typename T>
 __global__ void __launch_bounds__(kLongBandThreads)
-    LongBands(const __grid_constant__ ResampleTask task, int64_t elements) {
-  extern __shared__ uint4 shared[];
-  for (int64_t element = blockIdx.x; element < elements; element += gridDim.x) {
-    resample_kernels::LongBands<T>::Run(task, element, reinterpret_cast<char*>(shared));
+    ResampleLongBands(const __grid_constant__ LongBandsParams params) {
+  for (int64_t element = blockIdx.x; element < params.elements; element += gridDim.x) {
+    resample_kernels::LongBands<T>::Run(params.task, element, static_cast<int>(threadIdx.x),
+                                        SharedMemory<char>());
   }
 }
 
-cudaError_t Launch(const void* kernel, int64_t blocks, int threads, int shared_bytes, void** args,
+template <typename Params>
+cudaError_t Launch(void (*kernel)(Params), Params params, const ResampleTiling& tiling,
                    cudaStream_t stream) {
-  if (blocks > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidConfiguration;
-  if (shared_bytes > 48 << 10) {
+  if (tiling.blocks > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidConfiguration;
+  if (tiling.shared_bytes > 48 << 10) {
     // Always the same value: a kernel has only one such limit. Other threads set it too between
     // this call and the launch, and it holds for launches that have been captured but not yet
     // instantiated.
@@ -41,21 +52,50 @@ cudaError_t Launch(const void* kernel, int64_t blocks, int threads, int shared_b
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
     if (status != cudaSuccess) return status;
   }
-  return cudaLaunchKernel(kernel, dim3(static_cast<unsigned int>(blocks)),
-                          dim3(static_cast<unsigned int>(threads)), args,
-                          static_cast<size_t>(shared_bytes), stream);
+  void* args[] = {&params};
+  return cudaLaunchKernel(kernel, dim3(static_cast<unsigned int>(tiling.blocks)),
+                          dim3(static_cast<unsigned int>(tiling.threads)), args,
+                          static_cast<size_t>(tiling.shared_bytes), stream);
 }
 
 template <typename T>
-cudaError_t LaunchLongBands(ResampleTask task, cudaStream_t stream) {
+cudaError_t LaunchLongBands(const ResampleTask& task, cudaStream_t stream) {
   const ResampleForm& form = task.form;
-  task.tiling.threads = kLongBandThreads;
-  int64_t elements =
-      form.batches() * form.depth.out * form.height.out * form.width.out * form.inner;
-  void* args[] = {&task, &elements};
-  const int64_t blocks = elements < (int64_t{1} << 30) ? elements : int64_t{1} << 30;
-  return Launch(reinterpret_cast<const void*>(&LongBands<T>), blocks, kLongBandThreads,
-                kLongBandThreads * static_cast<int>(sizeof(double)), args, stream);
+  LongBandsParams params{
+      task, form.batches() * form.depth.out * form.height.out * form.width.out * form.inner};
+  ResampleTiling& tiling = params.task.tiling;
+  tiling.threads = kLongBandThreads;
+  tiling.shared_bytes = kLongBandThreads * static_cast<int>(sizeof(double));
+  tiling.blocks = params.elements < (int64_t{1} << 30) ? params.elements : int64_t{1} << 30;
+  return Launch(&ResampleLongBands<T>, params, tiling, stream);
+}
+
+// The instances of a type, by row; none is compiled for rows without it.
+template <typename T>
+struct Instances {
+  ResampleInstance values[kResampleRowCount] = {};
+  void (*kernels[kResampleRowCount])(ResampleTask) = {};
+
+  Instances() { Fill(std::make_integer_sequence<int, kResampleRowCount>()); }
+
+ private:
+  template <int... kRows>
+  void Fill(std::integer_sequence<int, kRows...>) {
+    (Set<kRows>(), ...);
+  }
+  template <int kRow>
+  void Set() {
+    if constexpr (resample_kernels::kIsCompiled<T, kRow>) {
+      values[kRow] = resample_kernels::Kernel<T, kRow>::kValues;
+      kernels[kRow] = &Resample<T, kRow>;
+    }
+  }
+};
+
+template <typename T>
+const Instances<T>& InstancesOf() {
+  static const Instances<T> instances;
+  return instances;
 }
 
 // Of the current device; queried once for each device.
@@ -81,22 +121,15 @@ cudaError_t LaunchTyped(ResampleTask task, cudaStream_t stream) {
   int multiprocessors = 0;
   const cudaError_t counted = CountMultiprocessors(&multiprocessors);
   if (counted != cudaSuccess) return counted;
-  cudaError_t status = cudaErrorInvalidValue;
-  resample_kernels::VisitInstance<T>(
-      GetResampleNeeds(task, sizeof(T)), [&](auto instance, const ResampleNeeds& needs) {
-        using Kernel = typename decltype(instance)::Kernel;
-        task.tiling = ChooseResampleTiling(
-            task, needs, instance.kValues, sizeof(T),
-            GetResampleLimits(needs, instance.kValues, sizeof(T), multiprocessors));
-        if (task.tiling.blocks == 0) {
-          status = LaunchLongBands<T>(task, stream);
-          return;
-        }
-        void* args[] = {&task};
-        status = Launch(reinterpret_cast<const void*>(&Walks<Kernel>), task.tiling.blocks,
-                        task.tiling.threads, task.tiling.shared_bytes, args, stream);
-      });
-  return status;
+  const Instances<T>& instances = InstancesOf<T>();
+  const ResampleChoice choice =
+      ChooseResampleInstance(GetResampleNeeds(task, sizeof(T)), instances.values);
+  const ResampleInstance& instance = instances.values[choice.row];
+  task.tiling =
+      ChooseResampleTiling(task, choice.needs, instance, sizeof(T),
+                           GetResampleLimits(choice.needs, instance, sizeof(T), multiprocessors));
+  if (task.tiling.blocks == 0) return LaunchLongBands<T>(task, stream);
+  return Launch(instances.kernels[choice.row], task, task.tiling, stream);
 }
 
 int ElementBytes(ResampleType type) {

@@ -1,143 +1,131 @@
-// The weights that the rows of x have for the rows of y of a walk, in shared memory: see walk.cuh.
+// The weights that the rows of x have for the rows of y of a walk, in shared memory.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SCHEDULE_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_SCHEDULE_CUH_
 
 #include <cstdint>
+#include <cstring>
 
-#include "cuda/kernels/resample/elements.cuh"
+#include "cuda/kernels/resample/mode.cuh"
 
 namespace jax_convgrad {
 namespace resample_kernels {
 
-// For rows of y that are made from a ring: where each begins in x, and its weights. The last start
-// is repeated once, so that threads can look ahead.
-template <typename Walk>
-CONVGRAD_DEVICE void MakeRing(const Walk& walk) {
-  using Sum = typename Walk::Sum;
-  ForEachThread(walk.tiling.threads, [&](int thread) {
-    CONVGRAD_ROLLED
-    for (int i = thread; i < walk.rows * Walk::kRows; i += walk.tiling.threads) {
-      const int row = i / Walk::kRows, tap = i % Walk::kRows;
-      int start = static_cast<int>(walk.first_row) + row;
-      if (walk.task.walk.resampled) {
-        walk.row_weights[i] = tap < walk.task.walk.taps
-                                  ? WeightAt<Sum>(walk.task.walk, walk.first_row + row, tap)
-                                  : Sum(0);
-        start = ClampedStart(walk.task.walk, walk.first_row + row);
-      } else {
-        walk.row_weights[i] = tap == 0 ? 1 : 0;
-      }
-      if (tap != 0) continue;
-      walk.row_starts[row] = start;
-      if (row + 1 == walk.rows) walk.row_starts[walk.rows] = start;
-    }
-  });
-}
+// kRows: of y that add up at a time. kRound: rows of x that are added between checks.
+template <typename T, int kRows, int kRound>
+struct Schedule {
+  using Sum = typename SumOf<T>::Type;
+  static constexpr int kRecord = RecordSize(kRows, sizeof(Sum));
+  static_assert(kRound <= kMaxRound, "the schedule has room for a round that is not full");
 
-// The number of rows of x that are read, from `low` on, or -1 if the schedule has no room for them.
-template <typename Walk>
-CONVGRAD_DEVICE int FindRows(const Walk& walk, int& low) {
-  using Sum = typename Walk::Sum;
-  int* const lows = walk.ends + walk.tiling.chunk;
-  int* const flag = lows + walk.tiling.chunk;
-  const int taps = static_cast<int>(walk.task.walk.taps);
-  constexpr int kBatch = 8;
-  ForEachThread(walk.tiling.threads, [&](int thread) {
+  Sum* const records;  // [table_rows, kRecord]
+  int* const ends;     // [2 * chunk], for making the schedule, and a flag
+
+  CONVGRAD_DEVICE explicit Schedule(const Line<T>& line)
+      : records(reinterpret_cast<Sum*>(line.shared + line.tiling.weights_at)),
+        ends(reinterpret_cast<int*>(records + line.tiling.table_rows * kRecord)) {}
+
+  // The number of rows of x that are read, from `low` on, or -1 if the schedule has no room for
+  // them.
+  CONVGRAD_DEVICE int FindRows(const Line<T>& line, int thread, int& low) const {
+    const ResampleAxis& walk = line.task.walk;
+    int* const lows = ends + line.tiling.chunk;
+    int* const flag = lows + line.tiling.chunk;
+    const int taps = static_cast<int>(walk.taps);
+    constexpr int kBatch = 8;
     if (thread == 0) *flag = 0;
-    CONVGRAD_ROLLED
-    for (int row = thread; row < walk.rows; row += walk.tiling.threads) {
-      const int start = ClampedStart(walk.task.walk, walk.first_row + row);
+#pragma unroll 1
+    for (int row = thread; row < line.rows; row += line.tiling.threads) {
+      const int start = ClampedStart(walk, line.first_row + row);
       int from = taps, to = -1;  // the first weight that is not zero, and the last
-      CONVGRAD_ROLLED
+#pragma unroll 1
       for (int tap = 0; tap < taps; tap += kBatch) {
-        CONVGRAD_UNROLL
+#pragma unroll
         for (int i = 0; i < kBatch; ++i) {
           if (tap + i >= taps) continue;
-          if (WeightAt<Sum>(walk.task.walk, walk.first_row + row, tap + i) == Sum(0)) continue;
+          if (WeightAt<Sum>(walk, line.first_row + row, tap + i) == Sum(0)) continue;
           from = from < tap + i ? from : tap + i;
           to = tap + i;
         }
       }
       lows[row] = from < taps ? start + from : 0x7fffffff;
-      walk.ends[row] = from < taps ? start + to : -1;
+      ends[row] = from < taps ? start + to : -1;
     }
-  });
-  int first = 0x7fffffff, last = -1;
-  CONVGRAD_UNROLL_BY(8)
-  for (int row = 0; row < walk.rows; ++row) {
-    first = lows[row] < first ? lows[row] : first;
-    last = Max(last, walk.ends[row]);
+    __syncthreads();
+    int first = 0x7fffffff, last = -1;
+#pragma unroll 8
+    for (int row = 0; row < line.rows; ++row) {
+      first = lows[row] < first ? lows[row] : first;
+      last = Max(last, ends[row]);
+    }
+    low = first;
+    const int there = last < first ? 0 : last - first + 1;
+    return there > line.tiling.table_rows - (kRound - 1) ? -1 : there;
   }
-  low = first;
-  const int there = last < first ? 0 : last - first + 1;
-  return there > walk.tiling.table_rows - (Walk::kRound - 1) ? -1 : there;
-}
 
-// Reads the record of a row of x: its weights, and how many rows of y are done after it.
-template <typename Walk>
-CONVGRAD_DEVICE int LoadRecord(const Walk& walk, int at,
-                               typename Walk::Sum (&weights)[Walk::kRows]) {
-  using Sum = typename Walk::Sum;
-  constexpr int kPack = Walk::kRecord % Walk::kSumPack == 0 ? Walk::kSumPack : 2;
-  Sum record[Walk::kRecord];
-  CONVGRAD_UNROLL
-  for (int k = 0; k < Walk::kRecord; k += kPack) {
-    const auto some = Load<Sum, kPack>(walk.row_weights + at * Walk::kRecord + k);
-    CONVGRAD_UNROLL
-    for (int i = 0; i < kPack; ++i) record[k + i] = some.at[i];
-  }
-  CONVGRAD_UNROLL
-  for (int k = 0; k < Walk::kRows; ++k) weights[k] = record[k];
-  int done;
-  memcpy(&done, &record[Walk::kRows], sizeof(done));
-  return done;
-}
-
-// Makes the schedule of this many rows from `low` on, and of those that complete a round. False if
-// more rows of y than kRows are in progress at a time.
-template <typename Walk>
-CONVGRAD_DEVICE bool MakeSchedule(const Walk& walk, int low, int there) {
-  using Sum = typename Walk::Sum;
-  const int* const lows = walk.ends + walk.tiling.chunk;
-  int* const flag = walk.ends + 2 * walk.tiling.chunk;
-  const int taps = static_cast<int>(walk.task.walk.taps);
-  const int scheduled = (there + Walk::kRound - 1) / Walk::kRound * Walk::kRound;
-  ForEachThread(walk.tiling.threads, [&](int thread) {
-    CONVGRAD_ROLLED
-    for (int i = thread; i < scheduled; i += walk.tiling.threads) {
+  // Makes the schedule of this many rows from `low` on, and of those that complete a round. False
+  // if more rows of y than kRows are in progress at a time.
+  CONVGRAD_DEVICE bool Make(const Line<T>& line, int thread, int low, int there) const {
+    const ResampleAxis& walk = line.task.walk;
+    const int* const lows = ends + line.tiling.chunk;
+    int* const flag = ends + 2 * line.tiling.chunk;
+    const int taps = static_cast<int>(walk.taps);
+    const int scheduled = (there + kRound - 1) / kRound * kRound;
+#pragma unroll 1
+    for (int i = thread; i < scheduled; i += line.tiling.threads) {
       const int at = low + i;
       // A row of y is done once the rows before it are.
       int done = 0, done_after = 0, end = -1;
-      CONVGRAD_UNROLL_BY(8)
-      for (int row = 0; row < walk.rows; ++row) {
-        end = Max(end, walk.ends[row]);
+#pragma unroll 8
+      for (int row = 0; row < line.rows; ++row) {
+        end = Max(end, ends[row]);
         done += end < at;
         done_after += end <= at;
       }
-      Sum* const record = walk.row_weights + i * Walk::kRecord;
-      CONVGRAD_UNROLL
-      for (int k = 0; k < Walk::kRows; ++k) {
+      Sum* const record = records + i * kRecord;
+#pragma unroll
+      for (int k = 0; k < kRows; ++k) {
         Sum weight = 0;
-        if (done + k < walk.rows) {
-          const int64_t row = walk.first_row + done + k;
-          const int tap = at - ClampedStart(walk.task.walk, row);
-          if (tap >= 0 && tap < taps) weight = WeightAt<Sum>(walk.task.walk, row, tap);
+        if (done + k < line.rows) {
+          const int64_t row = line.first_row + done + k;
+          const int tap = at - ClampedStart(walk, row);
+          if (tap >= 0 && tap < taps) weight = WeightAt<Sum>(walk, row, tap);
         }
         record[k] = weight;
       }
       const int done_now = done_after - done;
-      memcpy(record + Walk::kRows, &done_now, sizeof(done_now));
+      memcpy(record + kRows, &done_now, sizeof(done_now));
       bool too_many = false;
-      CONVGRAD_UNROLL_BY(4)
-      for (int row = done + Walk::kRows; row < walk.rows; ++row) {
-        too_many |= (lows[row] <= at) & (at <= walk.ends[row]);
+#pragma unroll 4
+      for (int row = done + kRows; row < line.rows; ++row) {
+        too_many |= (lows[row] <= at) & (at <= ends[row]);
       }
       if (too_many) *flag = 1;
     }
-  });
-  return *flag == 0;
-}
+    __syncthreads();
+    return *flag == 0;
+  }
+
+  // Whether a row of y reads no row of x.
+  CONVGRAD_DEVICE bool IsEmpty(int row) const { return ends[row] < 0; }
+
+  // Reads the record of a row of x: its weights, and how many rows of y are done after it.
+  CONVGRAD_DEVICE int LoadRecord(int at, Sum (&weights)[kRows]) const {
+    constexpr int kPack = kRecord % kSumPack<Sum> == 0 ? kSumPack<Sum> : 2;
+    Sum record[kRecord];
+#pragma unroll
+    for (int k = 0; k < kRecord; k += kPack) {
+      const auto some = Load<Sum, kPack>(records + at * kRecord + k);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) record[k + i] = some.at[i];
+    }
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) weights[k] = record[k];
+    int done;
+    memcpy(&done, &record[kRows], sizeof(done));
+    return done;
+  }
+};
 
 }  // namespace resample_kernels
 }  // namespace jax_convgrad

@@ -17,9 +17,6 @@ constexpr int64_t kMaxScheduleBytes = 16 << 10;
 constexpr int64_t kMaxChunk = 128, kMaxFlatChunk = 256;
 constexpr int64_t kMaxLineThreads = 256;
 constexpr int64_t kMaxStageBytes = 48 << 10;
-constexpr int64_t kMaxStagedInner = 16, kMaxPairsInner = 4;
-constexpr int64_t kManyTaps = 9, kFewColumnTaps = 4, kMinShiftedGrowth = 4;
-constexpr int64_t kMinFlatLine = 192, kMaxFlatLine = kFlatVector * kFlatThreads - 2;
 constexpr int64_t kRunBytes = 16;  // kFlat: of a row
 constexpr int64_t kMaxSheetBytes = 20 << 10, kMaxSlabBytes = 16 << 10;
 // kShifted: of the threads of a block, one in 32 helps.
@@ -28,19 +25,11 @@ constexpr int64_t kMaxIndex = std::numeric_limits<int32_t>::max();
 
 int64_t Even(int64_t all, int64_t max) { return CeilDivide(all, CeilDivide(all, max)); }
 
-double StepOf(const ResampleAxis& axis) {
-  return static_cast<double>(axis.in) / static_cast<double>(axis.out);
-}
-
 // The elements that `count` neighboring outputs read in all, if starts are evenly spaced.
 int64_t Window(const ResampleAxis& axis, int64_t count) {
   if (!axis.resampled) return count;
   const double reach = std::ceil(static_cast<double>(count - 1) * StepOf(axis));
   return std::min(axis.in, static_cast<int64_t>(reach) + axis.taps + 1);
-}
-
-bool IsAligned(const void* data, int64_t bytes) {
-  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
 }
 
 // The most columns of a strip of this many elements of x.
@@ -75,8 +64,8 @@ Strip ChooseStrip(const ResampleTask& task, const ResampleInstance& instance, bo
        threads += std::min<int64_t>(threads, 32)) {
     // A strip's first column may lie within a vector or a piece.
     const int64_t shift = instance.stages > 0 ? kStagePieceBytes / element_bytes - 1
-                          : instance.packed && threads * vector < line ? vector - 1
-                                                                       : 0;
+                          : instance.aligned > 1 && threads * vector < line ? vector - 1
+                                                                            : 0;
     int64_t max_columns =
         StripColumns(task, threads * vector, shift + (pairs ? task.form.inner - 1 : 0));
     if (pairs) max_columns = std::min(max_columns, threads / task.form.inner * 2);
@@ -160,14 +149,14 @@ ResampleLimits MeasuredLimits(const ResampleNeeds& needs, const ResampleInstance
   if (needs.load == ResampleLoad::kVectors) {
     light = needs.grow || needs.rows == 1;
   } else if (needs.load == ResampleLoad::kElements || needs.load == ResampleLoad::kStaged) {
-    light = needs.rows <= 4 && (element_bytes >= 4 || !instance.packed);
+    light = needs.rows <= 4 && (element_bytes >= 4 || instance.aligned == 1);
   } else if (IsStrip(needs.load)) {
     light = false;
   }
   if (needs.load == ResampleLoad::kColumns) return {128, wave, 0.25, wave};
   if (light && needs.load == ResampleLoad::kElements) {
     // Blocks that write single elements are fastest with the most threads.
-    if (instance.packed) return {128, multiprocessors * 4096, 0.5};
+    if (instance.aligned > 1) return {128, multiprocessors * 4096, 0.5};
     return element_bytes >= 4 ? ResampleLimits{128, multiprocessors * 8192, 1.0}
                               : ResampleLimits{128, multiprocessors * 4096, 0.5};
   }
@@ -176,7 +165,7 @@ ResampleLimits MeasuredLimits(const ResampleNeeds& needs, const ResampleInstance
     // Strips compute as much as they read: fewer threads are enough for both.
     if (instance.stages > 0 && element_bytes == 4) return {128, wave * 2 / 3, 0.1, wave * 2 / 3};
     if (instance.stages > 0) return {128, wave, 0.25, wave};
-    if (instance.packed && instance.rows > 4) return {128, wave * 3 / 4, 0.25};
+    if (instance.aligned > 1 && instance.rows > 4) return {128, wave * 3 / 4, 0.25};
   }
   return {needs.load == ResampleLoad::kWindow ? 256 : 128, wave, 0.25};
 }
@@ -205,89 +194,6 @@ ResampleTask MakeResampleTask(const ResampleForm& form, int element_bytes, const
   }
   task.x_walk_bytes = task.x_walk * element_bytes;
   return task;
-}
-
-ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes) {
-  const ResampleForm& form = task.form;
-  const ResampleAxis &walk = task.walk, &width = form.width;
-  ResampleNeeds needs{};
-  needs.taps = width.resampled ? width.taps : 1;
-  needs.mid_taps = task.mid.resampled ? std::max<int64_t>(task.mid.taps, 2) : 1;
-  // As many rows of y add up at a time as there are bands over a row of x. Bands end with weights
-  // that are not zero, so that a band's width lies between taps - 1 and taps.
-  needs.grow = !walk.resampled || walk.out >= walk.in;
-  needs.rows = !walk.resampled ? 1
-               : needs.grow
-                   ? walk.taps
-                   : std::max<int64_t>(1, static_cast<int64_t>(std::ceil(
-                                              static_cast<double>(walk.taps - 1) / StepOf(walk))));
-  const bool strip = width.resampled && width.out <= width.in && (!needs.grow || !walk.resampled);
-  // Threads of 16 bytes of sums have a pair of columns each where columns become half as many, and
-  // each is made of many. Times the roofline: with 14 taps 1.5 instead of 3.2, of elements of 2
-  // bytes 2.9 instead of 5.3; but with 5 taps 1.53 instead of 1.47.
-  const bool pairs = strip && width.taps >= kManyTaps && !task.mid.resampled &&
-                     width.in >= 2 * width.out && form.inner <= kMaxPairsInner &&
-                     element_bytes <= 4;
-  const auto aligned = [&](const void* data, int64_t run) {
-    int64_t elements = 1;
-    while (elements < 8 && run % (2 * elements) == 0 &&
-           IsAligned(data, 2 * elements * element_bytes)) {
-      elements *= 2;
-    }
-    return elements;
-  };
-  const int64_t x_inner = aligned(task.x, form.inner), y_inner = aligned(task.y, form.inner);
-  if (std::min(x_inner, y_inner) * element_bytes >= 16) {
-    needs.load = ResampleLoad::kVectors;
-    needs.aligned = 8;
-  } else if (strip && form.inner == 1 && width.in % 8 == 0 && width.in % width.out == 0 &&
-             element_bytes <= 4 && IsAligned(task.x, 16) && IsAligned(task.y, 16)) {
-    needs.load = ResampleLoad::kWindow;
-    needs.aligned = 8;
-    needs.step = width.in / width.out;
-  } else if (strip) {
-    needs.aligned = aligned(task.x, width.in * form.inner);
-    // Of rows that can be read as packs from the stage. Times the roofline: with 5 taps 1.3 instead
-    // of 1.6, with 14 taps 1.41 instead of 1.68; but 1.93 instead of 1.50 with 3 channels, each in
-    // a plane of its own, and 3.3 instead of 2.6 with elements of 2 bytes.
-    const bool columns = width.taps >= kFewColumnTaps && width.in >= 2 * width.out &&
-                         form.inner == 1 && element_bytes == 4 && needs.aligned >= 4 &&
-                         !task.mid.resampled;
-    needs.load = columns                       ? ResampleLoad::kColumns
-                 : pairs && needs.aligned >= 4 ? ResampleLoad::kPairs
-                                               : ResampleLoad::kStrip;
-    needs.step = CeilDivide(width.in, width.out);
-  } else {
-    // Reads of few taps are served equally well by caches.
-    const bool staged = needs.grow && width.resampled && width.out >= width.in &&
-                        std::max(needs.taps, needs.rows) > 4 && form.inner <= kMaxStagedInner;
-    needs.aligned = aligned(task.y, width.out * form.inner);
-    // Columns that become twice as many or more, times the roofline: along three axes 1.3 instead
-    // of 1.8, along two 1.2 to 1.6 instead of 1.4 to 1.7. With elements of 4 bytes, of which a
-    // vector has half as many, nothing is won (1.25 instead of 1.23), nor is it where rows are not
-    // resampled (1.40 instead of 1.33).
-    const bool spread = needs.grow && walk.resampled && width.resampled && form.inner == 1 &&
-                        width.out % width.in == 0 && element_bytes == 2 && needs.aligned == 8 &&
-                        IsAligned(task.x, 16);
-    // It saves writes. Times the roofline: of rows that become 8 each 1.8 and 1.4 instead
-    // of 2.2 and 1.9, with elements of 4 bytes 1.3 and 1.2 instead of 1.4 and 1.3; but of rows that
-    // become 2.5 each 2.5 instead of 2.1, and 1.4 instead of 1.3.
-    const bool shifted = needs.grow && walk.out >= kMinShiftedGrowth * walk.in &&
-                         needs.aligned * element_bytes < 16 && element_bytes <= 4 &&
-                         needs.mid_taps == 1 && task.mid.out == 1;
-    const int64_t line = width.out;
-    // Lines that threads of one block can make, and enough for a few warps.
-    const bool flat = shifted && element_bytes == 2 && form.inner == 1 && line % 2 != 0 &&
-                      line == task.y_walk && needs.rows <= 2 && needs.taps <= 2 &&
-                      width.in <= line && line >= kMinFlatLine && line <= kMaxFlatLine;
-    needs.load = staged    ? ResampleLoad::kStaged
-                 : flat    ? ResampleLoad::kFlat
-                 : spread  ? ResampleLoad::kSpread
-                 : shifted ? ResampleLoad::kShifted
-                           : ResampleLoad::kElements;
-    if (spread) needs.step = width.out / width.in;
-  }
-  return needs;
 }
 
 ResampleLimits GetResampleLimits(const ResampleNeeds& needs, const ResampleInstance& instance,

@@ -3,30 +3,19 @@
 
 #include <cstdint>
 
+#include "cuda/kernels/resample/instances.h"
 #include "ffi/resample_form.h"
 
 namespace jax_convgrad {
-
-// The part of a line of y, which is the columns and the inner run of one row, that a thread owns,
-// and how it reads x for that. See walk.cuh.
-enum class ResampleLoad {
-  kVectors,   // a vector of the inner run of one column: whole vectors of x
-  kElements,  // elements, each with reads of its own: few x that become many y
-  kStaged,    // the same from rows of x in shared memory: see stage.cuh
-  kWindow,    // columns a fixed distance apart in x: the elements that they read in all
-  kStrip,     // elements of x, whose columns are combined when their rows are: many x, few y
-  kPairs,     // the same, each thread combining two columns with weights that it keeps
-  kColumns,   // two columns of lines of one channel, from rows of x in shared memory
-  kSpread,    // columns that each become equally many: the elements that they read, as vectors
-  kShifted,   // kElements that are passed on to a neighbor, for lines of y that are not aligned
-  kFlat,      // elements of lines that are written as one: see flat.cuh
-};
 
 inline constexpr int kMaxThreads = 256;  // of a block, except for kFlat
 // Shared memory of a block, at most. Every GPU since compute capability 8.0 has it.
 inline constexpr int kMaxSharedBytes = 96 << 10;
 inline constexpr int kFlatThreads = 288;  // kFlat: of a block, at most
 inline constexpr int kFlatVector = 4;     // kFlat: elements of a thread in a row of y
+
+// Taps along the width from which on a column is made of many.
+inline constexpr int64_t kManyTaps = 9;
 
 // The bytes that are copied to a stage at once; see stage.cuh.
 inline constexpr int kStagePieceBytes = 16;
@@ -35,28 +24,6 @@ inline constexpr int kStageLineBytes = 128;
 
 // Rows of x that a thread adds between checks, at most.
 inline constexpr int kMaxRound = 4;
-
-// The properties that a problem needs from an instance of the kernel.
-struct ResampleNeeds {
-  ResampleLoad load;
-  int64_t aligned;   // elements by which all lines of y are aligned, of x for strips; 1 to 8
-  bool grow;         // rows of y are made from a ring of rows of x, else rows of x are added up
-  int64_t rows;      // rows of that ring, or of y that add up at a time
-  int64_t taps;      // along the width
-  int64_t mid_taps;  // along the axis between walk and width, 2 or more; 1 where there is none
-  int64_t step;      // kWindow, strips, kColumns: columns of x from one column of y to the next;
-                     // kSpread: columns of y of each of x
-  bool gather;       // rows of y one by one, because there is no kernel for so many rows
-};
-
-// The properties that an instance was compiled with.
-struct ResampleInstance {
-  bool packed;  // elements of a thread lie side by side and are read, or written, as vectors
-  int rows, vector;
-  int taps;     // along the width that are read, also where a band has fewer; 0: its own
-  int threads;  // of a multiprocessor at a time, at least
-  int stages;   // rows of x in shared memory at a time; 0 where they are read directly
-};
 
 // The numbers that decide the size of blocks and the length of walks.
 struct ResampleLimits {
@@ -123,9 +90,16 @@ struct ResampleTask {
   void* y = nullptr;
 };
 
-ResampleTask MakeResampleTask(const ResampleForm& form, int element_bytes, const void* x, void* y);
+// Columns, or rows, of x from one of y to the next.
+inline double StepOf(const ResampleAxis& axis) {
+  return static_cast<double>(axis.in) / static_cast<double>(axis.out);
+}
 
-ResampleNeeds GetResampleNeeds(const ResampleTask& task, int element_bytes);
+inline bool IsAligned(const void* data, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
+}
+
+ResampleTask MakeResampleTask(const ResampleForm& form, int element_bytes, const void* x, void* y);
 
 // Has no blocks if nothing fits.
 ResampleTiling ChooseResampleTiling(const ResampleTask& task, const ResampleNeeds& needs,

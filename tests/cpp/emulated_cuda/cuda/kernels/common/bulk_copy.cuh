@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
@@ -107,8 +108,8 @@ inline void CheckBox(const void* staged, const jax_convgrad::TensorMap& map) {
 
 // Of one thread: the groups of stores under way and what belongs to none yet.
 struct BulkStores {
-  std::deque<std::vector<BulkCopy>> groups;
-  std::vector<BulkCopy> begun;
+  std::deque<std::vector<std::function<void()>>> groups;
+  std::vector<std::function<void()>> begun;
 };
 
 inline BulkStores bulk_stores[1024];
@@ -192,7 +193,9 @@ inline void BulkStore(const TensorMap& map, const void* from, int channel, int x
                       int image) {
   emulated_cuda::CheckBox(from, map);
   unsigned char* const at = const_cast<unsigned char*>(static_cast<const unsigned char*>(from));
-  emulated_cuda::bulk_stores[threadIdx.x].begun.push_back({at, &map, {channel, x, y, z, image}});
+  const emulated_cuda::BulkCopy store{at, &map, {channel, x, y, z, image}};
+  emulated_cuda::bulk_stores[threadIdx.x].begun.push_back(
+      [store] { emulated_cuda::StoreBox(store); });
 }
 
 inline void CommitBulkStores() {
@@ -206,7 +209,7 @@ template <int kPending>
 void WaitForBulkStores() {
   auto& groups = emulated_cuda::bulk_stores[threadIdx.x].groups;
   for (; groups.size() > kPending; groups.pop_front()) {
-    for (const emulated_cuda::BulkCopy& store : groups.front()) emulated_cuda::StoreBox(store);
+    for (const auto& store : groups.front()) store();
   }
 }
 

@@ -33,9 +33,17 @@ struct Copy {
 struct Copies {
   std::deque<std::vector<Copy>> groups;
   std::vector<Copy> begun;
+  uint64_t block = 0;
 };
 
 inline Copies copies[1024];
+
+// Those of the thread that runs. What another block's has not waited for is gone with its memory.
+inline Copies& CopiesOfThread() {
+  Copies& mine = copies[threadIdx.x];
+  if (mine.block != blocks_begun) mine = {{}, {}, blocks_begun};
+  return mine;
+}
 
 }  // namespace emulated_cuda
 
@@ -55,19 +63,19 @@ void CopyAsync(void* to, const void* from, bool inside) {
   if (emulated_cuda::turns() & 1) {
     copy.Arrive();
   } else {
-    emulated_cuda::copies[threadIdx.x].begun.push_back(copy);
+    emulated_cuda::CopiesOfThread().begun.push_back(copy);
   }
 }
 
 inline void CommitCopies() {
-  emulated_cuda::Copies& copies = emulated_cuda::copies[threadIdx.x];
+  emulated_cuda::Copies& copies = emulated_cuda::CopiesOfThread();
   copies.groups.push_back(std::move(copies.begun));
   copies.begun.clear();
 }
 
 template <int kPending>
 void WaitForCopies() {
-  auto& groups = emulated_cuda::copies[threadIdx.x].groups;
+  auto& groups = emulated_cuda::CopiesOfThread().groups;
   for (; groups.size() > kPending; groups.pop_front()) {
     for (const emulated_cuda::Copy& copy : groups.front()) copy.Arrive();
   }

@@ -1,9 +1,9 @@
-// The CUDA kernel of resample on the host: the threads of each phase run one after another, shared
-// memory is an allocation of just the bytes that a launch would have, and the answer is compared
-// with double. Before that, that CUDA would take the launches of many sizes, also of those that are
-// too large to be run here. Meant to be built with AddressSanitizer.
+// The resize kernels on the processor, over random problems: answers compared with double, inside
+// their arrays, every element of the result written.
 //
-//   resample_walk_test SEED PROBLEMS
+//   resample_fuzz SEED COUNT
+//   resample_fuzz launches SEED COUNT   that CUDA would take the launches of many sizes, also of
+//                                       those that are too large to be run here
 
 #include <algorithm>
 #include <cmath>
@@ -12,40 +12,10 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <string>
 
-#include "cuda/kernels/resample/instances.cuh"
-#include "cuda/kernels/resample/tiling.h"
+#include "cuda/kernels/resample/launch.cu"
 #include "resample_problem.h"
-
-namespace jax_convgrad {
-namespace resample_kernels {
-
-float ToSum(BFloat16 value) {
-  const uint32_t bits = static_cast<uint32_t>(value.bits) << 16;
-  float result;
-  std::memcpy(&result, &bits, sizeof(result));
-  return result;
-}
-
-void FromSum(float sum, BFloat16& value) {
-  uint32_t bits;
-  std::memcpy(&bits, &sum, sizeof(bits));
-  value.bits = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-float ToSum(Half value) {
-  _Float16 half;
-  std::memcpy(&half, &value, sizeof(half));
-  return static_cast<float>(half);
-}
-
-void FromSum(float sum, Half& value) {
-  const _Float16 half = static_cast<_Float16>(sum);
-  std::memcpy(&value, &half, sizeof(half));
-}
-
-}  // namespace resample_kernels
-}  // namespace jax_convgrad
 
 namespace {
 
@@ -78,45 +48,33 @@ struct TypeOf<resample_kernels::Half> {
 
 constexpr int64_t kMultiprocessors = 132;  // of an H100
 
-template <typename Kernel>
-void RunWalks(const ResampleTask& task) {
-  const size_t bytes = static_cast<size_t>(task.tiling.shared_bytes);
-  for (int64_t block = 0; block < task.tiling.blocks; ++block) {
-    const std::unique_ptr<char, decltype(&std::free)> shared(
-        static_cast<char*>(std::aligned_alloc(16, bytes)), &std::free);
-    std::memset(shared.get(), 0xff, bytes);
-    std::make_unique<Kernel>(task, shared.get())->Run(static_cast<uint32_t>(block));
-  }
-}
-
 // Whether a kernel gets as many threads as it was compiled for, in whole warps, and no more shared
 // memory than there is: CUDA refuses to launch it otherwise.
 template <typename T>
 bool CanLaunch(const ResampleForm& form, uintptr_t x, uintptr_t y) {
-  ResampleTask task =
+  const ResampleTask task =
       MakeResampleTask(form, sizeof(T), reinterpret_cast<void*>(x), reinterpret_cast<void*>(y));
-  bool good = false;
-  resample_kernels::VisitInstance<T>(
-      GetResampleNeeds(task, sizeof(T)), [&](auto instance, const ResampleNeeds& needs) {
-        using Kernel = typename decltype(instance)::Kernel;
-        const ResampleTiling tiling = ChooseResampleTiling(
-            task, needs, instance.kValues, sizeof(T),
-            GetResampleLimits(needs, instance.kValues, sizeof(T), kMultiprocessors));
-        good = tiling.blocks == 0 ||
-               (tiling.threads <= Kernel::kMaxThreads && tiling.threads % 32 == 0 &&
-                tiling.shared_bytes <= kMaxSharedBytes);
-        if (good) return;
-        std::printf(
-            "%lld x %lld x %lld of %lld to %lld x %lld, %lld and %lld taps, %d bytes: load %d, "
-            "%d threads, at most %d, %d bytes shared\n",
-            static_cast<long long>(form.batches()), static_cast<long long>(form.height.in),
-            static_cast<long long>(form.width.in), static_cast<long long>(form.inner),
-            static_cast<long long>(form.height.out), static_cast<long long>(form.width.out),
-            static_cast<long long>(form.height.taps), static_cast<long long>(form.width.taps),
-            static_cast<int>(sizeof(T)), static_cast<int>(needs.load), tiling.threads,
-            Kernel::kMaxThreads, tiling.shared_bytes);
-      });
-  return good;
+  const auto& instances = InstancesOf<T>().values;
+  const ResampleChoice choice =
+      ChooseResampleInstance(GetResampleNeeds(task, sizeof(T)), instances);
+  const ResampleInstance& instance = instances[choice.row];
+  const ResampleTiling tiling =
+      ChooseResampleTiling(task, choice.needs, instance, sizeof(T),
+                           GetResampleLimits(choice.needs, instance, sizeof(T), kMultiprocessors));
+  const int max_threads = choice.needs.load == ResampleLoad::kFlat ? kFlatThreads : kMaxThreads;
+  if (tiling.blocks == 0 || (tiling.threads <= max_threads && tiling.threads % 32 == 0 &&
+                             tiling.shared_bytes <= kMaxSharedBytes)) {
+    return true;
+  }
+  std::printf(
+      "%lld x %lld x %lld of %lld to %lld x %lld, %lld and %lld taps, %d bytes: row %d, %d "
+      "threads, at most %d, %d bytes shared\n",
+      static_cast<long long>(form.batches()), static_cast<long long>(form.height.in),
+      static_cast<long long>(form.width.in), static_cast<long long>(form.inner),
+      static_cast<long long>(form.height.out), static_cast<long long>(form.width.out),
+      static_cast<long long>(form.height.taps), static_cast<long long>(form.width.taps),
+      static_cast<int>(sizeof(T)), choice.row, tiling.threads, max_threads, tiling.shared_bytes);
+  return false;
 }
 
 // Images, their rows resampled, or their columns, or both.
@@ -281,23 +239,23 @@ bool Check(Random& random, Counts& counts) {
   if (flat && random() % 8 != 0) needs.load = ResampleLoad::kFlat;
   if (needs.load != ResampleLoad::kVectors && random() % 4 == 0) needs.aligned = 1;
   if (random() % 8 == 0) needs.rows = 1000;
-  resample_kernels::VisitInstance<T>(needs, [&](auto instance, const ResampleNeeds& served) {
-    using Kernel = typename decltype(instance)::Kernel;
-    task.tiling = ChooseResampleTiling(task, served, instance.kValues, sizeof(T), limits);
-    if (task.tiling.blocks > 0) {
-      ++counts.loads[static_cast<int>(served.load)];
-      counts.gathered += served.gather;
-      RunWalks<Kernel>(task);
-      return;
-    }
+  const Instances<T>& instances = InstancesOf<T>();
+  const ResampleChoice choice = ChooseResampleInstance(needs, instances.values);
+  task.tiling =
+      ChooseResampleTiling(task, choice.needs, instances.values[choice.row], sizeof(T), limits);
+  cudaError_t status;
+  if (task.tiling.blocks > 0) {
+    ++counts.loads[static_cast<int>(choice.needs.load)];
+    counts.gathered += choice.needs.gather;
+    status = Launch(instances.kernels[choice.row], task, task.tiling, nullptr);
+  } else {
     ++counts.long_bands;
-    task.tiling.threads = 32;
-    std::vector<double> shared(32);
-    for (size_t i = 0; i < y_count; ++i) {
-      resample_kernels::LongBands<T>::Run(task, static_cast<int64_t>(i),
-                                          reinterpret_cast<char*>(shared.data()));
-    }
-  });
+    status = LaunchLongBands<T>(task, nullptr);
+  }
+  if (status != cudaSuccess) {
+    std::printf("%s: not launched\n", problem.ToString().c_str());
+    return false;
+  }
 
   const std::vector<double> expected = resample_test::Reference(problem, exact, false);
   const std::vector<double> scale = resample_test::Reference(problem, exact, true);
@@ -335,12 +293,20 @@ bool Check(Random& random, Counts& counts) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const unsigned seed = argc > 1 ? static_cast<unsigned>(std::atoi(argv[1])) : 0;
-  const int problems = argc > 2 ? std::atoi(argv[2]) : 1000;
-  if (!CheckLaunches(seed, 40 * problems)) return 1;
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a failure shows even if the run is cut off
+  if (argc == 4 && std::string(argv[1]) == "launches") {
+    return CheckLaunches(static_cast<unsigned>(std::strtoul(argv[2], nullptr, 10)),
+                         std::atoi(argv[3]))
+               ? 0
+               : 1;
+  }
+  if (argc != 3) return 2;
+  const uint64_t seed = std::strtoull(argv[1], nullptr, 10);
+  const int problems = std::atoi(argv[2]);
+  int failures = 0;
   Counts counts;
   for (int i = 0; i < problems; ++i) {
-    std::mt19937_64 random(seed + static_cast<unsigned>(i));
+    std::mt19937_64 random(seed + static_cast<uint64_t>(i));
     bool right = false;
     // Mostly of the types that have the most kernels.
     switch (random() % 8) {
@@ -362,8 +328,9 @@ int main(int argc, char** argv) {
         break;
     }
     if (!right) {
-      std::printf("resample_walk_test %u 1\n", seed + static_cast<unsigned>(i));
-      return 1;
+      std::printf("again: resample_fuzz %llu 1\n",
+                  static_cast<unsigned long long>(seed + static_cast<uint64_t>(i)));
+      ++failures;
     }
   }
   std::printf(
@@ -372,7 +339,8 @@ int main(int argc, char** argv) {
       counts.loads[0], counts.loads[1], counts.loads[2], counts.loads[3], counts.loads[4],
       counts.loads[5], counts.loads[6], counts.loads[7], counts.loads[8], counts.loads[9],
       counts.gathered, counts.long_bands);
-  // So many problems reach every path.
-  if (problems >= 250 && *std::min_element(counts.loads, counts.loads + 10) == 0) return 1;
-  return 0;
+  // So many problems reach every load; the rarest is one in 200.
+  if (problems >= 2000 && *std::min_element(counts.loads, counts.loads + 10) == 0) ++failures;
+  std::printf("%d problems, %d failures\n", problems, failures);
+  return failures == 0 ? 0 : 1;
 }
