@@ -2,8 +2,7 @@
 //
 //   Grid: a block for each element of y, up to 2^30; then each block makes several. Block: 128
 //   threads, which share the taps along the width. Shared memory: 1 KB, their sums. Registers: 56
-//   to
-//   64. Bound: the bands' weights, which every element reads anew. Not among the measured cases.
+//   to 64. Bound: the bands' weights, which every element reads anew. Not among the measured cases.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_DIRECT_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_DIRECT_CUH_

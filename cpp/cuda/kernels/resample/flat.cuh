@@ -4,8 +4,8 @@
 // Rows of y follow each other without a gap, so a batch of them is one run of
 // memory. They are made in shared memory, on a sheet, and copied from there in whole cache lines,
 // regardless of rows. Written line by line, as vectors that a thread passes on to its neighbor
-// (shifted.cuh), the same took 1.71 instead of 1.43 times the memory roofline on an H100, and 1.8
-// as words.
+// (modes/shifted.cuh), the same took 1.71 instead of 1.43 times the memory roofline on an H100,
+// and 1.8 as words.
 //
 // Every other row is aligned to a word of two elements, those between to the next element. Of its
 // elements, the columns combined, a thread makes all but the first in one row and all but the last

@@ -124,6 +124,7 @@ cudaError_t LaunchTyped(ResampleTask task, cudaStream_t stream) {
   const Instances<T>& instances = InstancesOf<T>();
   const ResampleChoice choice =
       ChooseResampleInstance(GetResampleNeeds(task, sizeof(T)), instances.values);
+  if (choice.row < 0) return cudaErrorInvalidValue;
   const ResampleInstance& instance = instances.values[choice.row];
   task.tiling =
       ChooseResampleTiling(task, choice.needs, instance, sizeof(T),

@@ -1,4 +1,4 @@
-// What the two drivers have in common: where a block is in y, and the end of columns that do not
+// What the drivers have in common: where a block is in y, and the end of columns that do not
 // fit the block's part of x.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_ROWS_CUH_

@@ -1,5 +1,5 @@
 // Reads of x that begin anywhere, and the taps along the width that follow each: what kVectors,
-// kElements, kStaged and kShifted have in common.
+// kElements and kShifted have in common.
 
 #ifndef JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_TAPS_CUH_
 #define JAX_CONVGRAD_CUDA_KERNELS_RESAMPLE_MODES_TAPS_CUH_
@@ -22,7 +22,6 @@ struct Taps {
   static constexpr int kReadTaps = kAny ? 1 : kTaps, kMidReads = kAny ? 1 : kMid;
   static constexpr int kRowWords = kMidReads * kReads * kReadTaps * Piece<T, kPiece>::kWords;
   static constexpr bool kFetches = !kAny && FitsRegisters(kRowWords);
-  static constexpr int kAhead = 1;
   // Numbers that a thread keeps: a row ahead, `rows` rows of sums, the weights.
   static constexpr int Held(int rows) {
     return kRowWords + rows * kVector + (kFetches ? kReads * kReadTaps : 0);
