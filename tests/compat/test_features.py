@@ -18,6 +18,7 @@ HIDDEN = {
     "lowering_context": "jax._src.interpreters.mlir:ModuleContext.axis_context",
     "lowering_rules": "jax.interpreters.mlir:_platform_specific_lowerings",
     "checkpoint_policies": "jax.interpreters.partial_eval:partial_eval_jaxpr_custom_rules",
+    "unused_results": "jax.interpreters.partial_eval:dce_rules",
     "jet": "jax.experimental.jet:jet_rules",
     "checkify": "jax._src.checkify:nan_error_check",
     "varying_axes": "jax.core:ShapedArray.manual_axis_type",

@@ -16,6 +16,7 @@ import pytest
 from jax import lax
 from jax.experimental import checkify, jet
 from support.layer_cases import equations
+from support.programs import called
 
 import jax_convgrad
 from jax_convgrad._src.conv.tangent import conv_tangent_p
@@ -159,6 +160,43 @@ def test_what_is_not_differentiated_costs_nothing(
     x, w, *_ = arrays
     found = operators(jax.grad(functools.partial(loss, "ours"), argnums), x, w)
     assert found == Counter(expected) + Counter(conv_fprop=1)
+
+
+@pytest.mark.on_cpu
+@pytest.mark.usefixtures("needs_cpu_handlers")
+@pytest.mark.parametrize(("used", "operator"), [(0, "conv_dgrad"), (1, "conv_wgrad")])
+def test_what_is_not_used_costs_nothing(used: int, operator: str, arrays: list[Any]) -> None:
+    """Of both gradients in one program, by a pullback that is compiled, and in a loop."""
+    x, w, *_ = arrays
+    y, pullback = jax.vjp(functools.partial(layer, "ours"), x, w)
+
+    def loop(x: Any, w: Any) -> Any:
+        body = lambda total, _: (total + gradients("ours")(x, w)[used], None)  # noqa: E731
+        return lax.scan(body, jnp.zeros_like((x, w)[used]), length=2)[0]
+
+    programs = {
+        "gradients": (lambda *a: gradients("ours")(*a)[used], (x, w)),
+        "pullback": (lambda ct: pullback(ct)[used], (y,)),
+        "loop": (loop, (x, w)),
+    }
+    for name, (f, arguments) in programs.items():
+        text = jax.jit(f).lower(*arguments).compile().as_text()
+        found = called(text)
+        assert found[operator] == 1 and found["conv_backward"] == 0, (name, found)
+        (rows,) = ([r for r in jax_convgrad.explain(f, *arguments).rows if r.backward],)
+        assert {row.operator for row in rows if row.used} == {operator}, name
+
+
+def test_a_bias_alone_needs_no_other_gradient(arrays: list[Any]) -> None:
+    x, w, *_ = arrays
+    f = functools.partial(
+        jax_convgrad.conv_backward, groups=16, dimension_numbers=NUMBERS, padding="SAME"
+    )
+    y = layer("ours", x, w)
+    dx, _, db = f(x, w, y)
+    both = jax.jit(lambda *a: f(*a)[::2])(x, w, y)
+    jax.tree.map(np.testing.assert_array_equal, both, (dx, db))
+    np.testing.assert_array_equal(jax.jit(lambda *a: f(*a)[2])(x, w, y), db)
 
 
 def test_dense_layers_keep_two_operators(rng: np.random.Generator) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+import re
 from typing import Any
 
 import jax
@@ -13,11 +15,13 @@ from support.drawn_geometries import drawn_geometries
 from jax_convgrad._src.conv import arguments
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.dispatch import preparation as preparation_module
+from jax_convgrad._src.dispatch import rules_preparation
 from jax_convgrad._src.dispatch.decide import decide, for_part
 from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.features import preparation_features
 from jax_convgrad._src.dispatch.override import override_backend, override_preparation
 from jax_convgrad._src.dispatch.problem import ConvProblem
+from jax_convgrad._src.dispatch.rules import at_least
 from jax_convgrad._src.dispatch.tables import choose
 from jax_convgrad._src.runtime import registry, settings
 
@@ -116,7 +120,7 @@ def test_on_a_cpu_that_does_not(monkeypatch: pytest.MonkeyPatch):
     depthwise = {"groups": 8, "channels": (8, 8)}
     assert prepared("cpu", "conv_fprop", **depthwise) == "none"
     assert prepared("cpu", "conv_dgrad", **depthwise) == "none"
-    assert prepared("cpu", "conv_wgrad", **depthwise) == "float32"
+    assert prepared("cpu", "conv_wgrad", **depthwise) == "none"
     # Pairs of channels that are none: see NOTE [Pairs of channels].
     assert prepared("cpu", "conv_dgrad", strides=2, **depthwise) == "float32"
 
@@ -173,8 +177,10 @@ def test_no_call_reads_pairs_that_are_none(native: bool):
                 features.has_one_filter_a_channel and not (is_dx and features.is_strided)
             ):
                 continue
-            if features.has_one_filter_a_channel and (
-                features.spatial_rank != 2 or features.is_dilated
+            if (
+                features.has_one_filter_a_channel
+                and features.in_channels >= 8
+                and (features.spatial_rank != 2 or features.is_dilated)
             ):
                 assert choose("cpu", None, features)[0].choice == "none"  # a kernel of ours
                 continue
@@ -183,6 +189,14 @@ def test_no_call_reads_pairs_that_are_none(native: bool):
             assert choice in ("float32", "zero_channel")
             assert choice == "float32" or not features.has_one_filter_a_channel
     assert seen > 500
+
+
+def test_the_depthwise_kernel_serves_what_its_rule_says():
+    """The number of channels from which on it is asked stands in C++, too."""
+    source = pathlib.Path(__file__).parents[2] / "cpp/cpu/kernels/depthwise/conv.cc"
+    (least,) = re.findall(r"kMinChannels = (\d+);", source.read_text())
+    rule = rules_preparation.AVX512.rule("depthwise signals, volumes and dilated dX")
+    assert {every["in_channels"] for every in rule.alternatives} == {at_least(int(least))}
 
 
 def test_a_shard_is_prepared_by_its_own_sizes(monkeypatch: pytest.MonkeyPatch):

@@ -12,6 +12,7 @@ that a feature reads, one after the other, and uses that feature.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import warnings
@@ -33,7 +34,7 @@ from support.hidden_names import hidden, hide
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 # Their names are looked up when the package registers its primitives.
-AT_IMPORT = {"checkpoint_policies", "jet", "checkify"}
+AT_IMPORT = {"checkpoint_policies", "unused_results", "jet", "checkify"}
 
 
 def arrays() -> tuple[Any, Any]:
@@ -173,6 +174,22 @@ def check_policies(cg: Any) -> None:
         same(jax.grad(saved, (0, 1))(x, w), gradients(lax.conv_general_dilated)(x, w))
 
 
+def check_unused_gradient(cg: Any) -> None:
+    x, w = arrays()
+
+    def signal(cg_or_lax: Any, x: Any, w: Any) -> Any:
+        x, w = x[:, :, 0], w[:, 0, :1].repeat(12, -1)
+        numbers = ("NWC", "WIO", "NWC")
+        f = cg_or_lax.conv_general_dilated
+        y = f(x, w, (1,), "SAME", dimension_numbers=numbers, feature_group_count=12)
+        return jnp.sum(y**2)
+
+    for one in (0, 1):
+        expected = jax.grad(functools.partial(signal, lax), (0, 1))(x, w)[one]
+        gradient = jax.grad(functools.partial(signal, cg), (0, 1))
+        same(jax.jit(lambda x, w, one=one, gradient=gradient: gradient(x, w)[one])(x, w), expected)
+
+
 def check_jet(cg: Any) -> None:
     from jax.experimental import jet
 
@@ -257,6 +274,7 @@ USES: dict[str, list[Callable[[Any], None]]] = {
     "lowering_context": [check_sharded, check_export, check_partial_shard_map],
     "lowering_rules": [check_install],
     "checkpoint_policies": [check_policies],
+    "unused_results": [check_unused_gradient],
     "jet": [check_jet],
     "checkify": [check_checkify],
     "varying_axes": [check_shard_map],

@@ -138,6 +138,12 @@ CHECKPOINT_POLICIES = Feature(
     rules="jax.interpreters.partial_eval:partial_eval_jaxpr_custom_rules",
 )
 
+UNUSED_RESULTS = Feature(
+    "leaving out gradients that nothing uses",
+    "A call that computes several gradients computes all of them.",
+    rules="jax.interpreters.partial_eval:dce_rules",
+)
+
 JET = Feature(
     "jax.experimental.jet",
     "It fails on this package's operators.",
@@ -195,6 +201,7 @@ FEATURES = {
     "lowering_context": LOWERING_CONTEXT,
     "lowering_rules": LOWERING_RULES,
     "checkpoint_policies": CHECKPOINT_POLICIES,
+    "unused_results": UNUSED_RESULTS,
     "jet": JET,
     "checkify": CHECKIFY,
     "varying_axes": VARYING_AXES,

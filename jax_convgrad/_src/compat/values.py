@@ -13,7 +13,13 @@ from jax import Array, lax
 from jax.extend.core import Literal
 from jax.typing import ArrayLike
 
-from jax_convgrad._src.compat.features import CHECKIFY, CHECKPOINT_POLICIES, JET, SYMBOLIC_SIZES
+from jax_convgrad._src.compat.features import (
+    CHECKIFY,
+    CHECKPOINT_POLICIES,
+    JET,
+    SYMBOLIC_SIZES,
+    UNUSED_RESULTS,
+)
 
 
 def as_array(value: ArrayLike) -> Array:
@@ -146,6 +152,33 @@ def checkpoint_like(primitive: Any, model: Any, model_params: Any) -> None:
             if not any(decision is refusal for refusal in refusals):
                 return equation, None, [False], [False], []
         return equation, equation, [False], [True], needed
+
+    names.rules[primitive] = rule
+
+
+def drop_unused_results(primitive: Any, narrow: Any) -> None:
+    """Has JAX ask ``narrow`` where some results of an equation of ``primitive`` are used and others are not.
+
+    ``narrow`` takes the parameters and, for each result, whether it is used; some are. It returns another
+    primitive, its parameters, and the positions of the operands that it takes. Its results are those used.
+    """
+    names = UNUSED_RESULTS.resolve()
+    if names is None:
+        return
+
+    def rule(used: list[bool], equation: Any) -> tuple[list[bool], Any]:
+        if not any(used):
+            return [False] * len(equation.invars), None
+        if all(used):
+            return [True] * len(equation.invars), equation
+        found, params, positions = narrow(equation.params, used)
+        narrowed = equation.replace(
+            primitive=found,
+            params=params,
+            invars=[equation.invars[i] for i in positions],
+            outvars=[v for v, is_used in zip(equation.outvars, used, strict=True) if is_used],
+        )
+        return [i in positions for i in range(len(equation.invars))], narrowed
 
     names.rules[primitive] = rule
 

@@ -174,6 +174,19 @@ def _batch_bias(
     return compat.cast(total, problem.result_dtype), int(mapped > kept)
 
 
+def _narrow(
+    params: dict[str, Any], used: Sequence[bool]
+) -> tuple[Primitive, dict[str, Any], tuple[int, ...]]:
+    """The operator of the gradients that are used: one part, if that is enough."""
+    problem: ConvBackwardProblem = params["problem"]
+    wanted = tuple(g for g, is_used in zip(problem.wanted, used, strict=True) if is_used)
+    if wanted == ("x",):
+        return primitives.conv_dgrad_p, {"problem": problem.dgrad, "decision": None}, (2, 1)
+    if wanted == ("w",):
+        return primitives.conv_wgrad_p, {"problem": problem.wgrad, "decision": None}, (0, 2)
+    return conv_backward_p, {"problem": problem.replace(wanted=wanted)}, (0, 1, 2)
+
+
 def _lower(
     platform: str | None, ctx: Any, x: Any, w: Any, dy: Any, *, problem: ConvBackwardProblem
 ) -> Any:
@@ -197,6 +210,7 @@ ad.primitive_jvps[conv_backward_p] = _jvp
 ad.primitive_transposes[conv_backward_p] = _transpose
 batching.primitive_batchers[conv_backward_p] = _batch
 compat.differentiate_through(conv_backward_p, parts)
+compat.drop_unused_results(conv_backward_p, _narrow)
 for _platform in (None, "cpu", "cuda"):
     compat.register_lowering(
         conv_backward_p, functools.partial(_lower, _platform), platform=_platform

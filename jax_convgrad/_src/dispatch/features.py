@@ -134,6 +134,7 @@ class PreparationFeatures:
       spatial_rank: the number of spatial axes.
       is_strict: the operands are float32 and must not be rounded to TF32.
       has_one_filter_a_channel: depthwise without a multiplier.
+      in_channels: of x; None if they are symbolic.
       is_strided: a stride is above 1.
       is_dilated: a dilation of the window is above 1.
       taps: the window's number of elements; None if it is symbolic.
@@ -152,6 +153,7 @@ class PreparationFeatures:
     spatial_rank: int
     is_strict: bool
     has_one_filter_a_channel: bool
+    in_channels: int | None
     is_strided: bool
     is_dilated: bool
     taps: int | None
@@ -281,6 +283,7 @@ def preparation_features(
         spatial_rank=config.spatial_rank,
         is_strict=is_strict(dtype, precision),
         has_one_filter_a_channel=1 < config.groups == in_channels == out_channels,
+        in_channels=in_channels,
         is_strided=any(s > 1 for s in config.strides),
         is_dilated=any(d > 1 for d in config.dilation),
         taps=math.prod(geometry.kernel) if all(map(_is_known, geometry.kernel)) else None,

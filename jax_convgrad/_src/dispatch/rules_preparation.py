@@ -18,7 +18,7 @@ and fast, and depthwise problems have this project's own kernels.
 from __future__ import annotations
 
 from jax_convgrad._src.dispatch.features import PreparationFeatures
-from jax_convgrad._src.dispatch.rules import Rule, RuleTable, at_most, none_of
+from jax_convgrad._src.dispatch.rules import Rule, RuleTable, at_least, at_most, none_of
 
 
 def _measured_cpu(case: str, *passes: str) -> tuple[str, ...]:
@@ -68,6 +68,7 @@ AVX512 = RuleTable(
                     "dtype": "bfloat16",
                     "widens": False,
                     "has_one_filter_a_channel": True,
+                    "in_channels": at_least(8),  # kMinChannels, depthwise/conv.cc
                     **rest,
                 }
                 for rest in (

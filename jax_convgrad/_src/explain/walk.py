@@ -146,7 +146,8 @@ def _walk(
             )
             continue
         for inner in inner_jaxprs(equation):
-            same = compat.is_transparent(equation) and len(inner.outvars) == len(equation.outvars)
+            same = equation.primitive in _PARTS or compat.is_transparent(equation)
+            same = same and len(inner.outvars) == len(equation.outvars)
             inside = results if same else [used] * len(inner.outvars)
             yield from _walk(inner, wanted, inside, _enter(equation, place, names))
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace jax_convgrad {
 
@@ -19,7 +20,8 @@ DepthwiseSizes::DepthwiseSizes(const ConvGeometry& geometry)
     kernel[axis] = there ? geometry.kernel[from] : 1;
     strides[axis] = there ? geometry.strides[from] : 1;
     padding[axis] = there ? geometry.padding_low[from] : 0;
-    dilation[axis] = there ? geometry.dilation[from] : 1;
+    // That of one tap means nothing, and may be anything.
+    dilation[axis] = there && kernel[axis] > 1 ? geometry.dilation[from] : 1;
   }
 }
 
@@ -32,17 +34,30 @@ WindowRange WindowsInside(const DepthwiseSizes& sizes, int axis, int64_t tap) {
   return {std::min(first, last), last};
 }
 
+// The number whose product with `number` is one more than a multiple of `modulus`, by Euclid's
+// algorithm. The two share no factor.
+static int64_t InverseOf(int64_t number, int64_t modulus) {
+  int64_t rest = modulus, next_rest = number % modulus, inverse = 0, next_inverse = 1;
+  while (next_rest != 0) {
+    const int64_t quotient = rest / next_rest;
+    rest = std::exchange(next_rest, rest - quotient * next_rest);
+    inverse = std::exchange(next_inverse, inverse - quotient * next_inverse);
+  }
+  return inverse < 0 ? inverse + modulus : inverse;
+}
+
 TapReach ReachOf(const DepthwiseSizes& sizes, int axis, int64_t element) {
+  __extension__ using Wide = __int128;
   const int64_t stride = sizes.strides[axis], dilation = sizes.dilation[axis];
   const int64_t common = std::gcd(stride, dilation), step = stride / common;
-  const int64_t candidates = std::min(step, sizes.kernel[axis]);
-  for (int64_t tap = 0; tap < candidates; ++tap) {
-    const int64_t distance = element + sizes.padding[axis] - tap * dilation;
-    if (distance % stride != 0) continue;
-    return {tap, step, (sizes.kernel[axis] - 1 - tap) / step + 1, distance / stride,
-            dilation / common};
-  }
-  return {0, step, 0, 0, 0};
+  const int64_t place = element + sizes.padding[axis];
+  // The taps whose distance from it is a multiple of the stride: place = tap * dilation there.
+  if (place % common != 0) return {0, step, 0, 0, 0};
+  const int64_t inverse = InverseOf(dilation / common, step);
+  const auto tap = static_cast<int64_t>(Wide{place / common % step} * inverse % step);
+  if (tap >= sizes.kernel[axis]) return {0, step, 0, 0, 0};
+  return {tap, step, (sizes.kernel[axis] - 1 - tap) / step + 1, (place - tap * dilation) / stride,
+          dilation / common};
 }
 
 TapReach ReachInside(const DepthwiseSizes& sizes, int axis, int64_t element) {
