@@ -33,6 +33,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     ),
     "primitives": (
         "_src.conv.backward",
+        "_src.conv.tangent",
         "_src.conv.bias",
         "_src.conv.primitives",
         "_src.conv.batching",

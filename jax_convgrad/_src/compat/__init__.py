@@ -61,6 +61,7 @@ from jax_convgrad._src.compat.values import (
     min_dim,
     platform,
     tracing_state,
+    without_unused_results,
 )
 
 __all__ = [
@@ -116,5 +117,6 @@ __all__ = [
     "whole_along",
     "with_partitions",
     "with_split",
+    "without_unused_results",
     "zeros_like_batch",
 ]

@@ -183,6 +183,13 @@ def drop_unused_results(primitive: Any, narrow: Any) -> None:
     names.rules[primitive] = rule
 
 
+def without_unused_results(equation: Any, used: list[bool]) -> Any:
+    """The equation that JAX makes of one of which some results are used: itself, if it has no rule."""
+    names = UNUSED_RESULTS.resolve()
+    rule = None if names is None else names.rules.get(equation.primitive)
+    return equation if rule is None else rule(used, equation)[1]
+
+
 def differentiate_like(primitive: Any, model: Any) -> None:
     """Makes `jet` treat ``primitive`` as ``model``, and `checkify` check it for NaNs.
 

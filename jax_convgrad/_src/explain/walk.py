@@ -129,6 +129,10 @@ def _walk(
 ) -> Iterator[Found]:
     makers = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
     for equation, results in zip(jaxpr.eqns, _needed_results(jaxpr, needed), strict=True):
+        if equation.primitive is backward.conv_backward_p and any(results):
+            narrowed = compat.without_unused_results(equation, results)
+            if narrowed is not equation:
+                equation, results = narrowed, [True] * len(narrowed.outvars)
         used = any(results) or bool(equation.effects)
         names = place.names + tuple(compat.name_stack(equation))
         if wanted(equation, place.partitioned):
