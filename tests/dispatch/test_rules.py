@@ -306,7 +306,7 @@ def test_a_matrix_product_is_of_windows_that_cover_the_image(platform: str):
 def test_grouped_weight_gradients_in_float16_have_a_handler(
     device_class: str, channels: tuple[int, int], kernel: tuple[int, ...], groups: int
 ):
-    """XLA:CPU takes up to thirty times as long for them as it takes in float32."""
+    """XLA:CPU is up to thirty times slower on them than in float32."""
     inputs, outputs = channels
     config = arguments.make_config(
         "test",

@@ -227,7 +227,7 @@ def test_precision_reaches_the_handler(cuda_handlers: None):
     "numbers", [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")], ids=["NHWC", "NCHW"]
 )
 def test_dense_layers_on_cuda(numbers: tuple[str, str, str], cuda_handlers: None):
-    """The gradients are calls, which command buffers hold; the forward pass is XLA's, unchanged.
+    """The gradients are calls that command buffers can hold, and the forward pass stays XLA's.
 
     Of 96 channels: the forward pass of 8 to 64 is a call too.
     """
