@@ -10,7 +10,7 @@
 // multiplied as zeros: a NaN among the weights may be in all results whose windows reach there.
 //
 // warpgroup/ is for Hopper devices (compute capability 9.0): stride 1, up to 64 channels, and up to
-// 256 of the result of fprop or dgrad. It has no wgrad of floats: warp/ has.
+// 256 of the result of fprop or dgrad, except wgrad of floats. warp/ serves that, and all the rest.
 //
 // warpgroup/fprop.cuh has fprop and dgrad, which is fprop with y's gradient as the image and
 // reversed taps.
