@@ -11,25 +11,13 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace jax_convgrad {
+#include "cuda/kernels/common/tensor_shape.h"
 
-// Channel, x, y, z, image: the innermost first.
-constexpr int kTensorAxes = 5;
-// Of a box, along each axis.
-constexpr int64_t kTensorMaxBox = 256;
+namespace jax_convgrad {
 
 // A kernel's parameter.
 struct alignas(64) TensorMap {
   unsigned char bytes[sizeof(CUtensorMap)];
-};
-
-struct TensorShape {
-  int64_t element_bytes = 2;  // 2 or 4
-  int64_t sizes[kTensorAxes] = {1, 1, 1, 1, 1};
-  int64_t box[kTensorAxes] = {1, 1, 1, 1, 1};  // of what is copied at once
-  int64_t line_bytes = 64;                     // of the box's channels: 32, 64 or 128
-  // Bytes from one place to the next along all axes but the first; 0 for an array without gaps.
-  int64_t strides[kTensorAxes - 1] = {};
 };
 
 // Of an array whose strides are multiples of 16 bytes. Where a box reaches out of it there are
@@ -58,16 +46,12 @@ inline cudaError_t EncodeTensorMap(const void* array, const TensorShape& shape, 
   if (found.status != cudaSuccess) return found.status;
   cuuint64_t sizes[kTensorAxes], strides[kTensorAxes - 1];
   cuuint32_t box[kTensorAxes], steps[kTensorAxes];
-  cuuint64_t bytes = static_cast<cuuint64_t>(shape.element_bytes);
+  const TensorStrides bytes_between(shape);
   for (int axis = 0; axis < kTensorAxes; ++axis) {
     sizes[axis] = static_cast<cuuint64_t>(shape.sizes[axis]);
     box[axis] = static_cast<cuuint32_t>(shape.box[axis]);
     steps[axis] = 1;
-    bytes *= sizes[axis];
-    if (axis < kTensorAxes - 1) {
-      const int64_t stride = shape.strides[axis];
-      strides[axis] = stride > 0 ? static_cast<cuuint64_t>(stride) : bytes;
-    }
+    if (axis > 0) strides[axis - 1] = static_cast<cuuint64_t>(bytes_between.bytes[axis]);
   }
   const CUtensorMapSwizzle swizzle = shape.line_bytes == 32   ? CU_TENSOR_MAP_SWIZZLE_32B
                                      : shape.line_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B

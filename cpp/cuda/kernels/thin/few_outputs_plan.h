@@ -195,6 +195,7 @@ CostedPlan MakeFewOf(const ThinProblem& problem, const FewParams& common, int64_
   const int64_t box[] = {kFewDepth<T>, best.x / boxes_x, boxes_x == 1 ? best.rows : 1, 1, 1};
   std::copy(std::begin(sizes), std::end(sizes), source.sizes);
   std::copy(std::begin(box), std::end(box), source.box);
+  if (!HasTensorMap(source)) return {};
   p.box_x = static_cast<int>(box[1]);
   p.box_rows = static_cast<int>(box[2]);
   p.boxes = static_cast<int>(boxes_x * (best.rows / box[2]));

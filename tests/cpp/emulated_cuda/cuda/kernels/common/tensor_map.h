@@ -9,40 +9,17 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "cuda/kernels/common/tensor_shape.h"
+
 #ifndef EMULATED_BULK_COPIES
 #define EMULATED_BULK_COPIES 0
 #endif
 
 namespace jax_convgrad {
 
-constexpr int kTensorAxes = 5;
-constexpr int64_t kTensorMaxBox = 256;
-
-struct TensorShape {
-  int64_t element_bytes = 2;
-  int64_t sizes[kTensorAxes] = {1, 1, 1, 1, 1};
-  int64_t box[kTensorAxes] = {1, 1, 1, 1, 1};
-  int64_t line_bytes = 64;
-  int64_t strides[kTensorAxes - 1] = {};
-};
-
 struct alignas(64) TensorMap {
   void* array;
   TensorShape shape;
-};
-
-// Bytes from one place to the next along each axis.
-struct TensorStrides {
-  int64_t bytes[kTensorAxes];
-
-  explicit TensorStrides(const TensorShape& shape) {
-    bytes[0] = shape.element_bytes;
-    int64_t dense = bytes[0];
-    for (int axis = 1; axis < kTensorAxes; ++axis) {
-      dense *= shape.sizes[axis - 1];
-      bytes[axis] = shape.strides[axis - 1] > 0 ? shape.strides[axis - 1] : dense;
-    }
-  }
 };
 
 // What a device's driver, cuTensorMapEncodeTiled, refuses of elements that are neither interleaved
