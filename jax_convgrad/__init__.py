@@ -11,7 +11,6 @@ from jax_convgrad._src.conv.api import (
     conv_wgrad,
 )
 from jax_convgrad._src.dispatch.info import info
-from jax_convgrad._src.dispatch.slow_dtypes import SlowDtypeWarning
 from jax_convgrad._src.explain.program import Explanation, explain
 from jax_convgrad._src.explain.roofline import Roofline
 from jax_convgrad._src.explain.rows import ExplanationRow
@@ -52,7 +51,6 @@ __all__ = [
     "Installation",
     "MissingHandlersWarning",
     "Roofline",
-    "SlowDtypeWarning",
     "SourceLine",
     "StaleTuningWarning",
     "TuningFileError",

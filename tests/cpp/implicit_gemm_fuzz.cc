@@ -161,8 +161,8 @@ bool WarpgroupsAreFirst(const ImplicitGemmProblem& p) {
   return false;
 }
 
-int64_t checked = 0;              // plans
-constexpr size_t kMostOfAll = 8;  // plans of a problem, of which hundreds may fit
+int64_t checked = 0;             // plans
+constexpr size_t kMaxOfAll = 8;  // plans of a problem, of which hundreds may fit
 
 template <typename T>
 bool Check(const ImplicitGemmProblem& p, GemmWanted wanted, Random* random) {
@@ -172,7 +172,7 @@ bool Check(const ImplicitGemmProblem& p, GemmWanted wanted, Random* random) {
   auto plans = ImplicitGemmPlan::Candidates(p, wanted);
   if (wanted == GemmWanted::kAll) {
     std::shuffle(plans.begin(), plans.end(), *random);
-    if (plans.size() > kMostOfAll) plans.resize(kMostOfAll);
+    if (plans.size() > kMaxOfAll) plans.resize(kMaxOfAll);
   }
   checked += static_cast<int64_t>(plans.size());
   return WarpgroupsAreFirst(p) &&

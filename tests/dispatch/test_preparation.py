@@ -20,6 +20,7 @@ from jax_convgrad._src.dispatch.decide import decide, for_part
 from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.features import preparation_features
 from jax_convgrad._src.dispatch.override import override_backend, override_preparation
+from jax_convgrad._src.dispatch.preparation import call_dtype, decide_preparation
 from jax_convgrad._src.dispatch.problem import ConvProblem
 from jax_convgrad._src.dispatch.rules import at_least
 from jax_convgrad._src.dispatch.tables import choose
@@ -111,6 +112,26 @@ def test_symbolic_channels(monkeypatch: pytest.MonkeyPatch):
     assert prepared("cpu", "conv_dgrad", (channels, 16)) == "none"
 
 
+def test_without_avx512(monkeypatch: pytest.MonkeyPatch):
+    """oneDNN has no bfloat16 there, for no shape."""
+    monkeypatch.setattr(preparation_module, "has_bfloat16", lambda: False)
+    monkeypatch.setattr(preparation_module, "multiplies_bfloat16", lambda: False)
+    for geometry in drawn_geometries(11, 300):
+        for operator in ("conv_fprop", "conv_dgrad", "conv_wgrad"):
+            each = ConvProblem.make(operator, geometry, "bfloat16")
+            assert decide_preparation(each, geometry, "cpu", "avx2", None).name == "float32"
+    assert call_dtype("cpu", "bfloat16") == "float32"
+    assert call_dtype("cuda", "bfloat16") == "bfloat16"
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_dw_of_several_filters_a_channel(native: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(preparation_module, "multiplies_bfloat16", lambda: native)
+    keywords = {"groups": 8, "channels": (8, 24)}
+    assert prepared("cpu", "conv_wgrad", **keywords) == "float32"
+    assert prepared("cpu", "conv_wgrad", dtype="float32", **keywords) == "none"
+
+
 def test_on_a_cpu_that_does_not(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(preparation_module, "multiplies_bfloat16", lambda: False)
     for operator in ("conv_fprop", "conv_dgrad", "conv_wgrad"):
@@ -170,15 +191,13 @@ def test_no_call_reads_pairs_that_are_none(native: bool):
     for geometry in drawn_geometries(7, 2000):
         for operator in ("conv_fprop", "conv_dgrad"):
             features = preparation_features(
-                operator, geometry, "bfloat16", "bfloat16", None, native
+                operator, geometry, "bfloat16", "bfloat16", None, True, native
             )
-            is_dx = operator == "conv_dgrad"
-            if features.sums_pairs or (
-                features.has_one_filter_a_channel and not (is_dx and features.is_strided)
-            ):
+            is_dx, has_one_filter = operator == "conv_dgrad", features.multiplier == 1
+            if features.sums_pairs or (has_one_filter and not (is_dx and features.is_strided)):
                 continue
             if (
-                features.has_one_filter_a_channel
+                has_one_filter
                 and features.in_channels >= 8
                 and (features.spatial_rank != 2 or features.is_dilated)
             ):
@@ -187,7 +206,7 @@ def test_no_call_reads_pairs_that_are_none(native: bool):
             seen += 1
             choice = choose("cpu", None, features)[0].choice
             assert choice in ("float32", "zero_channel")
-            assert choice == "float32" or not features.has_one_filter_a_channel
+            assert choice == "float32" or not has_one_filter
     assert seen > 500
 
 

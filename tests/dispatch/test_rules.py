@@ -56,6 +56,7 @@ CAPABILITIES = {
     "cpu: bfloat16 with a symbolic number of channels",
     "cpu: dtypes that oneDNN lacks",
     "cpu: operands in float16",
+    "cpu: bfloat16 without AVX-512",
 }
 # Nor these: nothing has to be done to the operands.
 UNPREPARED = {"cpu: operands as they are", "cuda: operands as they are"}
@@ -168,7 +169,7 @@ def preparation_features_of(layer: dict[str, Any], pass_: str) -> PreparationFea
     dtype = DTYPES[layer["dtype"]]
     precision = compat.canonical_precision(layer["precision"])
     native = layer["multiplies_bfloat16"]
-    return preparation_features(operator, geometry, dtype, dtype, precision, native)
+    return preparation_features(operator, geometry, dtype, dtype, precision, True, native)
 
 
 def features(row: dict[str, Any], platform: str) -> Features:
@@ -244,6 +245,8 @@ def test_the_lists_of_rules_without_evidence_name_rules():
         ("cpu", "cpu/backends.json"),
         ("cpu", "cpu/float16.json"),
         ("cpu", "cpu/few_pixels.json"),
+        ("cpu", "cpu/bfloat16.json"),
+        ("cpu", "cpu/multiplier.json"),
         ("cpu", "cpu/backward.json"),
         ("cpu", "cpu/backward_native_bfloat16.json"),
         ("cpu", "cpu/preparations.json"),
@@ -335,8 +338,8 @@ def test_every_rule_is_reached():
                 precision = None if tf32 else "highest"
                 found = conv_features(operator, geometry, dtype, dtype, precision, is_thin)
                 prepared = [
-                    preparation_features(operator, geometry, dtype, dtype, precision, native)
-                    for native in (True, False)
+                    preparation_features(operator, geometry, dtype, dtype, precision, *bfloat16)
+                    for bfloat16 in ((True, True), (True, False), (False, False))
                 ]
                 for platform, each in itertools.product(("cpu", "cuda"), (found, *prepared)):
                     reached.add((platform, choose(platform, None, each)[0].name))

@@ -111,9 +111,9 @@ def test_decisions_without_the_module(platform: str, dtype: str, monkeypatch: py
 @pytest.mark.parametrize(
     ("dtype", "why", "conv"),
     [
-        ("bfloat16", "bfloat16 on a CPU needs AVX-512", "xla_rewritten"),
         ("float64", ONLY, "xla_rewritten"),
-        # Its operands become float32.
+        # Their operands become float32.
+        ("bfloat16", "bfloat16 on a CPU needs AVX-512", "onednn"),
         ("float16", ONLY, "onednn"),
     ],
 )
@@ -131,11 +131,12 @@ def test_decisions_of_a_dtype_that_is_not_served(
     assert not any(decision.missing for decision in found.values())
 
 
-def test_float16_without_the_module(monkeypatch: pytest.MonkeyPatch):
-    """What would serve it is that which would serve float32."""
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bits_without_the_module(dtype: str, monkeypatch: pytest.MonkeyPatch):
+    """What would serve them is that which would serve float32."""
     monkeypatch.setattr(registry, "require", lambda platform: MISSING)
     monkeypatch.setattr(registry, "check_required", lambda platform: None)
-    conv = decisions("cpu", "float16", "onednn")["conv"]
+    conv = decisions("cpu", dtype, "onednn")["conv"]
     assert conv.backend == "xla_rewritten" and conv.missing is not None
     assert conv.reason == "the CPU handlers are missing, so it runs in pure JAX"
 
@@ -170,7 +171,7 @@ main(["info", "--json"])
 @pytest.mark.on_cpu
 @pytest.mark.usefixtures("needs_cpu_handlers")
 def test_bfloat16_without_avx512(subprocess_python: list[str]):
-    """`explain` gives the reason, and `info` has it among what is missing."""
+    """It is computed in float32. `explain` says so, and `info` says why."""
     result = subprocess.run(
         [*subprocess_python, "-c", WITHOUT_AVX512],
         env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"},
@@ -180,13 +181,14 @@ def test_bfloat16_without_avx512(subprocess_python: list[str]):
     assert result.returncode == 0, result.stderr
     first, *rest = result.stdout.splitlines()
     bfloat16, float16, float32 = json.loads(first)
-    assert bfloat16 == ["bfloat16 on a CPU needs AVX-512, so it runs in pure JAX", False]
+    converted = "oneDNN is faster than XLA:CPU, which converts to float32"
+    assert bfloat16[0].startswith(converted) and not bfloat16[1]
     # A rule that was measured on another class of processors than this machine's says so behind its reason.
     widened = "XLA:CPU is slow in float16, and oneDNN computes it in float32"
     assert float16[0].startswith(widened) and not float16[1]
     served = "oneDNN's and this project's kernels are faster than XLA:CPU's"
     assert float32[0].startswith(served) and not float32[1]
-    note = "needs AVX-512 (ONEDNN_MAX_CPU_ISA=AVX2 may hide it); float32 is served"
+    note = "needs AVX-512 (ONEDNN_MAX_CPU_ISA=AVX2 may hide it); it is computed in float32"
     assert any(line.split() == ["bfloat16", "on", "this", "CPU", *note.split()] for line in rest)
     report = json.loads("\n".join(rest[rest.index("{") :]))
     assert report["missing, and how to get it"]["bfloat16 on this CPU"] == note

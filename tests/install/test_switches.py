@@ -16,14 +16,11 @@ import pytest
 
 import jax_convgrad
 from jax_convgrad._src import compat
-from jax_convgrad._src.dispatch import devices
-from jax_convgrad._src.dispatch.devices import Target
 from jax_convgrad._src.dispatch.override import (
     is_package_off,
     overridden_backend,
     override_backend,
 )
-from jax_convgrad._src.dispatch.slow_dtypes import SlowDtypeWarning, _warned, warn_if_slow
 from jax_convgrad._src.install import switch
 from jax_convgrad._src.runtime import environment, registry, remedies, settings
 
@@ -481,38 +478,6 @@ def test_the_log(caplog: pytest.LogCaptureFixture):
         text.startswith("conv_wgrad float32, x ") and "on cpu: " in text
         for text in levels[logging.DEBUG]
     )
-
-
-def test_bfloat16_without_avx512_warns_once(monkeypatch: pytest.MonkeyPatch):
-    old = Target("cpu", "avx2")
-    _warned.clear()
-    with pytest.warns(SlowDtypeWarning, match="four times slower") as caught:
-        for _ in range(2):
-            warn_if_slow("bfloat16", old)
-    assert len(caught) == 1
-
-
-def test_an_older_x86_processor_has_no_avx512_either(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(devices, "_cpu_flags", lambda: ["sse2", "avx"])
-    _warned.clear()
-    with pytest.warns(SlowDtypeWarning, match="four times slower"):
-        warn_if_slow("bfloat16", Target("cpu", None))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "target"),
-    [
-        ("float32", Target("cpu", "avx2")),
-        ("bfloat16", Target("cpu", "avx512")),
-        ("bfloat16", Target("cuda", "sm_90")),
-    ],
-)
-def test_what_is_not_slow_does_not_warn(
-    dtype: str, target: Target, recwarn: pytest.WarningsRecorder
-):
-    _warned.clear()
-    warn_if_slow(dtype, target)
-    assert not recwarn.list
 
 
 @pytest.mark.parametrize(

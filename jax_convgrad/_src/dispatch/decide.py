@@ -32,7 +32,6 @@ from jax_convgrad._src.dispatch.preparation import (
     decide_preparation,
 )
 from jax_convgrad._src.dispatch.problem import ConvBackwardProblem, ConvProblem, ResampleProblem
-from jax_convgrad._src.dispatch.slow_dtypes import warn_if_slow
 from jax_convgrad._src.dispatch.tables import choose
 from jax_convgrad._src.runtime import registry, settings
 from jax_convgrad._src.tuning import store
@@ -98,7 +97,7 @@ def decide(
     """The backend of ``problem`` on ``target``. Nothing else in the package decides it.
 
     It follows from the arguments, from overrides, from the tuning file, and on CUDA from the settings of the
-    engine search. It warns once of handlers that are missing and of dtypes that are slow.
+    engine search. It warns once of handlers that are missing.
     """
     registry.check_required(target.platform)
     if isinstance(problem, ResampleProblem):
@@ -106,7 +105,6 @@ def decide(
     elif isinstance(problem, ConvBackwardProblem):
         decision = _decide_backward(problem, target)
     else:
-        warn_if_slow(problem.dtype, target)
         decision = _decide_conv(problem, target)
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("%s: %s (%s)", _describe(decision), decision.backend, decision.reason)

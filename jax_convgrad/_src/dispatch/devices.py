@@ -105,15 +105,15 @@ def _cpu_class() -> str | None:
     return found
 
 
+def has_bfloat16() -> bool:
+    """Whether oneDNN has kernels for bfloat16 on this CPU. They need AVX-512."""
+    return "bfloat16" in registry.require("cpu").dtypes
+
+
 def multiplies_bfloat16() -> bool:
     """Whether oneDNN multiplies bfloat16 on this CPU without widening it first."""
     module = registry.cpu_module()
     return module is not None and bool(module.multiplies_bfloat16())
-
-
-def is_older_x86(known: str | None) -> bool:
-    """Whether the processor is an x86 one of no class, one without AVX2."""
-    return known is None and "sse2" in _cpu_flags()
 
 
 def _class_of_flags(flags: Sequence[str]) -> str | None:

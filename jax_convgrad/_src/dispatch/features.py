@@ -133,7 +133,7 @@ class PreparationFeatures:
       widens: the result has another dtype than the operands.
       spatial_rank: the number of spatial axes.
       is_strict: the operands are float32 and must not be rounded to TF32.
-      has_one_filter_a_channel: depthwise without a multiplier.
+      multiplier: filters a channel of a depthwise convolution; None of another.
       in_channels: of x; None if they are symbolic.
       is_strided: a stride is above 1.
       is_dilated: a dilation of the window is above 1.
@@ -144,6 +144,7 @@ class PreparationFeatures:
       has_xio_weights: the weights lie in the order kernel, input channel, output channel.
       thin_leads: a thin CUDA kernel is likely to be the fastest.
       has_implicit_gemm: as ConvFeatures has it.
+      has_bfloat16: oneDNN has kernels for bfloat16 on this CPU.
       multiplies_bfloat16: oneDNN multiplies bfloat16 on this CPU without widening it first.
     """
 
@@ -152,7 +153,7 @@ class PreparationFeatures:
     widens: bool
     spatial_rank: int
     is_strict: bool
-    has_one_filter_a_channel: bool
+    multiplier: int | None
     in_channels: int | None
     is_strided: bool
     is_dilated: bool
@@ -162,6 +163,7 @@ class PreparationFeatures:
     has_xio_weights: bool
     thin_leads: bool
     has_implicit_gemm: bool
+    has_bfloat16: bool
     multiplies_bfloat16: bool
 
 
@@ -270,6 +272,7 @@ def preparation_features(
     dtype: Any,
     result_dtype: Any,
     precision: Any,
+    has_bfloat16: bool,
     multiplies_bfloat16: bool,
 ) -> PreparationFeatures:
     """The features of a handler's call of one operator on a ``geometry``."""
@@ -282,7 +285,11 @@ def preparation_features(
         widens=np.dtype(result_dtype) != np.dtype(dtype),
         spatial_rank=config.spatial_rank,
         is_strict=is_strict(dtype, precision),
-        has_one_filter_a_channel=1 < config.groups == in_channels == out_channels,
+        multiplier=(
+            out_channels // config.groups
+            if out_channels is not None and 1 < config.groups == in_channels
+            else None
+        ),
         in_channels=in_channels,
         is_strided=any(s > 1 for s in config.strides),
         is_dilated=any(d > 1 for d in config.dilation),
@@ -292,6 +299,7 @@ def preparation_features(
         has_xio_weights=lies_as_xio(config.dimension_numbers.rhs_spec),
         thin_leads=leads(operator, geometry, dtype, allows_tf32(precision)),
         has_implicit_gemm=has_implicit_gemm(operator, geometry, dtype, allows_tf32(precision)),
+        has_bfloat16=has_bfloat16,
         multiplies_bfloat16=multiplies_bfloat16,
     )
 

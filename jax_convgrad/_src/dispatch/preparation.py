@@ -7,7 +7,7 @@ from typing import Any
 
 from jax_convgrad._src.conv.geometry import ConvGeometry
 from jax_convgrad._src.conv.workspace import copy_size
-from jax_convgrad._src.dispatch.devices import multiplies_bfloat16
+from jax_convgrad._src.dispatch.devices import has_bfloat16, multiplies_bfloat16
 from jax_convgrad._src.dispatch.features import preparation_features
 from jax_convgrad._src.dispatch.override import overridden_preparation
 from jax_convgrad._src.dispatch.problem import ConvProblem
@@ -40,9 +40,13 @@ NO_HANDLER = Preparation("none", "no handler is called")
 def call_dtype(platform: str | None, dtype: Any) -> str:
     """What a handler of ``platform`` computes a convolution of ``dtype`` in, after its preparation.
 
-    oneDNN has no float16. All its numbers are float32 numbers, and a result is rounded once.
+    oneDNN has no float16, and no bfloat16 without AVX-512. All their numbers are float32 numbers, and a
+    result is rounded once.
     """
-    return "float32" if (platform, str(dtype)) == ("cpu", "float16") else str(dtype)
+    name = str(dtype)
+    if platform != "cpu" or name not in ("float16", "bfloat16"):
+        return name
+    return "bfloat16" if name == "bfloat16" and has_bfloat16() else "float32"
 
 
 def decide_preparation(
@@ -65,6 +69,7 @@ def decide_preparation(
         problem.result_dtype,
         problem.precision,
         # Not asked on CUDA: it loads the CPU's module.
+        platform == "cuda" or has_bfloat16(),
         platform == "cuda" or multiplies_bfloat16(),
     )
     rule, measured_on = choose(platform, device_class, features)

@@ -1,4 +1,4 @@
-"""The backend of a convolution on a CPU (benchmarks/cpu/backends.json, float16.json).
+"""The backend of a convolution on a CPU (benchmarks/cpu/backends.json, bfloat16.json, float16.json).
 
 oneDNN computes result channels in blocks of 16, so a handful of channels costs as much as 16, and for some
 weight gradients it has only matrix products. Where the thin kernels serve, these losses are smaller.
@@ -16,6 +16,10 @@ def _measured(case: str, *passes: str) -> tuple[str, ...]:
 
 def _measured_float16(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"cpu/float16.json#{case}, float16#{pass_}" for pass_ in passes)
+
+
+def _measured_bfloat16(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"cpu/bfloat16.json#{case}, bfloat16#{pass_}" for pass_ in passes)
 
 
 def _measured_of_few_pixels(case: str, *dtypes: str) -> tuple[str, ...]:
@@ -275,29 +279,26 @@ AMX = RuleTable(
             device_class="avx512",
         ),
         Rule(
-            name="bfloat16 depthwise dW with a multiplier",
-            when={
-                "dtype": "bfloat16",
-                "operator": "conv_wgrad",
-                "is_depthwise": True,
-                "multiplier": at_least(2),
-            },
-            choice="xla_rewritten",
-            reason="oneDNN has no fast bfloat16 kernel for several filters a channel",
-            evidence=(*_measured("depthwise 32 to 64, k3, bfloat16", "dw"),),
-        ),
-        Rule(
             name="bfloat16",
             when={"dtype": "bfloat16"},
             choice="onednn",
             reason="oneDNN is faster than XLA:CPU, which converts to float32",
             evidence=(
+                *_measured_bfloat16("depthwise 32 to 64, k3", "fprop", "dx", "dw"),
+                *_measured_bfloat16("3-D depthwise 32, k3", "fprop", "dx", "dw"),
+                *_measured_bfloat16("3-D 4 groups, 32 to 32, k3", "fprop", "dx", "dw"),
+                *_measured_bfloat16("32 groups, 128 to 128, k3", "fprop", "dx", "dw"),
                 *_measured("3-D 32 to 64, k2 s2, bfloat16", "dx", "dw", "fprop"),
                 *_measured("64 to 64, k3, padding 5, bfloat16", "dw", "dx", "fprop"),
                 *_measured("21 to 21, k16 s8, 21 groups, bfloat16", "dx", "fprop", "dw"),
                 *_measured("3-D 16 to 16, k3, bfloat16", "dx", "dw", "fprop"),
             ),
             against=(
+                *_measured_bfloat16("stem 3 to 64, k7 s2", "fprop"),
+                *_measured_bfloat16("3-D patches 3 to 384, k8 s8", "dw"),
+                *_measured_bfloat16("512 to 512, k3, 7x7", "dw"),
+                *_measured_bfloat16("512 to 512, k3, 4x4x4", "fprop"),
+                *_measured_bfloat16("3-D 32 to 32, k1", "fprop", "dx"),
                 *_measured("64 to 1, k7, bfloat16", "dx"),
                 *_measured("patches 1 to 384, k16 s16, bfloat16", "fprop"),
                 *_measured("patches 4 to 1152, k2 s2, bfloat16", "dx"),

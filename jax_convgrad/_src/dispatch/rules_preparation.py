@@ -25,6 +25,10 @@ def _measured_cpu(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"cpu/preparations.json#{case}#{pass_}" for pass_ in passes)
 
 
+def _measured_multiplier(case: str, *passes: str) -> tuple[str, ...]:
+    return tuple(f"cpu/multiplier.json#{case}#{pass_}" for pass_ in passes)
+
+
 def _measured_amx(case: str, *passes: str) -> tuple[str, ...]:
     return tuple(f"cpu/preparations_amx.json#{case}#{pass_}" for pass_ in passes)
 
@@ -40,7 +44,7 @@ def _measured_h200(case: str, *passes: str) -> tuple[str, ...]:
 _WIDENING_DEPTHWISE = {
     "dtype": "bfloat16",
     "multiplies_bfloat16": False,
-    "has_one_filter_a_channel": True,
+    "multiplier": 1,
 }
 
 AVX512 = RuleTable(
@@ -55,6 +59,24 @@ AVX512 = RuleTable(
             evidence=(),
         ),
         Rule(
+            name="bfloat16 without AVX-512",
+            when={"dtype": "bfloat16", "has_bfloat16": False},
+            choice="float32",
+            reason="oneDNN has no bfloat16 on a processor without AVX-512",
+            evidence=(),
+        ),
+        Rule(
+            name="bfloat16 dW of several filters a channel",
+            when={"dtype": "bfloat16", "operator": "conv_wgrad", "multiplier": at_least(2)},
+            choice="float32",
+            reason="oneDNN has no fast bfloat16 kernel for several filters a channel",
+            evidence=(
+                *_measured_multiplier("depthwise 32 to 64, k3, bf16", "dw"),
+                *_measured_multiplier("depthwise 24 to 96, k5 s2, bf16", "dw"),
+                *_measured_multiplier("1-D depthwise 64 to 128, k9, bf16", "dw"),
+            ),
+        ),
+        Rule(
             name="bfloat16 with a symbolic number of channels",
             when={"dtype": "bfloat16", "sums_pairs": None},
             choice="float32",
@@ -67,7 +89,7 @@ AVX512 = RuleTable(
                 {
                     "dtype": "bfloat16",
                     "widens": False,
-                    "has_one_filter_a_channel": True,
+                    "multiplier": 1,
                     "in_channels": at_least(8),  # kMinChannels, depthwise/conv.cc
                     **rest,
                 }
@@ -164,7 +186,7 @@ AVX512 = RuleTable(
             when={
                 "dtype": "bfloat16",
                 "operator": "conv_dgrad",
-                "has_one_filter_a_channel": True,
+                "multiplier": 1,
                 "is_strided": True,
             },
             choice="float32",
@@ -179,7 +201,7 @@ AVX512 = RuleTable(
         ),
         Rule(
             name="bfloat16 with an odd number of channels",
-            when={"dtype": "bfloat16", "sums_pairs": False, "has_one_filter_a_channel": False},
+            when={"dtype": "bfloat16", "sums_pairs": False, "multiplier": none_of(1)},
             choice="zero_channel",
             reason="the last channel needs a partner, since oneDNN reads pairs of channels",
             evidence=(
@@ -250,7 +272,7 @@ SM_90 = RuleTable(
                 {
                     "operator": "conv_wgrad",
                     "has_uneven_padding": True,
-                    "has_one_filter_a_channel": False,
+                    "multiplier": none_of(1),
                     **precision,
                 }
                 for precision in ({"dtype": "float64"}, {"is_strict": True})

@@ -54,4 +54,4 @@ def bfloat16_on_this_cpu() -> str:
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
     is_lower = limit.upper().startswith(("SSE", "AVX")) and not limit.upper().startswith("AVX512")
     hidden = f" (ONEDNN_MAX_CPU_ISA={limit} may hide it)" if is_lower else ""
-    return f"{_NEEDS_AVX512}{hidden}; float32 is served"
+    return f"{_NEEDS_AVX512}{hidden}; it is computed in float32"
