@@ -14,7 +14,7 @@ from jax_convgrad import conv_dgrad, conv_fprop, conv_general_dilated, conv_wgra
 from jax_convgrad._src.dispatch import preparation
 from jax_convgrad._src.dispatch.devices import device_class
 
-NUMBERS = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC")}
+NUMBERS = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
 
 
 class Problem(NamedTuple):
@@ -56,6 +56,8 @@ PROBLEMS = [
     Problem((15,), 7, 4, (4,), groups=4, padding=(2, 1)),
     Problem((9, 8), 3, 10, (4, 2), groups=3, strides=2, padding=(2, 0)),
     Problem((9, 8), 8, 1, (3, 3), groups=8),
+    Problem((6, 7, 5), 4, 3, (3, 2, 3), groups=2, strides=2),
+    Problem((5, 6, 7), 8, 8, (3, 3, 3), groups=4),
     # Depthwise.
     Problem((9, 8), 1, 1, (3, 3), groups=7),
     Problem((20,), 1, 1, (4,), groups=9, strides=2, padding=(0, 1)),
@@ -121,6 +123,39 @@ def test_a_nan_reaches_what_is_made_of_it(
             assert not (got & ~reads_columns_behind(problem, here)).any()  # docs/numerics.md
             continue
         np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    "dtype, multiplies", [("float32", True), ("bfloat16", True), ("bfloat16", False)]
+)
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_an_infinite_cotangent_reaches_its_own_filter(
+    problem: Problem,
+    dtype: str,
+    multiplies: bool,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which of the filter's weights depends on what is multiplied in padding: docs/numerics.md."""
+    monkeypatch.setattr(preparation, "multiplies_bfloat16", lambda: multiplies)
+    keywords = problem.keywords
+    run = jax.jit(functools.partial(conv_wgrad, w_shape=problem.w, **keywords))
+    x = jnp.asarray(rng.integers(-2, 3, problem.x), dtype)
+    y = jax.eval_shape(
+        functools.partial(conv_fprop, **keywords), x, jax.ShapeDtypeStruct(problem.w, dtype)
+    )
+    for _ in range(10):
+        dy = rng.integers(-2, 3, y.shape).astype(np.float32)
+        place = tuple(rng.integers(0, size) for size in y.shape)
+        finite = np.asarray(run(x, jnp.asarray(dy, dtype)), np.float32)
+        dy[place] = -np.inf
+        got = np.asarray(run(x, jnp.asarray(dy, dtype)), np.float32)
+        others = np.arange(problem.w[-1]) != place[-1]
+        here = np.zeros(y.shape, np.float32)
+        here[place] = 1
+        reached = np.asarray(run(np.ones(problem.x, np.float32), here)) > 0
+        assert not np.isfinite(got[reached]).any()
+        np.testing.assert_array_equal(got[..., others], finite[..., others])
 
 
 @pytest.mark.parametrize(
