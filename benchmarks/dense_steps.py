@@ -36,7 +36,7 @@ import jax
 import jax.numpy as jnp
 import measured
 import models
-import models_flax
+import models_tasks
 import numpy as np
 from jax import lax
 
@@ -102,7 +102,7 @@ def programs() -> Iterator[tuple[str, Callable[[], Program]]]:
     for name in ("bfloat16", "float32"):
         yield f"six layers, {name}: step", partial(six_layers, name, step=True)
         yield f"six layers, {name}: forward", partial(six_layers, name, step=False)
-    for name, task in models_flax.TASKS.items():
+    for name, task in models_tasks.TASKS.items():
         if task.kind != "unet" or len(task.x) == 4:  # 3-D is the handlers' altogether
             yield f"{name}: step", partial(of_model, task, step=True)
             yield f"{name}: forward", partial(of_model, task, step=False)

@@ -2,8 +2,9 @@
 
     python benchmarks/models.py --markdown OUT.md --json OUT.json
 
-models_flax.py has the models, written as a user of Flax writes them, and models_torch.py has the same models
-with the same weights. A step computes the mean squared error, its gradients, and an Adam update, on the same
+models_tasks.py names the models and their sizes. models_flax.py has them, written
+as a user of Flax writes them; models_torch.py has the same models in PyTorch, which
+get the same weights. A step computes the mean squared error, its gradients, and an Adam update, on the same
 batch every time. bfloat16 is what users of each library call mixed precision: weights in float32, the layers'
 computation in bfloat16 (`dtype=` in Flax, `autocast` in PyTorch).
 
@@ -153,8 +154,8 @@ def flax_contender(
 def torch_contender(problem: Problem, channels_last: bool) -> Contender:
     """The same step in PyTorch."""
     import jax
-    import models_flax
-    import models_torch
+    import models_flax_layers
+    import models_torch_layers
     import torch
 
     from jax_convgrad._src.timing.processors import cpu_threads
@@ -166,9 +167,9 @@ def torch_contender(problem: Problem, channels_last: bool) -> Contender:
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
     task = problem.task
-    model = models_torch.make_model(task)
-    order = models_flax.weights_in_order(task.model(), problem.weights, problem.x)
-    models_torch.load(model, order)
+    model = task.torch_model()
+    order = models_flax_layers.weights_in_order(task.model(), problem.weights, problem.x)
+    models_torch_layers.load(model, order)
     rank = max(len(task.x), len(task.y)) - 2
     formats = {2: torch.channels_last, 3: torch.channels_last_3d}
     memory = formats[rank] if channels_last else torch.contiguous_format
@@ -437,9 +438,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-    import models_flax
+    import models_tasks
 
-    tasks = models_flax.SMALL_TASKS if arguments.small else models_flax.TASKS
+    tasks = models_tasks.SMALL_TASKS if arguments.small else models_tasks.TASKS
     if arguments.compile:
         name, by = arguments.compile
         print(compile_seconds(tasks[name], by == INSTALL))

@@ -20,17 +20,18 @@ pytest.importorskip("flax")
 pytest.importorskip("optax")
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import models
-import models_flax
+import models_flax_layers
+import models_tasks
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("uninstalled")]
 
 TINY = {
-    "unet2": models_flax._unet(2, 2, 8, 3, (2, 4, 8), "float32"),
-    "unet3": models_flax._unet(3, 1, 8, 1, (2, 4), "bfloat16"),
-    "vocoder": models_flax._vocoder(1, 2, 16, (3, 7), "float32"),
-    "generator": models_flax._generator(2, 16, "float32"),
-    "segmenter": models_flax._segmenter(1, 33, 2, 4, "float32"),
-    "resnet": models_flax._resnet(2, 32, (1, 2), 4, 5, "float32"),
+    "unet2": models_tasks.unet(2, 2, 8, 3, (2, 4, 8), "float32"),
+    "unet3": models_tasks.unet(3, 1, 8, 1, (2, 4), "bfloat16"),
+    "vocoder": models_tasks.vocoder(1, 2, 16, (3, 7), "float32"),
+    "generator": models_tasks.generator(2, 16, "float32"),
+    "segmenter": models_tasks.segmenter(1, 33, 2, 4, "float32"),
+    "resnet": models_tasks.resnet(2, 32, (1, 2), 4, 5, "float32"),
 }
 
 
@@ -38,7 +39,7 @@ TINY = {
 @pytest.mark.parametrize("name", list(TINY))
 def test_both_libraries_have_the_same_model(name: str, rng: np.random.Generator):
     """In float64, from the same weights: no layer, padding or reversal is another one."""
-    import models_torch
+    import models_torch_layers
     import torch
 
     task = TINY[name]
@@ -50,8 +51,8 @@ def test_both_libraries_have_the_same_model(name: str, rng: np.random.Generator)
     )
     expected = np.asarray(model.apply(weights, x))
     assert expected.shape == task.y
-    other = models_torch.make_model(task).double()
-    models_torch.load(other, models_flax.weights_in_order(model, weights, x))
+    other = task.torch_model().double()
+    models_torch_layers.load(other, models_flax_layers.weights_in_order(model, weights, x))
     image = x if x.ndim == 2 else np.moveaxis(x, -1, 1)
     got = other(torch.from_numpy(np.ascontiguousarray(image))).detach().numpy()
     assert np.std(expected) > 0.01
@@ -59,7 +60,7 @@ def test_both_libraries_have_the_same_model(name: str, rng: np.random.Generator)
 
 
 def test_the_measured_tasks_have_the_shapes_that_they_name():
-    for task in (*models_flax.TASKS.values(), *models_flax.SMALL_TASKS.values()):
+    for task in (*models_tasks.TASKS.values(), *models_tasks.SMALL_TASKS.values()):
         model = task.model()
         x = jax.ShapeDtypeStruct(task.x, np.float32)
         y, _ = jax.eval_shape(lambda x, m=model: m.init_with_output(jax.random.key(0), x), x)
@@ -78,7 +79,7 @@ def test_every_convolution_and_resize_is_explained(name: str):
     assert Counter(row.primitive for row in rows) == counted
     assert all(row.used for row in rows)
     # Each layer is one, and has two gradients; the first has one, and a dense layer none.
-    weights = models_flax.weights_in_order(problem.task.model(), problem.weights, problem.x)
+    weights = models_flax_layers.weights_in_order(problem.task.model(), problem.weights, problem.x)
     layers = sum("kernel" in layer for layer in weights)
     dense = name in ("generator", "resnet")
     convolutions = 3 * (layers - dense) - (name != "generator")
@@ -88,7 +89,7 @@ def test_every_convolution_and_resize_is_explained(name: str):
 
 def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     compiled: list[Any] = []
-    monkeypatch.setattr(models_flax, "SMALL_TASKS", {k: TINY[k] for k in ("unet2", "generator")})
+    monkeypatch.setattr(models_tasks, "SMALL_TASKS", {k: TINY[k] for k in ("unet2", "generator")})
     monkeypatch.setattr(models, "SAMPLE_SECONDS", 1e-6)
     monkeypatch.setattr(models, "compile_in_process", lambda *a: compiled.append(a) or 1.5)
     files = tmp_path / "a.md", tmp_path / "a.json"
