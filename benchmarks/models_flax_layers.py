@@ -35,14 +35,38 @@ class Normalized(nn.Module):
     kernel: int
     stride: int
     dtype: Any
+    groups: int = 1
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        sizes, strides = (self.kernel,) * 2, (self.stride,) * 2
-        x = nn.Conv(self.width, sizes, strides, self.kernel // 2, use_bias=False, dtype=self.dtype)(
-            x
-        )
+        x = nn.Conv(
+            self.width,
+            (self.kernel,) * 2,
+            (self.stride,) * 2,
+            self.kernel // 2,
+            feature_group_count=self.groups,
+            use_bias=False,
+            dtype=self.dtype,
+        )(x)
         return BatchNorm(self.dtype)(x)
+
+
+class LayerScale(nn.Module):
+    """A factor for each channel.
+
+    Touvron, Cord, Sablayrolles, Synnaeve, Jégou: Going deeper with Image Transformers, 2021.
+    """
+
+    first: float
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        scale = self.param("scale", nn.initializers.constant(self.first), x.shape[-1:])
+        return x * scale.astype(self.dtype)
+
+
+_WITH_WEIGHTS = nn.Conv | nn.ConvTranspose | nn.Dense | nn.LayerNorm | BatchNorm | LayerScale
 
 
 def weights_in_order(model: nn.Module, variables: Any, x: Any) -> list[Any]:
@@ -50,7 +74,7 @@ def weights_in_order(model: nn.Module, variables: Any, x: Any) -> list[Any]:
     paths = []
 
     def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        layer = isinstance(context.module, nn.Conv | nn.ConvTranspose | nn.Dense | BatchNorm)
+        layer = isinstance(context.module, _WITH_WEIGHTS)
         if layer and context.method_name == "__call__":
             paths.append(context.module.path)
         return call(*args, **kwargs)

@@ -26,13 +26,30 @@ class Network(nn.Module):
 
 
 class Normalized(nn.Module):
-    def __init__(self, inputs: int, width: int, kernel: int, stride: int) -> None:
+    def __init__(self, inputs: int, width: int, kernel: int, stride: int, groups: int = 1) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(inputs, width, kernel, stride, kernel // 2, bias=False)
+        self.conv = nn.Conv2d(inputs, width, kernel, stride, kernel // 2, groups=groups, bias=False)
         self.norm = nn.BatchNorm2d(width, track_running_stats=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.conv(x))
+
+
+class LayerNorm(nn.LayerNorm):
+    """In the dtype of its input. Autocast alone would leave each sum with its result in float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).to(x.dtype)
+
+
+class LayerScale(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.register_parameter("bias", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight.to(x.dtype)
 
 
 def load(model: Network, weights: Sequence[Any]) -> None:

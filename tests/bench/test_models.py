@@ -32,6 +32,29 @@ TINY = {
     "generator": models_tasks.generator(2, 16, "float32"),
     "segmenter": models_tasks.segmenter(1, 33, 2, 4, "float32"),
     "resnet": models_tasks.resnet(2, 32, (1, 2), 4, 5, "float32"),
+    "convnext": models_tasks.convnext(2, 32, (1, 2), (4, 6), 5, "float32"),
+    # Blocks with and without expansion, squeeze, stride and shortcut.
+    "mobilenet": models_tasks.Task(
+        "mobilenet",
+        {
+            "stem": 4,
+            "blocks": (
+                (3, 1, 4, 4, 0, "relu"),
+                (5, 2, 12, 6, 5, "hard_swish"),
+                (3, 1, 12, 6, 3, "silu"),
+                (5, 1, 10, 4, 0, "relu"),
+            ),
+            "last": 8,
+            "hidden": 7,
+            "classes": 5,
+            "activation": "hard_swish",
+            "excite": ("relu", "hard_sigmoid"),
+        },
+        (2, 32, 32, 3),
+        (2, 5),
+        "float32",
+    ),
+    "replknet": models_tasks.replknet(1, 12, 4, 2, 9, "float32"),
 }
 
 
@@ -68,6 +91,61 @@ def test_the_measured_tasks_have_the_shapes_that_they_name():
         assert y.dtype == task.dtype
 
 
+def weights_of(task: models_tasks.Task) -> list[Any]:
+    """The shapes of each layer's weights, in the order of the calls."""
+    model, x = task.model(), jax.ShapeDtypeStruct(task.x, np.float32)
+    weights = jax.eval_shape(model.init, jax.random.key(0), x)
+    return models_flax_layers.weights_in_order(model, weights, x)
+
+
+def count(weights: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(weights))
+
+
+@pytest.mark.parametrize(
+    ("name", "exact", "paper"),
+    [
+        ("ResNet-50", 25_557_032, None),
+        ("ConvNeXt-T", 28_589_128, 28.6),
+        ("MobileNetV3-Large", 5_483_032, 5.4),
+        ("EfficientNet-B0", 5_288_548, 5.3),
+    ],
+)
+def test_a_published_network_has_its_parameters(name: str, exact: int, paper: float | None):
+    """As many as torchvision's documentation says, and as the network's paper says in millions."""
+    found = count(weights_of(models_tasks.TASKS[f"{name}, bfloat16"]))
+    assert found == exact
+    assert paper is None or abs(found / 1e6 - paper) < 0.1
+
+
+def test_four_stages_of_replknet_have_the_parameters_of_the_whole():
+    """79 million in the paper, where the stem, what is between the stages, and the last layer have few."""
+    widths, kernels, blocks = (128, 256, 512, 1024), (31, 29, 27, 13), (2, 2, 18, 2)
+    found = count(weights_of(models_tasks.TASKS["RepLKNet-31 stage, bfloat16"]))
+    assert found == count(weights_of(models_tasks.replknet(1, 7, 128, 2, 31, "float32")))
+    found = sum(
+        count(weights_of(models_tasks.replknet(1, 7, width, number, kernel, "float32")))
+        for width, number, kernel in zip(widths, blocks, kernels, strict=True)
+    )
+    norm = 2
+    found += 128 * (9 * 3 + norm + 9 + norm + 128 + norm + 9 + norm)
+    found += sum(wide * (wide // 2 + norm + 9 + norm) for wide in widths[1:])
+    found += 1024 * norm + 1024 * 1000 + 1000
+    assert abs(found / 1e6 - 79) < 1
+
+
+@pytest.mark.pytorch
+@pytest.mark.parametrize("name", list(models_tasks.TASKS))
+def test_a_measured_model_has_the_same_layers_in_both_libraries(name: str):
+    import torch
+
+    task = models_tasks.TASKS[name]
+    with torch.device("meta"):
+        layers = list(task.torch_model().layers())
+    sizes = [sum(p.numel() for p in layer.parameters(recurse=False)) for layer in layers]
+    assert sizes == [count(weights) for weights in weights_of(task)]
+
+
 @pytest.mark.parametrize("name", list(TINY))
 def test_every_convolution_and_resize_is_explained(name: str):
     problem = models.Problem.make(TINY[name])
@@ -78,12 +156,10 @@ def test_every_convolution_and_resize_is_explained(name: str):
     counted = equations_of(step, *arguments)
     assert Counter(row.primitive for row in rows) == counted
     assert all(row.used for row in rows)
-    # Each layer is one, and has two gradients; the first has one, and a dense layer none.
+    # Each layer is one, and has two gradients. A dense layer is none, and a first layer has one gradient.
     weights = models_flax_layers.weights_in_order(problem.task.model(), problem.weights, problem.x)
-    layers = sum("kernel" in layer for layer in weights)
-    dense = name in ("generator", "resnet")
-    convolutions = 3 * (layers - dense) - (name != "generator")
-    assert sum(counted.values()) - counted["resample"] == convolutions
+    convolutions = ["kernel" in layer and layer["kernel"].ndim > 2 for layer in weights]
+    assert sum(counted.values()) - counted["resample"] == 3 * sum(convolutions) - convolutions[0]
     assert counted["resample"] == 2 * (name == "segmenter")
 
 
