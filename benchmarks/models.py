@@ -2,11 +2,11 @@
 
     python benchmarks/models.py --markdown OUT.md --json OUT.json
 
-models_tasks.py names the models and their sizes. models_flax.py and models_flax_depthwise.py have them, written
-as a user of Flax writes them. models_torch.py and models_torch_depthwise.py have the same models in PyTorch, which
-get the same weights. A step computes the mean squared error, its gradients, and an Adam update, on the same
-batch every time. bfloat16 is what users of each library call mixed precision: weights in float32, the layers'
-computation in bfloat16 (`dtype=` in Flax, `autocast` in PyTorch).
+models_tasks.py names the models and their sizes. models_flax.py and models_flax_depthwise.py have them,
+written as a user of Flax writes them. models_torch.py and models_torch_depthwise.py have the same models in
+PyTorch, which get the same weights. A step computes the mean squared error, its gradients, and an Adam
+update, on the same batch every time. bfloat16 is what users of each library call mixed precision: weights in
+float32, the layers' computation in bfloat16 (`dtype=` in Flax, `autocast` in PyTorch).
 
 The contenders of a model are compiled and warmed up. Then they take turns, in an order that rotates. A
 sample is a quarter of a second of steps in a row with one wait at the end, as in a

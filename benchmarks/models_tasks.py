@@ -85,8 +85,8 @@ def convnext(batch: int, size: int, blocks: Axes, widths: Axes, classes: int, dt
     return Task("convnext", sizes, (batch, size, size, 3), (batch, classes), dtype)
 
 
-# Kernel, stride, expanded channels, channels, squeezed channels and activation of each block. A quarter of the
-# expanded channels is squeezed, rounded to a multiple of eight.
+# Kernel, stride, expanded channels, channels, squeezed channels and activation of each block. A quarter of
+# the expanded channels is squeezed, rounded to a multiple of eight.
 _MOBILENET_V3 = (
     (3, 1, 16, 16, 0, "relu"),
     (3, 2, 64, 24, 0, "relu"),
