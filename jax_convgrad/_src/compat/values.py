@@ -166,7 +166,9 @@ def drop_unused_results(primitive: Any, narrow: Any) -> None:
     if names is None:
         return
 
-    def rule(used: list[bool], equation: Any) -> tuple[list[bool], Any]:
+    # Between the two, JAX 0.12 has which inputs are live, which only references depend on.
+    def rule(used: list[bool], *given: Any) -> tuple[list[bool], Any]:
+        equation = given[-1]
         if not any(used):
             return [False] * len(equation.invars), None
         if all(used):
